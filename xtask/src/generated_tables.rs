@@ -4,7 +4,7 @@
 //! outside of the marks is never changed.
 
 use anyhow::{Context as _, bail};
-use exec_wire::method::{MethodName, Ordering};
+use exec_wire::method::{MethodName, OrderingClass};
 
 /// Documents with generated tables.
 pub(crate) const DOCUMENTS: &[&str] = &["PROTOCOL.md"];
@@ -55,11 +55,11 @@ fn methods() -> String {
     let mut table = "| Method | Order | What it does |\n|---|---|---|\n".to_owned();
     for method in MethodName::ALL {
         let ordering = match method.ordering() {
-            Ordering::Reads => "reads",
-            Ordering::Changes => "changes",
-            Ordering::Starts => "starts",
-            Ordering::Files => "files",
-            Ordering::Control => "control",
+            OrderingClass::Reads => "reads",
+            OrderingClass::Changes => "changes",
+            OrderingClass::Starts => "starts",
+            OrderingClass::Files => "files",
+            OrderingClass::Control => "control",
         };
         let (name, summary) = (method.as_str(), method.summary());
         table.push_str(&format!("| `{name}` | {ordering} | {summary} |\n"));

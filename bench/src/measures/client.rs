@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use exec_client::client::ExecServerClient;
 use exec_client::connect::RemoteExecServerConnectArgs;
-use exec_core::log::{Follow, From, Pace};
-use exec_env::command::{Command, Io, Stdin};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
+use exec_env::command::{Command, ProcessIo, StdinMode};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_wire::environment::ReadEnvironmentStatus;
 use exec_wire::id::{OutputSeq, ProcessId};
@@ -208,8 +208,8 @@ async fn start(
     let script = format!("read line; exec head -c {bytes} /dev/zero");
     let argv = ["/bin/sh".to_owned(), "-c".to_owned(), script].to_vec();
     let command = Command {
-        io: Io::Pipes {
-            stdin: Stdin::Piped,
+        io: ProcessIo::Pipes {
+            stdin: StdinMode::Piped,
         },
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         ..Command::new(id, argv, "file:///".parse()?)
@@ -218,8 +218,8 @@ async fn start(
 }
 
 pub(super) fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
-    process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     })
 }

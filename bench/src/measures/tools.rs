@@ -9,7 +9,8 @@ use exec_client::client::ExecServerClient;
 use exec_env::command::Command;
 use exec_env::process::ExecProcessEvent;
 use exec_tools::unified::{
-    CallId, ExecCommand, NoEvents, Program, Settings, UnifiedExec, Unrestricted, View, WaitFor,
+    CallId, CommandProgram, ExecCommand, NullEventSink, OutputView, UnifiedExec,
+    UnifiedExecSettings, UnrestrictedPolicy, WaitFor,
 };
 use exec_wire::id::ProcessId;
 use futures_util::StreamExt;
@@ -85,8 +86,13 @@ fn calls<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
     let (runtime, client) = client::connect(instance)?;
     let unified = {
         let _inside = runtime.enter();
-        let (policy, events) = (Arc::new(Unrestricted), Arc::new(NoEvents));
-        UnifiedExec::new(client.environment(), Settings::default(), policy, events)
+        let (policy, events) = (Arc::new(UnrestrictedPolicy), Arc::new(NullEventSink));
+        UnifiedExec::new(
+            client.environment(),
+            UnifiedExecSettings::default(),
+            policy,
+            events,
+        )
     };
     let mut count = 0_u64;
     lane(plan, move || {
@@ -98,7 +104,7 @@ fn calls<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
 fn call(runtime: &Runtime, unified: &UnifiedExec, count: u64) -> Result<()> {
     let call = ExecCommand {
         call_id: CallId(count.to_string()),
-        program: Program::Argv(vec![PROGRAM.to_owned()]),
+        program: CommandProgram::Argv(vec![PROGRAM.to_owned()]),
         workdir: Some("file:///".parse()?),
         env: Default::default(),
         tty: false,
@@ -106,7 +112,7 @@ fn call(runtime: &Runtime, unified: &UnifiedExec, count: u64) -> Result<()> {
         yield_time: None,
         wait: WaitFor::Exit,
         max_output_tokens: None,
-        view: View::Plain,
+        view: OutputView::Plain,
         justification: None,
     };
     let output = runtime.block_on(unified.exec_command(call))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use exec_client::client::ExecServerClient;
 use exec_client::connect::RelayExecServerConnectArgs;
-use exec_env::command::Stdin;
+use exec_env::command::StdinMode;
 use exec_env::process::ExecProcessEvent;
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
@@ -108,7 +108,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
 async fn write(args: RelayExecServerConnectArgs, lines: usize, begun: Arc<Barrier>) -> Result<f64> {
     let client = ExecServerClient::connect_relay(args).await?;
     let script = format!("i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo $i; sleep 0.01; done");
-    let process = start(&client, 1, &script, Stdin::Null).await?;
+    let process = start(&client, 1, &script, StdinMode::Null).await?;
     let mut events = follow(&process);
     let (mut text, mut longest, mut told) = (Vec::new(), 0.0_f64, false);
     let mut last = Instant::now();

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use exec_client::client::ExecServerClient;
 use exec_client::connect::{RelayExecServerConnectArgs, RemoteExecServerConnectArgs};
-use exec_core::log::{Follow, From, Pace};
-use exec_env::command::{Command, Io, Stdin};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
+use exec_env::command::{Command, ProcessIo, StdinMode};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_wire::id::{OutputSeq, ProcessId};
 use futures_util::StreamExt;
@@ -131,7 +131,7 @@ impl Client {
         })
     }
 
-    fn start(&mut self, script: &str, stdin: Stdin) -> Result<Arc<dyn ExecProcess>> {
+    fn start(&mut self, script: &str, stdin: StdinMode) -> Result<Arc<dyn ExecProcess>> {
         self.started += 1;
         let start = start(&self.client, self.started, script, stdin);
         self.runtime.block_on(start)
@@ -143,12 +143,12 @@ pub(super) async fn start(
     client: &ExecServerClient,
     number: u64,
     script: &str,
-    stdin: Stdin,
+    stdin: StdinMode,
 ) -> Result<Arc<dyn ExecProcess>> {
     let id = ProcessId::new(&format!("relay-{number}"))?;
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let command = Command {
-        io: Io::Pipes { stdin },
+        io: ProcessIo::Pipes { stdin },
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         ..Command::new(id, argv, "file:///".parse()?)
     };
@@ -157,9 +157,9 @@ pub(super) async fn start(
 
 /// Follows a process so that nothing is lost.
 pub(super) fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
-    process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     })
 }
 
@@ -167,7 +167,7 @@ fn output(plan: &Plan, mut client: Client) -> impl FnMut(&mut Vec<f64>) -> Resul
     let bytes = plan.output_bytes;
     move |samples| {
         let script = format!("exec head -c {bytes} /dev/zero");
-        let process = client.start(&script, Stdin::Null)?;
+        let process = client.start(&script, StdinMode::Null)?;
         let began = Instant::now();
         let taken = client.runtime.block_on(async {
             let take = take(follow(&process));
@@ -194,7 +194,7 @@ async fn take(mut events: EventStream) -> Result<u64> {
 }
 
 fn echo(plan: &Plan, mut client: Client) -> Result<impl FnMut(&mut Vec<f64>) -> Result<()>> {
-    let process = client.start("exec cat", Stdin::Piped)?;
+    let process = client.start("exec cat", StdinMode::Piped)?;
     let mut events = follow(&process);
     let mut once = move || {
         let began = Instant::now();

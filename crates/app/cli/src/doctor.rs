@@ -12,8 +12,8 @@ use std::{fmt, os::unix::net::UnixStream, path::PathBuf, process::ExitCode, time
 
 use exec_process::spawner::Spawner;
 use exec_sandbox::{
-    Settings,
-    abilities::{Abilities, Outlook, Thoroughness, outlook, probe},
+    SandboxSettings,
+    abilities::{HostAbilities, PolicySupport, ProbeDepth, policy_support, probe},
 };
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
@@ -45,9 +45,9 @@ pub struct DoctorReport {
     /// Whether every kind of policy can be enforced.
     pub enforceable: bool,
     /// Probed abilities.
-    pub abilities: Abilities,
+    pub abilities: HostAbilities,
     /// Mechanism for each kind of policy.
-    pub outlook: Vec<Outlook>,
+    pub outlook: Vec<PolicySupport>,
     /// What prevents the rest, and how to fix it.
     pub advice: Vec<DoctorAdvice>,
     /// State of the local server, if it was checked.
@@ -57,14 +57,14 @@ pub struct DoctorReport {
 
 impl DoctorReport {
     /// Builds the report for a server with these settings.
-    pub fn new(abilities: Abilities, settings: Settings) -> Self {
+    pub fn new(abilities: HostAbilities, settings: SandboxSettings) -> Self {
         Self::with_outlook(
-            outlook(&abilities, settings.mechanism, settings.processes),
+            policy_support(&abilities, settings.mechanism, settings.processes),
             abilities,
         )
     }
 
-    fn with_outlook(outlook: Vec<Outlook>, abilities: Abilities) -> Self {
+    fn with_outlook(outlook: Vec<PolicySupport>, abilities: HostAbilities) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             enforceable: outlook.iter().all(|outlook| outlook.mechanism.is_some()),
@@ -80,9 +80,9 @@ impl DoctorReport {
 ///
 /// # Errors
 /// When the machine does not answer in time.
-pub async fn examine(settings: Settings) -> Result<DoctorReport, ExamineError> {
+pub async fn examine(settings: SandboxSettings) -> Result<DoctorReport, ExamineError> {
     let spawner = Spawner::default();
-    let found = timeout(TIMEOUT, probe(&spawner, Thoroughness::All)).await;
+    let found = timeout(TIMEOUT, probe(&spawner, ProbeDepth::All)).await;
     let abilities = found.map_err(|_| ExamineError)?;
     Ok(DoctorReport {
         local_server: Some(LocalServerStatus::check(&|name| std::env::var_os(name))),

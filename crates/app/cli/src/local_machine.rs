@@ -8,13 +8,13 @@ use std::{
 };
 
 use anyhow::Context;
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::{environment::Environment, filesystem::ExecutorFileSystem};
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
 };
 use exec_process::spawner::Spawner;
@@ -40,7 +40,7 @@ pub struct LocalMachineSettings {
     /// Retained output per process, in bytes.
     pub retained_output_bytes: usize,
     /// Sandbox settings.
-    pub sandbox: exec_sandbox::Settings,
+    pub sandbox: exec_sandbox::SandboxSettings,
     /// Files that no sandbox may write or replace, besides the directory of the local socket.
     pub protected: Vec<PathBuf>,
 }
@@ -49,7 +49,7 @@ impl Default for LocalMachineSettings {
     fn default() -> Self {
         Self {
             retained_output_bytes: limits::RETAINED_OUTPUT_BYTES,
-            sandbox: exec_sandbox::Settings::default(),
+            sandbox: exec_sandbox::SandboxSettings::default(),
             protected: Vec::new(),
         }
     }
@@ -76,7 +76,7 @@ impl LocalMachine {
         settings: LocalMachineSettings,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
-        Self::with_files(LocalFileSystem::for_a_server(), settings, paths)
+        Self::with_files(LocalFileSystem::for_server(), settings, paths)
     }
 
     fn with_files(
@@ -90,9 +90,9 @@ impl LocalMachine {
         let config = config(&settings)?;
         let http = LocalHttpClient::new(config.env.clone());
         let places = CatalogPaths::find(&config);
-        let backend = LocalBackend::with_spawner(config, Spawner::of(&helper));
-        let backend = backend.protecting(protected);
-        let files = files.with_policies_of(&backend);
+        let backend = LocalBackend::with_spawner(config, Spawner::with_program(&helper));
+        let backend = backend.with_protected_paths(protected);
+        let files = files.with_policies(&backend);
         Ok(Self {
             catalog: places.catalog(Arc::new(files.clone())),
             files,
@@ -135,7 +135,7 @@ fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
     let cwd = std::env::current_dir().context("cannot determine the working directory")?;
     // Without the file, shell and home come from the environment.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: &passwd,
         uid: rustix::process::getuid().as_raw(),
@@ -146,7 +146,7 @@ fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
         env,
         host,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        retention: Retention {
+        retention: RetentionLimits {
             bytes: settings.retained_output_bytes,
             chunks: limits::RETAINED_OUTPUT_CHUNKS,
         },
@@ -244,7 +244,7 @@ impl Default for ExecServerRuntimePaths {
 /// glibc, where it runs before `main`.
 pub fn run_if_helper() {
     exec_process::spawner::run_if_spawner();
-    exec_sandbox::files::run_if_hand();
+    exec_sandbox::sandboxed_fs::run_if_fs_worker();
 }
 
 /// Executable of this process.

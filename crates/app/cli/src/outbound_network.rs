@@ -1,9 +1,9 @@
 //! Outbound connections as variables configure them: proxies and trusted certificates.
 
-use exec_registry::http::{BaseUrl, Http, is_near};
+use exec_registry::http::{BaseUrl, HttpClient, is_loopback};
 use exec_transport::{
-    connect::{Headers, Proxy, ProxyError},
-    tls::Trust,
+    connect::{HttpProxy, HttpProxyError, RequestHeaders},
+    tls::TrustStore,
 };
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -14,11 +14,11 @@ use crate::settings_source::{NotUtf8Error, VariableLookup, text};
 #[derive(Clone, Debug, Default)]
 pub struct OutboundNetwork {
     /// Trusted certificates.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Proxy, if any.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<HttpProxy>,
     /// Headers of every websocket request.
-    pub headers: Headers,
+    pub headers: RequestHeaders,
 }
 
 impl OutboundNetwork {
@@ -30,7 +30,7 @@ impl OutboundNetwork {
         lookup: VariableLookup<'_>,
         registry: &BaseUrl,
     ) -> Result<Self, OutboundNetworkError> {
-        let mut headers = Headers::default();
+        let mut headers = RequestHeaders::default();
         for (header, variable) in AUXILIARY {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else {
                 continue;
@@ -49,9 +49,9 @@ impl OutboundNetwork {
     }
 
     /// Reads the trusted certificates.
-    pub fn trust(lookup: VariableLookup<'_>) -> Trust {
+    pub fn trust(lookup: VariableLookup<'_>) -> TrustStore {
         let file = |name| lookup(name).filter(|value| !value.is_empty());
-        let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
+        let roots = file("SSL_CERT_FILE").map_or_else(TrustStore::platform, TrustStore::only);
         match file("CODEX_CA_CERTIFICATE") {
             Some(more) => roots.and(more),
             None => roots,
@@ -60,12 +60,12 @@ impl OutboundNetwork {
 
     /// Returns an HTTP client for the registry and identity services. Reads certificates; without
     /// any, a registry without TLS still works.
-    pub async fn http(&self, registry: &BaseUrl) -> anyhow::Result<Http> {
+    pub async fn http(&self, registry: &BaseUrl) -> anyhow::Result<HttpClient> {
         match self.trust.config().await {
-            Ok(config) => Ok(Http::new(&config)?),
+            Ok(config) => Ok(HttpClient::new(&config)?),
             Err(error) if registry.url().scheme() == "http" => {
                 tracing::debug!(%error, "no certificate will be accepted");
-                Ok(Http::without_tls()?)
+                Ok(HttpClient::without_tls()?)
             }
             Err(error) => Err(error.into()),
         }
@@ -81,7 +81,7 @@ pub enum OutboundNetworkError {
     Text(#[from] NotUtf8Error),
     /// The configured proxy cannot be used.
     #[error("the proxy in the environment variables cannot be used")]
-    Proxy(#[source] ProxyError),
+    Proxy(#[source] HttpProxyError),
 }
 
 /// Headers that some rendezvous servers expect, and the variables with their values.
@@ -94,7 +94,7 @@ const AUXILIARY: [(&str, &str); 2] = [
 fn proxy(
     lookup: VariableLookup<'_>,
     registry: &BaseUrl,
-) -> Result<Option<Proxy>, OutboundNetworkError> {
+) -> Result<Option<HttpProxy>, OutboundNetworkError> {
     let value = |names: [&'static str; 2]| -> Result<String, OutboundNetworkError> {
         let found = names.iter().find_map(|name| text(lookup, name).transpose());
         Ok(found.transpose()?.unwrap_or_default())
@@ -105,7 +105,7 @@ fn proxy(
         _ => value(["HTTP_PROXY", "http_proxy"])?,
     };
     let chosen = if own.is_empty() { all } else { own };
-    if chosen.is_empty() || is_near(registry.url()) {
+    if chosen.is_empty() || is_loopback(registry.url()) {
         return Ok(None);
     }
     let rules = Matcher::builder()

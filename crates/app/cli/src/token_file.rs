@@ -6,7 +6,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use exec_registry::credentials::{Bearer, CredentialError, Credentials, Reach, Token, TokenError};
+use exec_registry::credentials::{
+    CredentialError, Credentials, RegistryBearer, RegistryToken, RegistryTokenError, SecretScope,
+};
 use futures_util::future::{BoxFuture, FutureExt};
 use http::HeaderMap;
 use tokio::task::spawn_blocking;
@@ -17,7 +19,7 @@ use crate::settings_source;
 /// presents the last valid token: a replacement may be in progress.
 pub struct TokenFile {
     path: PathBuf,
-    last: Mutex<Token>,
+    last: Mutex<RegistryToken>,
 }
 
 impl TokenFile {
@@ -30,7 +32,7 @@ impl TokenFile {
         })
     }
 
-    async fn token(&self) -> Token {
+    async fn token(&self) -> RegistryToken {
         let path = self.path.clone();
         let read = spawn_blocking(move || read(&path)).await;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,11 +47,11 @@ impl TokenFile {
 
 impl Credentials for TokenFile {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        async { Bearer::new(self.token().await).headers().await }.boxed()
+        async { RegistryBearer::new(self.token().await).headers().await }.boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Private
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Private
     }
 }
 
@@ -61,12 +63,12 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-fn read(path: &Path) -> Result<Token, TokenFileError> {
+fn read(path: &Path) -> Result<RegistryToken, TokenFileError> {
     let text = settings_source::read_text(path).map_err(|source| TokenFileError::Read {
         path: path.to_owned(),
         source,
     })?;
-    Token::new(&text).map_err(|source| TokenFileError::Token {
+    RegistryToken::new(&text).map_err(|source| TokenFileError::Token {
         path: path.to_owned(),
         source,
     })
@@ -90,7 +92,7 @@ pub enum TokenFileError {
         /// The file.
         path: PathBuf,
         /// Cause.
-        source: TokenError,
+        source: RegistryTokenError,
     },
 }
 

@@ -9,8 +9,9 @@ use std::io::{Write, stdout};
 
 use anyhow::Context;
 use exec_server::{
-    Command, EventStream, ExecProcessEvent, ExecServerClient, Follow, FollowFrom, Io, OutputSeq,
-    Pace, PathUri, ProcessId, RemoteExecServerConnectArgs, TerminalSize,
+    BackpressureMode, Command, EventStream, ExecProcessEvent, ExecServerClient, FollowFrom,
+    FollowOptions, OutputSeq, PathUri, ProcessId, ProcessIo, RemoteExecServerConnectArgs,
+    TerminalSize,
 };
 use futures_util::StreamExt;
 
@@ -26,14 +27,14 @@ async fn main() -> anyhow::Result<()> {
 
     let argv = ["/bin/sh", "-c", PROGRAM].map(str::to_owned).to_vec();
     let command = Command {
-        io: Io::Terminal(TerminalSize { rows: 24, cols: 80 }),
+        io: ProcessIo::Terminal(TerminalSize { rows: 24, cols: 80 }),
         ..Command::new(ProcessId::new("shell")?, argv, PathUri::parse("file:///")?)
     };
     let shell = client.environment().backend.start(command).await?.process;
     // Every event from the first one; the program is paused if we are slow (backpressure).
-    let mut events = shell.follow(Follow {
-        from: FollowFrom::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let mut events = shell.follow(FollowOptions {
+        start: FollowFrom::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     });
 
     show_until(&mut events, "name? ").await?;

@@ -13,7 +13,7 @@ use std::io::{Write, stdout};
 
 use anyhow::Context;
 use exec_server::{
-    Command, Communicate, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
+    Command, CommunicateOptions, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
     environments::EnvironmentSelection, protocol::fs::WriteFile,
 };
 
@@ -59,7 +59,7 @@ async fn shout(environment: &Environment) -> anyhow::Result<String> {
     let started = environment.backend.start(command).await?;
     let told = started
         .process
-        .communicate(Default::default(), Communicate::default())
+        .communicate(Default::default(), CommunicateOptions::default())
         .await?;
     let exit = told.exit.context("without a time limit it has ended")?;
     anyhow::ensure!(exit.code == 0, "the script ended with {}", exit.code);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use exec_mcp_client::config::{EnvVars, McpServerConfig};
+use exec_mcp_client::config::{InheritedVariables, McpServerConfig};
 use exec_server::{ExecServerRuntimePaths, PathUri, ProcessId, environments::EnvironmentSelection};
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,7 +21,7 @@ async fn main() -> anyhow::Result<()> {
     let mut config = McpServerConfig::new("example", command, PathUri::parse("file:///")?);
     config.args = arguments.collect();
     // Inherits basic variables of its host, and this one.
-    config.env_vars = EnvVars::Named(vec!["TZ".to_owned()]);
+    config.env_vars = InheritedVariables::Named(vec!["TZ".to_owned()]);
 
     let manager = EnvironmentSelection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
     let default = manager.default().context("there is no environment")?;

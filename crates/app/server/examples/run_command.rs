@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use exec_server::{
-    Command, Communicate, ExecServerClient, PathUri, ProcessId, RemoteExecServerConnectArgs,
+    Command, CommunicateOptions, ExecServerClient, PathUri, ProcessId, RemoteExecServerConnectArgs,
     protocol::process::{EnvInherit, EnvPolicy},
 };
 
@@ -49,7 +49,9 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     // No input, and all output; of very long output, beginning and end.
     let input = Default::default();
-    let told = started.process.communicate(input, Communicate::default());
+    let told = started
+        .process
+        .communicate(input, CommunicateOptions::default());
     let told = told.await?;
     stdout().write_all(&told.stdout.data)?;
     stderr().write_all(&told.stderr.data)?;

@@ -10,8 +10,8 @@ use std::io::{Write, stdout};
 
 use anyhow::Context;
 use exec_server::{
-    Command, ExecProcessEvent, ExecServerClient, Follow, FollowFrom, OutputSeq, Pace, PathUri,
-    ProcessId, RemoteExecServerConnectArgs,
+    BackpressureMode, Command, ExecProcessEvent, ExecServerClient, FollowFrom, FollowOptions,
+    OutputSeq, PathUri, ProcessId, RemoteExecServerConnectArgs,
 };
 use futures_util::StreamExt;
 use tokio::{
@@ -38,9 +38,9 @@ async fn main() -> anyhow::Result<()> {
     let command = Command::new(ProcessId::new("count")?, argv, PathUri::parse("file:///")?);
     let count = client.environment().backend.start(command).await?.process;
 
-    let mut events = count.follow(Follow {
-        from: FollowFrom::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let mut events = count.follow(FollowOptions {
+        start: FollowFrom::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     });
     let (mut text, mut cuts) = (String::new(), 0);
     while let Some(event) = events.next().await {

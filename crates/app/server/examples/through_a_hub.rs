@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context;
 use exec_server::{
-    Command, Communicate, ExecServerClient, PathUri, ProcessId, RelayExecServerConnectArgs,
+    Command, CommunicateOptions, ExecServerClient, PathUri, ProcessId, RelayExecServerConnectArgs,
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     );
     let process = machine.backend.start(command).await?.process;
     let said = process
-        .communicate(Default::default(), Communicate::default())
+        .communicate(Default::default(), CommunicateOptions::default())
         .await?;
     stdout().write_all(&said.stdout.data)?;
     stderr().write_all(&said.stderr.data)?;

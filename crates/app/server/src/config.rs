@@ -21,9 +21,9 @@ use std::{
 
 use exec_cli::settings_source;
 use exec_transport::{
-    auth::{Auth, JwtRules, TokenDigest},
+    auth::{AuthPolicy, JwtRules, TokenDigest},
     http::HostNames,
-    listen::ListenUrl,
+    listen_url::ListenUrl,
 };
 use exec_wire::limits;
 
@@ -54,7 +54,7 @@ pub struct ServerConfig {
     /// Listener address.
     pub listen: ListenUrl,
     /// Authentication of websocket clients. Always [`Auth::Open`] without a network listener.
-    pub auth: Auth,
+    pub auth: AuthPolicy,
     /// Certificate and key: set if and only if the listener is [`ListenUrl::Wss`].
     pub tls: Option<TlsPaths>,
     /// Additional host names of this machine.
@@ -82,7 +82,7 @@ pub struct ServerConfig {
     /// Role of stdin.
     pub stdin_close: StdinClose,
     /// Sandbox settings.
-    pub sandbox: exec_sandbox::Settings,
+    pub sandbox: exec_sandbox::SandboxSettings,
     /// Log settings. The caller sets up logging; serving does not.
     pub logs: LogConfig,
     /// Address for metrics and health without a token.
@@ -133,7 +133,7 @@ pub fn resolve(
     let (listen, auth, tls) = match &cli.registration.remote {
         // There is no listener; listener settings of the environment or the file are for other
         // starts.
-        Some(_) => (ListenUrl::Off, Auth::Open, None),
+        Some(_) => (ListenUrl::Off, AuthPolicy::Open, None),
         None => {
             let listen = settings.listen.clone().unwrap_or_default();
             let auth = resolve_auth(&settings, &listen)?;
@@ -188,7 +188,7 @@ pub fn resolve(
             true => StdinClose::Ends,
             false => StdinClose::Ignored,
         },
-        sandbox: exec_sandbox::Settings {
+        sandbox: exec_sandbox::SandboxSettings {
             mechanism: settings
                 .sandbox_mechanism
                 .map(Into::into)
@@ -282,11 +282,11 @@ impl ServerConfig {
 }
 
 /// Builds the authentication, reading the file with the token or secret.
-fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
+fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<AuthPolicy, ConfigError> {
     let Some(mode) = settings.ws_auth else {
         return match given(settings).next() {
             Some((option, _)) => Err(ConfigError::OptionWithoutAuth(option)),
-            None => Ok(Auth::Open),
+            None => Ok(AuthPolicy::Open),
         };
     };
     if !listen.is_network() {
@@ -299,8 +299,8 @@ fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<Auth, C
         });
     }
     match mode {
-        WsAuth::CapabilityToken => capability_token(settings).map(Auth::CapabilityToken),
-        WsAuth::SignedBearerToken => signed_bearer(settings).map(Auth::SignedBearer),
+        WsAuth::CapabilityToken => capability_token(settings).map(AuthPolicy::CapabilityToken),
+        WsAuth::SignedBearerToken => signed_bearer(settings).map(AuthPolicy::SignedBearer),
     }
 }
 

@@ -96,38 +96,41 @@ pub use exec_client::{
         RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
     },
     connection::ConnectionState,
-    error::{ConnectError, ExecServerError, Fault},
+    error::{ConnectError, ExecServerError, FaultParty},
     filesystem::RemoteFileSystem,
     http::RemoteHttpClient,
     options::ExecServerClientConnectOptions,
     process::RemoteProcess,
     trace::TraceSource,
 };
-pub use exec_core::log::{
-    Exit, Follow, From as FollowFrom, HeadTail, OutputChunk, Pace, Page, Snapshot,
+pub use exec_core::output_log::{
+    BackpressureMode, ExitInfo, FollowOptions, FollowStart as FollowFrom, HeadTail, LogPage,
+    OutputChunk, OutputSnapshot,
 };
 pub use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     catalog::{ExecutorCatalog, NoCatalog},
-    command::{Command, Io, Stdin},
-    disconnect::Disconnect,
+    command::{Command, ProcessIo, StdinMode},
+    disconnect::DisconnectReason,
     environment::Environment,
     filesystem::{
-        Changes, ExecutorFileSystem, FileBlock, FileError, FileFuture, FileStream, MissingPaths,
-        MissingWatch, Open, OpenFile, WatchDepth, WatchPath, Watcher,
+        ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, FileStream,
+        MissingPathsRequest, MissingPathsWatch, OpenFile, OpenFileRequest, PathWatcher, WatchDepth,
+        WatchPathRequest,
     },
     http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse, NoHttpClient},
-    network::{Network, NetworkWatcher},
+    network::{CommandNetwork, NetworkPolicyHook},
     process::{
-        self, Collect, Collected, Communicate, CommunicateError, Communicated, EventStream,
-        ExecProcess, ExecProcessEvent, Hold, ProcessError, ProcessTable, Read, Status,
+        self, CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions,
+        CommunicateOutput, EventStream, ExecProcess, ExecProcessEvent, OutputHold,
+        OutputReadRequest, ProcessError, ProcessStatus, ProcessTable,
     },
 };
 pub use exec_environments::{
     capabilities::{self, AvailableCapabilities, CapabilityCache},
     manager::{
-        self, EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentSnapshot,
-        EnvironmentSource, EnvironmentState, OpenError, Start,
+        self, EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentOpenError,
+        EnvironmentSnapshot, EnvironmentSource, EnvironmentState, StartMode,
     },
     roots::{self, SelectedCapabilityRoot, SelectedRoots, StepRoots},
     thread::{self, SessionMeta, ThreadId},
@@ -140,14 +143,17 @@ pub use exec_local::{
 };
 pub use exec_process::LocalProcess;
 pub use exec_transport::{
-    connect::{Address, AddressError, BearerToken, HeaderError, Headers, TokenError},
-    listen::{DEFAULT_LISTEN_URL, ListenUrlParseError as ExecServerListenUrlParseError},
-    tls::Trust,
+    connect::{
+        BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders, ServerAddress,
+        ServerAddressError,
+    },
+    listen_url::{DEFAULT_LISTEN_URL, ListenUrlParseError as ExecServerListenUrlParseError},
+    tls::TrustStore,
 };
 pub use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId, WriteId},
     initialize::{InitializeParams, InitializeResponse},
-    message::Trace,
+    message::TraceContext,
     path_uri::PathUri,
     process::{ProcessSignal, ProcessSummary, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };

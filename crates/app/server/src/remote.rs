@@ -14,8 +14,8 @@ use exec_cli::{
     outbound_network::OutboundNetworkError, settings_source::NotUtf8Error, token_file::TokenFile,
 };
 use exec_registry::{
-    api::{EnvironmentId, EnvironmentIdError},
-    credentials::TokenError,
+    api::{RegistryEnvironmentId, RegistryEnvironmentIdError},
+    credentials::RegistryTokenError,
     http::BaseUrlError,
 };
 
@@ -27,8 +27,8 @@ use crate::{
 
 pub use exec_cli::outbound_network::OutboundNetwork;
 pub use exec_registry::{
-    api::{EnvironmentId as EnvironmentName, Secret},
-    credentials::Token,
+    api::{RegistryEnvironmentId as EnvironmentName, SecretString},
+    credentials::RegistryToken,
     http::BaseUrl,
 };
 
@@ -44,7 +44,7 @@ pub struct RemoteEnvironmentConfig {
     /// Registry.
     pub registry_url: BaseUrl,
     /// Name of this machine there.
-    pub environment_id: EnvironmentId,
+    pub environment_id: RegistryEnvironmentId,
     /// Credentials for the registry.
     pub credentials: RemoteCredentials,
     /// How harnesses connect.
@@ -77,7 +77,7 @@ impl RemoteEnvironmentConfig {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             registry_url: BaseUrl::parse(registry_url)?,
-            environment_id: EnvironmentId::new(environment_id)?,
+            environment_id: RegistryEnvironmentId::new(environment_id)?,
             credentials,
             transport: RemoteTransport::Noise,
             network: OutboundNetwork::default(),
@@ -131,7 +131,7 @@ pub enum RemoteConfigError {
         /// The variable.
         variable: &'static str,
         /// Cause.
-        source: TokenError,
+        source: RegistryTokenError,
     },
     /// Invalid URL in a variable.
     #[error("environment variable {variable}")]
@@ -146,7 +146,7 @@ pub enum RemoteConfigError {
     Network(#[from] OutboundNetworkError),
     /// Invalid environment name.
     #[error(transparent)]
-    Environment(#[from] EnvironmentIdError),
+    Environment(#[from] RegistryEnvironmentIdError),
     /// Registry or environment id is missing.
     #[error("--remote and --environment-id are missing")]
     NoRegistry,

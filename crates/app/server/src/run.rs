@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::Context;
 use exec_transport::{
-    http::{AllowedHosts, Door, PendingLimits},
+    http::{AllowedHosts, HttpEndpoint, PendingLimits},
     lines,
-    link::Role,
-    listen::ListenUrl,
+    link::LinkRole,
+    listen_url::ListenUrl,
     listener::Listener,
     tls,
 };
@@ -56,7 +56,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         ListenUrl::Stdio => {
             runtime.machine.warm_up().await;
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-            let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
+            let link = lines::link(stdin, stdout, LinkRole::Server, "exec-server stdio");
             let service = runtime.service.clone();
             // Keeps running while the server drains, so that the client learns of the end of its
             // processes.
@@ -82,7 +82,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 Some(paths) => hosts.with_certificate(&paths.cert)?,
                 None => hosts,
             };
-            let door = Door {
+            let door = HttpEndpoint {
                 hosts,
                 pending: PendingLimits::default(),
                 auth: Arc::new(config.auth.clone()),

@@ -12,11 +12,11 @@ use std::{
 
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
-    http::Exposition,
+    http::MetricsEndpoint,
     link::Link,
-    listen::{ListenUrl, lock_path},
+    listen_url::{ListenUrl, lock_path},
 };
-use exec_wire::initialize::ServerName;
+use exec_wire::initialize::ServerInfo;
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
@@ -81,7 +81,7 @@ impl ServerRuntime {
             let machine = machine.clone();
             move || machine.environment()
         };
-        let service = Service::traced(service_config(config), open, continue_trace);
+        let service = Service::with_tracing(service_config(config), open, continue_trace);
         Ok(Self {
             machine,
             metrics_renderer: MetricsRenderer::new(service.clone()),
@@ -110,7 +110,7 @@ impl ServerRuntime {
     }
 
     /// Returns the metrics handler for a listener.
-    pub(crate) fn metrics(&self) -> Exposition {
+    pub(crate) fn metrics(&self) -> MetricsEndpoint {
         self.metrics_renderer.exposition()
     }
 
@@ -128,7 +128,7 @@ impl ServerRuntime {
     /// Shuts down: lets processes finish within the grace period, or until a second request.
     pub(crate) async fn shut_down(self, stop: &mut ShutdownSignal) {
         self.draining.store(true, Ordering::Relaxed);
-        let levels = self.service.levels();
+        let levels = self.service.gauges();
         tracing::info!(
             sessions = levels.sessions_attached + levels.sessions_detached,
             processes = levels.processes_running,
@@ -146,7 +146,7 @@ impl ServerRuntime {
 impl Drop for ServerRuntime {
     /// Kills running processes. Detached sessions would otherwise live as long as the runtime.
     fn drop(&mut self) {
-        self.service.end();
+        self.service.kill_all();
     }
 }
 
@@ -180,9 +180,9 @@ async fn serve_all(
 async fn unused(service: &Service, idle_exit: Option<Duration>) {
     match idle_exit {
         Some(idle_exit) => {
-            service.quiet().await;
+            service.wait_idle().await;
             sleep(idle_exit).await;
-            while service.keeps_detached() {
+            while service.has_detached_processes() {
                 sleep(idle_exit).await;
             }
         }
@@ -202,8 +202,8 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
             ConcurrentRequests::AtMost(most) => Concurrency::AtMost(most),
             ConcurrentRequests::Unlimited => Concurrency::AtMost(CONCURRENT_REQUESTS),
         },
-        attention: attention(),
-        server: ServerName {
+        busy_poll: attention(),
+        server_name: ServerInfo {
             name: env!("CARGO_PKG_NAME").to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },

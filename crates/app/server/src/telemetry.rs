@@ -8,9 +8,9 @@ mod metrics_endpoint;
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use exec_service::Origin;
-use exec_transport::tls::Trust;
-use exec_wire::message::Trace;
+use exec_service::TraceOrigin;
+use exec_transport::tls::TrustStore;
+use exec_wire::message::TraceContext;
 use http::{Request, Response};
 use opentelemetry::{
     Context, Key, KeyValue,
@@ -136,7 +136,7 @@ fn provider(lookup: VariableLookup<'_>) -> anyhow::Result<SdkTracerProvider> {
         .build())
 }
 
-fn trust(lookup: VariableLookup<'_>) -> Trust {
+fn trust(lookup: VariableLookup<'_>) -> TrustStore {
     [
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
         "OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -145,7 +145,7 @@ fn trust(lookup: VariableLookup<'_>) -> Trust {
     .into_iter()
     .filter_map(lookup)
     .find(|file| !file.is_empty())
-    .map_or_else(Trust::platform, Trust::only)
+    .map_or_else(TrustStore::platform, TrustStore::only)
 }
 
 fn export_timeout(lookup: VariableLookup<'_>) -> Duration {
@@ -183,7 +183,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Blocking HTTP client for the OTLP exporter.
 struct OtlpHttpClient {
     runtime: Runtime,
-    trust: Trust,
+    trust: TrustStore,
     within: Duration,
     client: OnceCell<Client>,
 }
@@ -196,7 +196,7 @@ impl fmt::Debug for OtlpHttpClient {
 
 impl OtlpHttpClient {
     /// Creates a client. Certificates are read with the first request that needs them.
-    fn new(trust: Trust, within: Duration) -> anyhow::Result<Self> {
+    fn new(trust: TrustStore, within: Duration) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -270,11 +270,11 @@ fn empty_trust_config() -> Result<ClientConfig, HttpError> {
 
 /// Sets the parent of a span: the client's trace context, or another span of ours. Invalid trace
 /// contexts are ignored.
-pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
+pub(crate) fn continue_trace(span: &Span, origin: TraceOrigin<'_>) {
     let parent = match origin {
-        Origin::Trace(trace) => TraceContextPropagator::new()
+        TraceOrigin::Trace(trace) => TraceContextPropagator::new()
             .extract_with_context(&Context::new(), &TraceHeaders(trace)),
-        Origin::Span(parent) => parent.context(),
+        TraceOrigin::Span(parent) => parent.context(),
     };
     if parent.span().span_context().is_valid() {
         // Without an exporter there is nothing to continue.
@@ -283,7 +283,7 @@ pub(crate) fn continue_trace(span: &Span, origin: Origin<'_>) {
 }
 
 /// Trace context as HTTP headers.
-struct TraceHeaders<'a>(&'a Trace);
+struct TraceHeaders<'a>(&'a TraceContext);
 
 impl Extractor for TraceHeaders<'_> {
     fn get(&self, key: &str) -> Option<&str> {

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use exec_wire::{
     id::ProcessId,
-    initialize::Extension,
-    message::{Message, RequestId},
-    method::{MethodName, Ordering},
+    initialize::ProtocolExtension,
+    message::{RequestId, RpcMessage},
+    method::{MethodName, OrderingClass},
 };
 
 use crate::{
-    order::{Claim, Order, Ticket},
-    peer::{Calls, CallsError, Gate, GateError, Input},
+    peer::{GateError, HandshakeGate, MessageAction, PendingCalls, PendingCallsError},
+    request_order::{OrderTicket, OrderingClaim, RequestOrder},
 };
 
 /// Runs a program: the first byte sets the limits, then each pair of bytes is an instruction and
@@ -58,7 +58,7 @@ const REQUEST: &str = r#"{"id":1,"method":"process/list"}"#;
 /// Gate with the expected handshake stage: 0 new, 1 initialized, 2 ready.
 #[derive(Default)]
 struct GateModel {
-    gate: Gate,
+    gate: HandshakeGate,
     stage: u8,
     acknowledges: bool,
     unsolicited: u64,
@@ -66,39 +66,41 @@ struct GateModel {
 
 impl GateModel {
     fn message(&mut self, text: &str, operand: u8) {
-        let Ok(message) = Message::decode(text.as_bytes()) else {
+        let Ok(message) = RpcMessage::decode(text.as_bytes()) else {
             panic!("failed to decode {text}");
         };
         let input = self.gate.handle_message(message);
         match (text, input) {
-            (INITIALIZED, Input::Nothing) => {
+            (INITIALIZED, MessageAction::Ignore) => {
                 assert_ne!(self.stage, 0, "initialized accepted before initialize");
                 self.stage = 2;
             }
-            (INITIALIZED, Input::Reply(reply)) => {
+            (INITIALIZED, MessageAction::Reply(reply)) => {
                 assert_eq!(self.stage, 0, "initialized refused after initialize");
                 check_refusal(&reply);
             }
-            (UNKNOWN, Input::Reply(reply)) => check_refusal(&reply),
-            (ACKNOWLEDGE, Input::Acknowledged(_)) => {
+            (UNKNOWN, MessageAction::Reply(reply)) => check_refusal(&reply),
+            (ACKNOWLEDGE, MessageAction::Acknowledge(_)) => {
                 assert!(
                     self.acknowledges && self.stage == 2,
                     "acknowledgement accepted without the extension"
                 );
             }
-            (ACKNOWLEDGE, Input::Reply(reply)) => {
+            (ACKNOWLEDGE, MessageAction::Reply(reply)) => {
                 assert!(
                     !self.acknowledges || self.stage < 2,
                     "acknowledgement refused despite the extension"
                 );
                 check_refusal(&reply);
             }
-            (RESPONSE, Input::Answer(Message::Response(response))) => {
+            (RESPONSE, MessageAction::Response(RpcMessage::Response(response))) => {
                 assert_eq!(response.id, RequestId::Number(1));
                 self.gate.handle_unsolicited();
                 self.unsolicited += 1;
             }
-            (REQUEST, Input::Request(request)) => assert_eq!(request.id, RequestId::Number(1)),
+            (REQUEST, MessageAction::Request(request)) => {
+                assert_eq!(request.id, RequestId::Number(1))
+            }
             (text, input) => panic!("{text} ({operand}) became {input:?}"),
         }
     }
@@ -107,9 +109,9 @@ impl GateModel {
     fn session(&mut self, operand: u8) {
         if self.gate.admit(MethodName::Initialize).is_ok() {
             self.acknowledges = !operand.is_multiple_of(2);
-            let granted = [Extension::Acknowledge];
+            let granted = [ProtocolExtension::Acknowledge];
             let count = usize::from(self.acknowledges);
-            self.gate.handle_session(&granted[..count]);
+            self.gate.handle_initialize(&granted[..count]);
             self.stage = 1;
         }
     }
@@ -131,10 +133,10 @@ impl GateModel {
     }
 }
 
-fn check_refusal(reply: &exec_wire::outgoing::Outgoing) {
+fn check_refusal(reply: &exec_wire::outgoing_message::OutgoingMessage) {
     let mut text = Vec::new();
     reply.encode_text(&mut text);
-    let Ok(Message::Error(error)) = Message::decode(&text) else {
+    let Ok(RpcMessage::Error(error)) = RpcMessage::decode(&text) else {
         panic!("refusal is not an error response");
     };
     assert_eq!(error.id, RequestId::NONE);
@@ -143,17 +145,17 @@ fn check_refusal(reply: &exec_wire::outgoing::Outgoing) {
 
 /// Order with the expected queued and running requests.
 struct OrderModel {
-    order: Order,
+    order: RequestOrder,
     max_running: usize,
-    waiting: VecDeque<(Ticket, Claim)>,
-    running: Vec<(Ticket, Claim)>,
+    waiting: VecDeque<(OrderTicket, OrderingClaim)>,
+    running: Vec<(OrderTicket, OrderingClaim)>,
 }
 
 impl OrderModel {
     fn new(max_running: usize) -> Self {
         let (waiting, running) = (VecDeque::new(), Vec::new());
         Self {
-            order: Order::new(max_running),
+            order: RequestOrder::new(max_running),
             max_running: max_running.max(1),
             waiting,
             running,
@@ -162,12 +164,12 @@ impl OrderModel {
 
     fn submit(&mut self, operand: u8) {
         let claim = match operand % 7 {
-            0 => Claim::from(Ordering::Reads),
-            6 => Claim::from(Ordering::Files),
-            1 => Claim::from(Ordering::Changes),
-            2 => Claim::from(Ordering::Control),
-            id => Claim {
-                ordering: Ordering::Starts,
+            0 => OrderingClaim::from(OrderingClass::Reads),
+            6 => OrderingClaim::from(OrderingClass::Files),
+            1 => OrderingClaim::from(OrderingClass::Changes),
+            2 => OrderingClaim::from(OrderingClass::Control),
+            id => OrderingClaim {
+                ordering: OrderingClass::Starts,
                 starts: ProcessId::new(&id.to_string()).ok(),
             },
         };
@@ -187,12 +189,12 @@ impl OrderModel {
         let ready = self.waiting.front().is_some_and(|(_, claim)| {
             self.running.len() < self.max_running
                 && self.running.iter().all(|(_, other)| match claim.ordering {
-                    Ordering::Reads => other.ordering == Ordering::Reads,
-                    Ordering::Files => other.ordering == Ordering::Files,
-                    Ordering::Starts => {
-                        other.ordering == Ordering::Starts && other.starts != claim.starts
+                    OrderingClass::Reads => other.ordering == OrderingClass::Reads,
+                    OrderingClass::Files => other.ordering == OrderingClass::Files,
+                    OrderingClass::Starts => {
+                        other.ordering == OrderingClass::Starts && other.starts != claim.starts
                     }
-                    Ordering::Changes | Ordering::Control => false,
+                    OrderingClass::Changes | OrderingClass::Control => false,
                 })
         });
         assert_eq!(
@@ -240,7 +242,7 @@ impl OrderModel {
 
 /// Pending calls with the expected waiters by id.
 struct CallsModel {
-    calls: Calls<u8>,
+    calls: PendingCalls<u8>,
     max_pending: usize,
     next: i64,
     waiting: BTreeMap<i64, u8>,
@@ -249,7 +251,7 @@ struct CallsModel {
 impl CallsModel {
     fn new(max_pending: usize) -> Self {
         Self {
-            calls: Calls::new(max_pending),
+            calls: PendingCalls::new(max_pending),
             max_pending,
             next: 1,
             waiting: BTreeMap::new(),
@@ -257,9 +259,9 @@ impl CallsModel {
     }
 
     fn ask(&mut self, operand: u8) {
-        let id = self.calls.ask(operand);
+        let id = self.calls.register(operand);
         if self.waiting.len() >= self.max_pending {
-            return assert_eq!(id, Err(CallsError::TooMany(self.max_pending)));
+            return assert_eq!(id, Err(PendingCallsError::TooMany(self.max_pending)));
         }
         assert_eq!(id, Ok(RequestId::Number(self.next)));
         self.waiting.insert(self.next, operand);
@@ -275,10 +277,10 @@ impl CallsModel {
             2 => format!(r#"{{"id":"{id}","result":{operand}}}"#),
             _ => format!(r#"{{"id":{id},"method":"network/policyRequest"}}"#),
         };
-        let Ok(message) = Message::decode(text.as_bytes()) else {
+        let Ok(message) = RpcMessage::decode(text.as_bytes()) else {
             panic!("failed to decode {text}");
         };
-        let answer = self.calls.handle_answer(message);
+        let answer = self.calls.handle_response(message);
         let expected = if operand % 4 < 2 {
             self.waiting.remove(&id)
         } else {
@@ -299,10 +301,10 @@ impl CallsModel {
 
     fn forget(&mut self, operand: u8) {
         let id = i64::from(operand >> 2);
-        let cancelled = self.calls.forget(&RequestId::Number(id));
+        let cancelled = self.calls.cancel(&RequestId::Number(id));
         assert_eq!(cancelled, self.waiting.remove(&id));
         assert_eq!(
-            self.calls.forget(&RequestId::Text(id.to_string().into())),
+            self.calls.cancel(&RequestId::Text(id.to_string().into())),
             None
         );
     }

@@ -6,6 +6,6 @@
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod lease;
-pub mod log;
-pub mod order;
+pub mod output_log;
 pub mod peer;
+pub mod request_order;

@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 
 use exec_wire::{
     error::RpcError,
-    initialize::Extension,
-    message::{Message, Notification, Request, RequestId, decode_params},
+    initialize::ProtocolExtension,
+    message::{RequestId, RpcMessage, RpcNotification, RpcRequest, decode_params},
     method::{self, MethodName},
-    outgoing::Outgoing,
-    process::Acknowledged,
+    outgoing_message::OutgoingMessage,
+    process::AcknowledgeProcess,
 };
 use serde_json::value::RawValue;
 
 /// Handshake state of a client. Only `initialize` is admitted before the handshake completes.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct HandshakeGate {
     state: State,
     /// [`Extension::Acknowledge`] was granted.
     acknowledges: bool,
@@ -36,50 +36,52 @@ enum State {
 
 /// Action that the server takes for an incoming message.
 #[derive(Debug)]
-pub enum Input<'a> {
+pub enum MessageAction<'a> {
     /// Run a method, if [`Gate::admit`] allows it.
-    Request(Request<'a>),
+    Request(RpcRequest<'a>),
     /// Send this message immediately.
-    Reply(Outgoing),
+    Reply(OutgoingMessage),
     /// Release acknowledged output.
-    Acknowledged(Acknowledged),
+    Acknowledge(AcknowledgeProcess),
     /// Complete the pending call with this id, if there is one.
-    Answer(Message<'a>),
+    Response(RpcMessage<'a>),
     /// Nothing to do.
-    Nothing,
+    Ignore,
 }
 
-impl Gate {
+impl HandshakeGate {
     /// Classifies one message.
-    pub fn handle_message<'a>(&mut self, message: Message<'a>) -> Input<'a> {
+    pub fn handle_message<'a>(&mut self, message: RpcMessage<'a>) -> MessageAction<'a> {
         match message {
-            Message::Request(request) => Input::Request(request),
-            Message::Notification(note) if note.method == method::INITIALIZED => {
+            RpcMessage::Request(request) => MessageAction::Request(request),
+            RpcMessage::Notification(note) if note.method == method::INITIALIZED => {
                 if self.state == State::New {
                     return refuse("initialized must follow a successful initialize");
                 }
                 self.state = State::Ready;
-                Input::Nothing
+                MessageAction::Ignore
             }
-            Message::Notification(note)
+            RpcMessage::Notification(note)
                 if self.acknowledges && note.method == method::PROCESS_ACKNOWLEDGE =>
             {
                 self.handle_acknowledged(&note)
             }
-            Message::Notification(note) => refuse(format!(
+            RpcMessage::Notification(note) => refuse(format!(
                 "unexpected notification `{}`: expected initialized",
                 note.method
             )),
-            answer @ (Message::Response(_) | Message::Error(_)) => Input::Answer(answer),
+            answer @ (RpcMessage::Response(_) | RpcMessage::Error(_)) => {
+                MessageAction::Response(answer)
+            }
         }
     }
 
-    fn handle_acknowledged(&self, note: &Notification<'_>) -> Input<'static> {
+    fn handle_acknowledged(&self, note: &RpcNotification<'_>) -> MessageAction<'static> {
         if self.state != State::Ready {
             return refuse(GateError::NotReady("exec").to_string());
         }
         match decode_params(note.params) {
-            Ok(acknowledged) => Input::Acknowledged(acknowledged),
+            Ok(acknowledged) => MessageAction::Acknowledge(acknowledged),
             Err(error) => reply(&RpcError::invalid_params(error.to_string())),
         }
     }
@@ -101,9 +103,9 @@ impl Gate {
     }
 
     /// Records a successful `initialize` and the granted extensions.
-    pub fn handle_session(&mut self, granted: &[Extension]) {
+    pub fn handle_initialize(&mut self, granted: &[ProtocolExtension]) {
         self.state = State::Initialized;
-        self.acknowledges = granted.contains(&Extension::Acknowledge);
+        self.acknowledges = granted.contains(&ProtocolExtension::Acknowledge);
     }
 
     /// Returns whether the handshake is complete.
@@ -138,17 +140,17 @@ impl From<GateError> for RpcError {
     }
 }
 
-fn refuse(message: impl Into<String>) -> Input<'static> {
+fn refuse(message: impl Into<String>) -> MessageAction<'static> {
     reply(&RpcError::invalid_request(message))
 }
 
-fn reply(error: &RpcError) -> Input<'static> {
-    Input::Reply(Outgoing::error(&RequestId::NONE, error))
+fn reply(error: &RpcError) -> MessageAction<'static> {
+    MessageAction::Reply(OutgoingMessage::error(&RequestId::NONE, error))
 }
 
 /// Calls that wait for their response. `T` is what the caller needs to complete a call.
 #[derive(Debug)]
-pub struct Calls<T> {
+pub struct PendingCalls<T> {
     max_pending: usize,
     next: i64,
     waiting: BTreeMap<i64, T>,
@@ -156,7 +158,7 @@ pub struct Calls<T> {
 
 /// Response to a pending call.
 #[derive(Debug)]
-pub struct Answer<'a, T> {
+pub struct CallResponse<'a, T> {
     /// Value registered with the call.
     pub waiter: T,
     /// Result or error sent by the peer.
@@ -165,7 +167,7 @@ pub struct Answer<'a, T> {
     pub data: Option<bytes::Bytes>,
 }
 
-impl<T> Calls<T> {
+impl<T> PendingCalls<T> {
     /// Creates an empty table for at most `max_pending` calls.
     pub fn new(max_pending: usize) -> Self {
         Self {
@@ -176,17 +178,17 @@ impl<T> Calls<T> {
     }
 
     /// Registers a call and returns its request id.
-    pub fn ask(&mut self, waiter: T) -> Result<RequestId, CallsError> {
-        self.ask_with(|_| waiter)
+    pub fn register(&mut self, waiter: T) -> Result<RequestId, PendingCallsError> {
+        self.register_with(|_| waiter)
     }
 
     /// Registers a call with a value made from its request id.
-    pub fn ask_with(
+    pub fn register_with(
         &mut self,
         waiter: impl FnOnce(&RequestId) -> T,
-    ) -> Result<RequestId, CallsError> {
+    ) -> Result<RequestId, PendingCallsError> {
         if self.waiting.len() >= self.max_pending {
-            return Err(CallsError::TooMany(self.max_pending));
+            return Err(PendingCallsError::TooMany(self.max_pending));
         }
         let number = self.next;
         let id = RequestId::Number(number);
@@ -196,16 +198,16 @@ impl<T> Calls<T> {
     }
 
     /// Removes the call that a response belongs to. Returns `None` for foreign and late responses.
-    pub fn handle_answer<'a>(&mut self, message: Message<'a>) -> Option<Answer<'a, T>> {
+    pub fn handle_response<'a>(&mut self, message: RpcMessage<'a>) -> Option<CallResponse<'a, T>> {
         let (id, result, data) = match message {
-            Message::Response(response) => (response.id, Ok(response.result), response.data),
-            Message::Error(response) => (response.id, Err(response.error), None),
-            Message::Request(_) | Message::Notification(_) => return None,
+            RpcMessage::Response(response) => (response.id, Ok(response.result), response.data),
+            RpcMessage::Error(response) => (response.id, Err(response.error), None),
+            RpcMessage::Request(_) | RpcMessage::Notification(_) => return None,
         };
         let RequestId::Number(id) = id else {
             return None;
         };
-        Some(Answer {
+        Some(CallResponse {
             waiter: self.waiting.remove(&id)?,
             result,
             data,
@@ -213,7 +215,7 @@ impl<T> Calls<T> {
     }
 
     /// Cancels one call. Its response will be ignored.
-    pub fn forget(&mut self, id: &RequestId) -> Option<T> {
+    pub fn cancel(&mut self, id: &RequestId) -> Option<T> {
         match id {
             RequestId::Number(id) => self.waiting.remove(id),
             RequestId::Text(_) => None,
@@ -229,7 +231,7 @@ impl<T> Calls<T> {
 /// Caller: no call can be registered now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum CallsError {
+pub enum PendingCallsError {
     /// The limit of pending calls is reached.
     #[error("more than {0} calls are pending")]
     TooMany(usize),

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use exec_wire::{
     id::ProcessId,
-    network::{Decision, Destination, ManagedNetwork, NetworkProxy, PolicyDecision},
+    network::{ManagedNetwork, NetworkDecision, NetworkDestination, NetworkProxy, PolicyDecision},
     path_uri::PathUri,
-    process::{EnvPolicy, ExecMode, Limits, Metadata, ShellSnapshot, TerminalSize},
-    sandbox::Sandbox,
+    process::{EnvPolicy, ExecMode, ProcessLimits, ProcessMetadata, ShellSnapshot, TerminalSize},
+    sandbox::SandboxPolicy,
 };
 use futures_util::future::BoxFuture;
 
@@ -29,17 +29,17 @@ pub struct Command {
     /// Replays a login shell's state.
     pub shell_snapshot: Option<ShellSnapshot>,
     /// Origin of the command, exported to the child as variables.
-    pub metadata: Metadata,
+    pub metadata: ProcessMetadata,
     /// Standard descriptors of the child.
-    pub io: Io,
+    pub io: ProcessIo,
     /// Resource limits.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// Bytes of output to retain. Absent: the environment's default.
     pub retained_bytes: Option<usize>,
     /// Sandbox policy for files and network. Absent: no sandbox.
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
     /// Managed network.
-    pub network: Network,
+    pub network: CommandNetwork,
     /// Returns whether the caller has already approved and sandboxed the command. A server may accept
     /// only such commands, or none of them. Absent: not approved.
     pub mode: Option<ExecMode>,
@@ -56,12 +56,14 @@ impl Command {
             env_policy: None,
             env: BTreeMap::new(),
             shell_snapshot: None,
-            metadata: Metadata::default(),
-            io: Io::Pipes { stdin: Stdin::Null },
-            limits: Limits::default(),
+            metadata: ProcessMetadata::default(),
+            io: ProcessIo::Pipes {
+                stdin: StdinMode::Null,
+            },
+            limits: ProcessLimits::default(),
             retained_bytes: None,
             sandbox: None,
-            network: Network::default(),
+            network: CommandNetwork::default(),
             mode: None,
         }
     }
@@ -69,11 +71,11 @@ impl Command {
 
 /// Standard descriptors of a child.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Io {
+pub enum ProcessIo {
     /// Separate pipes.
     Pipes {
         /// Standard input of the child.
-        stdin: Stdin,
+        stdin: StdinMode,
     },
     /// One pseudo-terminal.
     Terminal(TerminalSize),
@@ -81,7 +83,7 @@ pub enum Io {
 
 /// Standard input of a child on pipes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Stdin {
+pub enum StdinMode {
     /// `/dev/null`.
     Null,
     /// A pipe that the caller writes to.
@@ -90,7 +92,7 @@ pub enum Stdin {
 
 /// Managed network of one command.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub struct CommandNetwork {
     /// Restricts the command to the managed network. Has no effect without a sandbox.
     pub enforced: bool,
     /// Destinations that stay reachable from a sandbox without network.
@@ -99,14 +101,14 @@ pub struct Network {
     pub proxy: Option<NetworkProxy>,
     /// Decides about and records the proxy's connections. Absent: undecided destinations are
     /// denied.
-    pub watcher: Option<Arc<dyn NetworkWatcher>>,
+    pub policy_hook: Option<Arc<dyn NetworkPolicyHook>>,
 }
 
 /// Decides about the connections of one process, and receives the decisions.
-pub trait NetworkWatcher: fmt::Debug + Send + Sync {
+pub trait NetworkPolicyHook: fmt::Debug + Send + Sync {
     /// Decides about a destination that the static policy leaves open. The caller applies a timeout
     /// and then denies the connection.
-    fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision>;
+    fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision>;
 
     /// Records a decision. Never blocks; a record may be lost.
     fn record(&self, decision: PolicyDecision);

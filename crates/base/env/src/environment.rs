@@ -94,7 +94,7 @@ pub enum StartError {
     Remote(RpcError),
     /// Transport: the session is lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
 }
 
 /// Reads configuration, plugins and skills, on this host or a remote one. Everything is read from
@@ -142,7 +142,7 @@ impl ExecutorCatalog for NoCatalog {
 /// Why a remote host is permanently out of reach. Recovery has been attempted and has failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Disconnect {
+pub enum DisconnectReason {
     /// Transport: the connection broke, and no other could be opened in time.
     #[error("connection to the exec-server was lost: {0}")]
     Transport(String),

@@ -6,20 +6,20 @@ use bytes::Bytes;
 use exec_wire::{
     error::{ErrorCode, RpcError},
     fs::{
-        Canonicalize, Change, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find,
-        FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, Remove, Rename, Search,
-        SearchResult, Walk, WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, OpenMode, PathChange, ReadDirectory, ReadFile, RemovePath,
+        RenamePath, SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
     },
     limits,
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream, StreamExt},
 };
 
-use crate::environment::Disconnect;
+use crate::environment::DisconnectReason;
 
 /// Future of a file operation.
 pub type FileFuture<T> = BoxFuture<'static, Result<T, FileError>>;
@@ -44,44 +44,44 @@ pub trait ExecutorFileSystem: fmt::Debug + Send + Sync {
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata>;
 
     /// Resolves every symbolic link of an existing path.
-    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri>;
+    fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri>;
 
     /// Lists a directory, unordered.
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>>;
 
     /// Lists a tree, breadth first.
-    fn walk(&self, walk: Walk) -> FileFuture<WalkResult>;
+    fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult>;
 
     /// Removes a file, a link or a tree.
-    fn remove(&self, remove: Remove) -> FileFuture<()>;
+    fn remove(&self, remove: RemovePath) -> FileFuture<()>;
 
     /// Copies a file, a link or a tree.
-    fn copy(&self, copy: Copy) -> FileFuture<()>;
+    fn copy(&self, copy: CopyPath) -> FileFuture<()>;
 
     /// Renames atomically.
-    fn rename(&self, rename: Rename) -> FileFuture<()>;
+    fn rename(&self, rename: RenamePath) -> FileFuture<()>;
 
     /// Opens a regular file. Dropping the last clone closes it.
-    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>>;
+    fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>>;
 
     /// Finds matching lines.
-    fn search(&self, search: Search) -> FileFuture<SearchResult>;
+    fn search(&self, search: SearchText) -> FileFuture<SearchResult>;
 
     /// Finds files and directories by name.
-    fn find(&self, find: Find) -> FileFuture<FoundPaths>;
+    fn find(&self, find: FindPaths) -> FileFuture<FoundPaths>;
 
     /// Watches a path. Reports every change after the response, or an overflow.
-    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher>;
+    fn watch(&self, watch: WatchPathRequest) -> FileFuture<PathWatcher>;
 
     /// Watches for missing paths to appear. Returns `None` if the paths are not in the stated
     /// condition, or cannot be watched.
-    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>>;
+    fn watch_missing(&self, missing: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>>;
 }
 
 impl dyn ExecutorFileSystem {
     /// Reads a regular file of any size, block by block.
     pub async fn read_file_stream(&self, read: ReadFile) -> Result<FileStream, FileError> {
-        let open = Open {
+        let open = OpenFileRequest {
             path: read.path,
             mode: OpenMode::Read,
             sandbox: read.sandbox,
@@ -105,13 +105,13 @@ pub type FileStream = BoxStream<'static, Result<Bytes, FileError>>;
 
 /// Parameters of [`ExecutorFileSystem::open`].
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct OpenFileRequest {
     /// The file.
     pub path: PathUri,
     /// Access mode.
     pub mode: OpenMode,
     /// Sandbox policy of the access.
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 /// An open file without a cursor.
@@ -134,13 +134,13 @@ pub struct FileBlock {
 
 /// Parameters of [`ExecutorFileSystem::watch`].
 #[derive(Clone, Debug)]
-pub struct WatchPath {
+pub struct WatchPathRequest {
     /// An existing file or directory.
     pub path: PathUri,
     /// Depth below a directory.
     pub depth: WatchDepth,
     /// Sandbox policy of the watch.
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 /// Depth of a watch below a directory.
@@ -153,14 +153,14 @@ pub enum WatchDepth {
 }
 
 /// A watch. Dropping it ends it.
-pub struct Watcher {
+pub struct PathWatcher {
     /// The watched path with links resolved.
     pub path: PathUri,
     /// Batches of changes.
-    pub changes: BoxStream<'static, Changes>,
+    pub changes: BoxStream<'static, ChangeBatch>,
 }
 
-impl fmt::Debug for Watcher {
+impl fmt::Debug for PathWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watcher")
             .field("path", &self.path)
@@ -170,26 +170,26 @@ impl fmt::Debug for Watcher {
 
 /// Changes that were batched over a short interval.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Changes {
+pub struct ChangeBatch {
     /// Changes, at most one per path.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PathChange>,
     /// Some changes were lost.
     pub overflow: bool,
 }
 
 /// Parameters of [`ExecutorFileSystem::watch_missing`].
 #[derive(Clone, Debug)]
-pub struct MissingPaths {
+pub struct MissingPathsRequest {
     /// Paths that do not exist.
     pub missing: Vec<PathUri>,
     /// A path that exists.
     pub present: Option<PathUri>,
     /// Sandbox policy of the watch.
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 /// Resolves when one of the paths has changed. Dropping it ends the watch.
-pub type MissingWatch = BoxFuture<'static, ()>;
+pub type MissingPathsWatch = BoxFuture<'static, ()>;
 
 /// Why a file operation failed. The variant matches the wire's error code, so it is the same for
 /// local and remote files. The text names the path and the host's error.
@@ -213,7 +213,7 @@ pub enum FileError {
     Remote(RpcError),
     /// Transport: the session is lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
 }
 
 impl From<FileError> for RpcError {

@@ -12,7 +12,7 @@ use futures_util::{
     stream::BoxStream,
 };
 
-use crate::environment::Disconnect;
+use crate::environment::DisconnectReason;
 
 /// Future of an HTTP request.
 pub type HttpFuture<T> = BoxFuture<'static, Result<T, HttpError>>;
@@ -102,7 +102,7 @@ pub enum HttpError {
     Lagged(usize),
     /// Transport: the session is lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
 }
 
 impl From<HttpError> for RpcError {

@@ -21,9 +21,9 @@ pub mod catalog {
 }
 #[doc(hidden)]
 pub mod disconnect {
-    pub use crate::environment::Disconnect; // MOVED
+    pub use crate::environment::DisconnectReason; // MOVED
 }
 #[doc(hidden)]
 pub mod network {
-    pub use crate::command::{Network, NetworkWatcher}; // MOVED
+    pub use crate::command::{CommandNetwork, NetworkPolicyHook}; // MOVED
 }

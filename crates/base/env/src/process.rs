@@ -14,27 +14,29 @@ mod fake_process;
 mod tests;
 
 pub use self::{
-    collect::{Collect, Collected},
-    communicate::{Communicate, CommunicateError, Communicated},
-    head_tail_buffer::{Ends, HeadTailBuffer},
+    collect::{CollectOptions, CollectedOutput},
+    communicate::{CommunicateError, CommunicateOptions, CommunicateOutput},
+    head_tail_buffer::{HeadTailBuffer, HeadTailParts},
     table::{
-        Allocated, Ended, OpenError, ProcessNumber, ProcessTable, Removed, Session, TableFull,
-        WhenFull, Windowed,
+        CheckoutError, EvictedProcess, EvictionPolicy, OutputWindow, ProcessAllocation,
+        ProcessCheckout, ProcessEnd, ProcessNumber, ProcessTable, TableFull,
     },
 };
 
 use std::{fmt, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::{Event, Exit, Follow, OutputChunk, Page, Snapshot};
+use exec_core::output_log::{
+    ExitInfo, FollowOptions, LogEvent, LogPage, OutputChunk, OutputSnapshot,
+};
 use exec_wire::{
     error::RpcError,
     id::{OutputSeq, ProcessId, WriteId},
-    process::{ProcessSignal, TerminalSize, TerminateMode, Usage, WaitUntil, WriteStatus},
+    process::{ProcessSignal, ResourceUsage, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
 use futures_util::{Stream, future::BoxFuture};
 
-use crate::environment::Disconnect;
+use crate::environment::DisconnectReason;
 
 /// A process on a local or remote host.
 pub trait ExecProcess: fmt::Debug + Send + Sync {
@@ -42,25 +44,25 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
     fn id(&self) -> &ProcessId;
 
     /// Returns the current status.
-    fn status(&self) -> Status;
+    fn status(&self) -> ProcessStatus;
 
     /// Returns the resource usage of the process tree so far, if the process runs and can be
     /// sampled.
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ResourceUsage> {
         None
     }
 
     /// Follows the events, each once and in sequence order, to the close or a failure.
-    fn follow(&self, follow: Follow) -> EventStream;
+    fn follow(&self, follow: FollowOptions) -> EventStream;
 
     /// Retains every event after `after` until it is acknowledged or the hold is dropped. Pauses
     /// the process (backpressure) when more than
     /// [`limits::UNACKNOWLEDGED_BYTES`](exec_wire::limits::UNACKNOWLEDGED_BYTES) are
     /// unacknowledged.
-    fn hold(&self, after: OutputSeq) -> Box<dyn Hold>;
+    fn hold(&self, after: OutputSeq) -> Box<dyn OutputHold>;
 
     /// Reads retained output without consuming it.
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>>;
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>>;
 
     /// Queues bytes for stdin. Writes are ordered by their calls, not by when the futures are
     /// awaited. The future resolves when the bytes are queued, which may wait for the child to
@@ -93,15 +95,15 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
         &self,
         until: WaitUntil,
         timeout: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>>;
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>>;
 
     /// Returns the head and the tail of the output.
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>>;
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>>;
 }
 
 /// Selects retained output to read.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Read {
+pub struct OutputReadRequest {
     /// Last sequence number that the reader has.
     pub after: OutputSeq,
     /// Byte limit. At least one whole chunk is returned.
@@ -112,9 +114,9 @@ pub struct Read {
 
 /// Status of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Status {
+pub struct ProcessStatus {
     /// Exit status, once the process has exited.
-    pub exit: Option<Exit>,
+    pub exit: Option<ExitInfo>,
     /// The output has ended.
     pub closed: bool,
     /// Descendants may still be running.
@@ -130,7 +132,7 @@ pub struct Status {
 }
 
 /// Retains unacknowledged output.
-pub trait Hold: fmt::Debug + Send + Sync {
+pub trait OutputHold: fmt::Debug + Send + Sync {
     /// Acknowledges the events up to `seq`. Repeated acknowledgements have no effect.
     fn acknowledge(&self, seq: OutputSeq);
 }
@@ -144,7 +146,7 @@ pub enum ExecProcessEvent {
     /// Output.
     Output(OutputChunk),
     /// The process was reaped.
-    Exited(OutputSeq, Exit),
+    Exited(OutputSeq, ExitInfo),
     /// The output ended. This is the last event.
     Closed(OutputSeq),
     /// Following failed. This is the last event.
@@ -162,12 +164,12 @@ impl ExecProcessEvent {
     }
 }
 
-impl From<Event> for ExecProcessEvent {
-    fn from(event: Event) -> Self {
+impl From<LogEvent> for ExecProcessEvent {
+    fn from(event: LogEvent) -> Self {
         match event {
-            Event::Output(chunk) => Self::Output(chunk),
-            Event::Exited(seq, exit) => Self::Exited(seq, exit),
-            Event::Closed(seq) => Self::Closed(seq),
+            LogEvent::Output(chunk) => Self::Output(chunk),
+            LogEvent::Exited(seq, exit) => Self::Exited(seq, exit),
+            LogEvent::Closed(seq) => Self::Closed(seq),
         }
     }
 }
@@ -193,13 +195,13 @@ pub enum ProcessError {
     Remote(#[from] RpcError),
     /// Transport: the session is lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
 }
 
 impl ProcessError {
     /// Reports an event stream that ended before the close.
-    pub fn ended_before_the_close() -> Self {
+    pub fn missing_close() -> Self {
         let broken = "events of a process ended before its close".to_owned();
-        Self::Disconnected(Disconnect::Protocol(broken))
+        Self::Disconnected(DisconnectReason::Protocol(broken))
     }
 }

@@ -13,7 +13,7 @@ use crate::limits;
 
 /// Both directions of a channel, after a handshake.
 #[derive(Debug)]
-pub struct Channel {
+pub struct NoiseChannel {
     /// Seals outgoing records.
     pub sealer: RecordSealer,
     /// Opens incoming records.
@@ -21,7 +21,7 @@ pub struct Channel {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Channel {
+impl NoiseChannel {
     /// Creates both ends of a channel without a handshake.
     pub(crate) fn pair() -> (Self, Self) {
         let (up, down) = ([1; 32], [2; 32]);

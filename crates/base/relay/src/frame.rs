@@ -19,8 +19,8 @@ use self::proto::{
     RelayResume, relay_message_frame,
 };
 use crate::{
+    frame_route::{FrameKind, FrameRoute},
     limits,
-    route::{Kind, Route},
 };
 
 /// Frame version. There is only one.
@@ -35,7 +35,7 @@ pub const RESET_CLOSED: &str = "closed";
 
 /// Valid relay frame: one binary websocket message.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Frame {
+pub struct RelayFrame {
     /// Stream of the frame. Untrusted text.
     pub stream_id: StreamId,
     /// Highest record received without a gap. 0 on plain streams.
@@ -43,14 +43,14 @@ pub struct Frame {
     /// Bit i: record `ack + 1 + i` was received. 0 on plain streams.
     pub ack_bits: u32,
     /// Body.
-    pub body: Body,
+    pub body: FrameBody,
     /// Trace context in clear text. Stock harnesses repeat the trace context of a request here.
-    pub trace: Option<Trace>,
+    pub trace: Option<FrameTrace>,
 }
 
-impl Frame {
+impl RelayFrame {
     /// Creates a frame without acknowledgement, like a stock endpoint.
-    pub fn new(stream_id: StreamId, body: Body) -> Self {
+    pub fn new(stream_id: StreamId, body: FrameBody) -> Self {
         Self {
             stream_id,
             ack: 0,
@@ -64,34 +64,34 @@ impl Frame {
     pub fn announcement(stream_id: StreamId) -> Self {
         Self {
             ack: NOTHING_RECEIVED,
-            ..Self::new(stream_id, Body::Ack)
+            ..Self::new(stream_id, FrameBody::Ack)
         }
     }
 
     /// Returns whether this frame is an [announcement](Self::announcement).
     pub fn is_announcement(&self) -> bool {
-        self.body == Body::Ack && self.ack == NOTHING_RECEIVED && self.ack_bits == 0
+        self.body == FrameBody::Ack && self.ack == NOTHING_RECEIVED && self.ack_bits == 0
     }
 
     /// Returns whether stock endpoints accept the frame: they do not support segmented records.
     /// Stock executors drop other frames silently; stock harnesses close the connection.
     pub fn is_plain(&self) -> bool {
         match &self.body {
-            Body::Data(data) => data.segment_index == 0 && data.segment_count == 1,
-            Body::Ack
-            | Body::Resume { .. }
-            | Body::Reset { .. }
-            | Body::Heartbeat
-            | Body::Handshake(_) => true,
+            FrameBody::Data(data) => data.segment_index == 0 && data.segment_count == 1,
+            FrameBody::Ack
+            | FrameBody::Resume { .. }
+            | FrameBody::Reset { .. }
+            | FrameBody::Heartbeat
+            | FrameBody::Handshake(_) => true,
         }
     }
 }
 
 /// Body of a frame.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Body {
+pub enum FrameBody {
     /// One sealed record.
-    Data(Data),
+    Data(SealedRecord),
     /// Only the acknowledgement fields, or the announcement that they are used.
     Ack,
     /// The sender continues the stream on a new connection.
@@ -110,23 +110,23 @@ pub enum Body {
     Handshake(Bytes),
 }
 
-impl Body {
+impl FrameBody {
     /// Returns the kind of the body.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FrameKind {
         match self {
-            Self::Data(_) => Kind::Data,
-            Self::Ack => Kind::Ack,
-            Self::Resume { .. } => Kind::Resume,
-            Self::Reset { .. } => Kind::Reset,
-            Self::Heartbeat => Kind::Heartbeat,
-            Self::Handshake(_) => Kind::Handshake,
+            Self::Data(_) => FrameKind::Data,
+            Self::Ack => FrameKind::Ack,
+            Self::Resume { .. } => FrameKind::Resume,
+            Self::Reset { .. } => FrameKind::Reset,
+            Self::Heartbeat => FrameKind::Heartbeat,
+            Self::Handshake(_) => FrameKind::Handshake,
         }
     }
 }
 
 /// Sealed record and its position in the message it belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Data {
+pub struct SealedRecord {
     /// Number of the record in its direction, starting at 0 without gaps.
     pub seq: u32,
     /// Index of the record within its message.
@@ -139,7 +139,7 @@ pub struct Data {
 
 /// W3C trace context. Not validated.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Trace {
+pub struct FrameTrace {
     /// `traceparent`.
     pub parent: Option<String>,
     /// `tracestate`.
@@ -151,11 +151,11 @@ pub(crate) fn is_valid_segment(index: u32, count: u32) -> bool {
     index < count && count <= limits::MAX_SEGMENTS
 }
 
-impl Frame {
+impl RelayFrame {
     /// Decodes one websocket message. Payloads are slices of it; only strings are copied.
     pub fn decode(message: Bytes) -> Result<Self, RelayFrameError> {
         // Peek the route first, with the code that the hub uses, so that both agree.
-        let stream_id = StreamId::new(Route::peek(&message)?.stream_id)?;
+        let stream_id = StreamId::new(FrameRoute::peek(&message)?.stream_id)?;
         let raw = RelayMessageFrame::decode(message).map_err(|_| RelayFrameError::Malformed)?;
         let body = match raw.body.ok_or(RelayFrameError::NoBody)? {
             relay_message_frame::Body::Data(data) => {
@@ -168,30 +168,32 @@ impl Frame {
                 if data.payload.is_empty() {
                     return Err(RelayFrameError::NoPayload);
                 }
-                Body::Data(Data {
+                FrameBody::Data(SealedRecord {
                     seq: data.seq,
                     segment_index: data.segment_index,
                     segment_count: data.segment_count,
                     payload: data.payload,
                 })
             }
-            relay_message_frame::Body::AckFrame(_) => Body::Ack,
-            relay_message_frame::Body::Resume(resume) => Body::Resume {
+            relay_message_frame::Body::AckFrame(_) => FrameBody::Ack,
+            relay_message_frame::Body::Resume(resume) => FrameBody::Resume {
                 next_seq: resume.next_seq,
             },
             relay_message_frame::Body::Reset(reset) if reset.reason.is_empty() => {
                 return Err(RelayFrameError::NoReason);
             }
-            relay_message_frame::Body::Reset(reset) => Body::Reset {
+            relay_message_frame::Body::Reset(reset) => FrameBody::Reset {
                 reason: reset.reason,
             },
-            relay_message_frame::Body::Heartbeat(_) => Body::Heartbeat,
+            relay_message_frame::Body::Heartbeat(_) => FrameBody::Heartbeat,
             relay_message_frame::Body::Handshake(handshake) if handshake.payload.is_empty() => {
                 return Err(RelayFrameError::NoPayload);
             }
-            relay_message_frame::Body::Handshake(handshake) => Body::Handshake(handshake.payload),
+            relay_message_frame::Body::Handshake(handshake) => {
+                FrameBody::Handshake(handshake.payload)
+            }
         };
-        let trace = Trace {
+        let trace = FrameTrace {
             parent: raw.traceparent,
             state: raw.tracestate,
         };
@@ -200,7 +202,7 @@ impl Frame {
             ack: raw.ack,
             ack_bits: raw.ack_bits,
             body,
-            trace: (trace != Trace::default()).then_some(trace),
+            trace: (trace != FrameTrace::default()).then_some(trace),
         })
     }
 }
@@ -290,25 +292,25 @@ pub(crate) fn check_stream_id(text: &str) -> Result<(), StreamIdError> {
     }
 }
 
-impl Frame {
+impl RelayFrame {
     /// Encodes the frame as one websocket message.
     pub fn encode(&self) -> Bytes {
         let body = match &self.body {
-            Body::Data(data) => relay_message_frame::Body::Data(RelayData {
+            FrameBody::Data(data) => relay_message_frame::Body::Data(RelayData {
                 seq: data.seq,
                 segment_index: data.segment_index,
                 segment_count: data.segment_count,
                 payload: data.payload.clone(),
             }),
-            Body::Ack => relay_message_frame::Body::AckFrame(RelayAck {}),
-            Body::Resume { next_seq } => relay_message_frame::Body::Resume(RelayResume {
+            FrameBody::Ack => relay_message_frame::Body::AckFrame(RelayAck {}),
+            FrameBody::Resume { next_seq } => relay_message_frame::Body::Resume(RelayResume {
                 next_seq: *next_seq,
             }),
-            Body::Reset { reason } => relay_message_frame::Body::Reset(RelayReset {
+            FrameBody::Reset { reason } => relay_message_frame::Body::Reset(RelayReset {
                 reason: reason.clone(),
             }),
-            Body::Heartbeat => relay_message_frame::Body::Heartbeat(RelayHeartbeat {}),
-            Body::Handshake(payload) => relay_message_frame::Body::Handshake(RelayHandshake {
+            FrameBody::Heartbeat => relay_message_frame::Body::Heartbeat(RelayHeartbeat {}),
+            FrameBody::Handshake(payload) => relay_message_frame::Body::Handshake(RelayHandshake {
                 payload: payload.clone(),
             }),
         };

@@ -12,11 +12,11 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    channel::{Channel, RecordSealer},
-    frame::{Body, Data, Frame, NOTHING_RECEIVED, StreamId},
+    channel::{NoiseChannel, RecordSealer},
+    frame::{FrameBody, NOTHING_RECEIVED, RelayFrame, SealedRecord, StreamId},
+    frame_route::FrameRoute,
     limits,
-    route::Route,
-    stream::{Delivery, Stream, StreamError},
+    stream::{DeliveryMode, RelayStream, RelayStreamError},
 };
 
 /// Decodes bytes as a frame.
@@ -24,8 +24,8 @@ use crate::{
 /// # Panics
 /// Panics when decoder, encoder and route disagree.
 pub fn relay_frame(bytes: &[u8]) {
-    let route = Route::peek(bytes);
-    let Ok(frame) = Frame::decode(Bytes::copy_from_slice(bytes)) else {
+    let route = FrameRoute::peek(bytes);
+    let Ok(frame) = RelayFrame::decode(Bytes::copy_from_slice(bytes)) else {
         return;
     };
     let Ok(route) = route else {
@@ -34,7 +34,11 @@ pub fn relay_frame(bytes: &[u8]) {
     assert_eq!(route.stream_id, frame.stream_id.as_str());
     assert_eq!(route.kind, frame.body.kind());
     let again = frame.encode();
-    assert_eq!(Frame::decode(again), Ok(frame), "re-encoded frame differs");
+    assert_eq!(
+        RelayFrame::decode(again),
+        Ok(frame),
+        "re-encoded frame differs"
+    );
 }
 
 /// Runs a program: the first byte selects the delivery mode. Each instruction is an operation and
@@ -48,9 +52,9 @@ pub fn noise_record(program: &[u8]) {
         return;
     };
     let mut run = NoiseProgram::new(if mode.is_multiple_of(2) {
-        Delivery::Plain
+        DeliveryMode::Plain
     } else {
-        Delivery::Reliable
+        DeliveryMode::Reliable
     });
     while let [operation, operand, rest @ ..] = program {
         program = rest;
@@ -76,30 +80,30 @@ pub fn noise_record(program: &[u8]) {
 }
 
 struct NoiseProgram {
-    stream: Stream,
+    stream: RelayStream,
     id: StreamId,
     now: Instant,
     peer: RecordSealer,
-    records: Vec<Data>,
+    records: Vec<SealedRecord>,
     /// The peer's byte stream, as sealed.
     bytes: Vec<u8>,
     /// Number of these bytes delivered as messages.
     delivered: usize,
     /// Frames sent by the stream, by record number.
     sent: BTreeMap<u32, Bytes>,
-    error: Option<StreamError>,
+    error: Option<RelayStreamError>,
 }
 
 impl NoiseProgram {
     #[expect(clippy::disallowed_methods, reason = "origin of the program's clock")]
-    fn new(delivery: Delivery) -> Self {
+    fn new(delivery: DeliveryMode) -> Self {
         let now = Instant::now();
-        let (near, far) = Channel::pair();
+        let (near, far) = NoiseChannel::pair();
         let Ok(id) = StreamId::new("fuzz") else {
             panic!("valid stream id");
         };
         Self {
-            stream: Stream::new(id.clone(), near, delivery, now),
+            stream: RelayStream::new(id.clone(), near, delivery, now),
             id,
             now,
             peer: far.sealer,
@@ -120,7 +124,7 @@ impl NoiseProgram {
         self.bytes.extend_from_slice(plaintext);
         // Mostly whole messages, otherwise an index within a few segments.
         let count = u32::from(place / 12 % 4) + 1;
-        self.records.push(Data {
+        self.records.push(SealedRecord {
             seq,
             segment_index: u32::from(place / 48) % count,
             segment_count: count,
@@ -130,7 +134,7 @@ impl NoiseProgram {
 
     fn send(&mut self, which: u8) {
         if let Some(data) = self.records.get(usize::from(which)) {
-            self.handle(Body::Data(data.clone()));
+            self.handle(FrameBody::Data(data.clone()));
         }
     }
 
@@ -140,15 +144,15 @@ impl NoiseProgram {
             let mut payload = data.payload.to_vec();
             payload[usize::from(which) % data.payload.len()] ^= 0x80;
             data.payload = payload.into();
-            self.handle(Body::Data(data));
+            self.handle(FrameBody::Data(data));
         }
     }
 
     fn acknowledge(&mut self, operand: u8) {
-        let frame = Frame {
+        let frame = RelayFrame {
             ack: u32::from(operand & 0x1f).wrapping_sub(1),
             ack_bits: u32::from(operand >> 5),
-            ..Frame::new(self.id.clone(), Body::Ack)
+            ..RelayFrame::new(self.id.clone(), FrameBody::Ack)
         };
         self.handle_frame(frame);
     }
@@ -182,7 +186,7 @@ impl NoiseProgram {
     }
 
     fn resume(&mut self, operand: u8) {
-        self.handle(Body::Resume {
+        self.handle(FrameBody::Resume {
             next_seq: u32::from(operand),
         });
     }
@@ -204,20 +208,20 @@ impl NoiseProgram {
         self.error = self.error.or(self.stream.error());
     }
 
-    fn handle(&mut self, body: Body) {
-        let frame = Frame {
+    fn handle(&mut self, body: FrameBody) {
+        let frame = RelayFrame {
             ack: NOTHING_RECEIVED,
-            ..Frame::new(self.id.clone(), body)
+            ..RelayFrame::new(self.id.clone(), body)
         };
         self.handle_frame(frame);
     }
 
-    fn handle_frame(&mut self, frame: Frame) {
+    fn handle_frame(&mut self, frame: RelayFrame) {
         let result = self.stream.handle_frame(frame, self.now);
         self.check_result(result);
     }
 
-    fn check_result(&mut self, result: Result<(), StreamError>) {
+    fn check_result(&mut self, result: Result<(), RelayStreamError>) {
         if let Some(error) = self.error {
             assert_eq!(result, Err(error), "error changed after the end");
         }
@@ -228,10 +232,10 @@ impl NoiseProgram {
     fn check(&mut self) {
         while let Some(bytes) = self.stream.poll_frame(self.now) {
             assert!(self.error.is_none(), "frame sent after the end");
-            let Ok(frame) = Frame::decode(bytes.clone()) else {
+            let Ok(frame) = RelayFrame::decode(bytes.clone()) else {
                 panic!("stream sent an invalid frame");
             };
-            if let Body::Data(data) = frame.body {
+            if let FrameBody::Data(data) = frame.body {
                 let first = self.sent.entry(data.seq).or_insert(bytes.clone());
                 assert_eq!(*first, bytes, "record was sealed twice");
             }

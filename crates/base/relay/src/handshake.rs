@@ -22,24 +22,24 @@ use clatter::{
 };
 
 use crate::{
-    channel::{Channel, RecordOpener, RecordSealer},
-    identity::{Identity, PublicKey},
+    channel::{NoiseChannel, RecordOpener, RecordSealer},
+    identity::{NoiseIdentity, NoisePublicKey},
     limits,
 };
 
 /// Initiator of a handshake: the harness, which knows the executor's key.
-pub struct Initiator {
+pub struct NoiseInitiator {
     noise: Box<NoiseState<DefaultRng>>,
 }
 
-impl Initiator {
+impl NoiseInitiator {
     /// Starts a handshake. Returns the first message, which contains the encrypted authorization.
     pub fn start(
-        identity: &Identity,
-        executor: &PublicKey,
-        scope: Scope<'_>,
+        identity: &NoiseIdentity,
+        executor: &NoisePublicKey,
+        scope: HandshakeScope<'_>,
         authorization: &str,
-    ) -> Result<(Self, Bytes), HandshakeError> {
+    ) -> Result<(Self, Bytes), NoiseHandshakeError> {
         let mut noise = Box::new(NoiseState::initiator(identity, executor, scope)?);
         let message = noise.write_first(authorization)?;
         Ok((Self { noise }, message))
@@ -50,13 +50,13 @@ impl Initiator {
     /// # Errors
     /// [`HandshakeError::RegistryAuthentication`] if the executor reports that the registry rejects
     /// its credential.
-    pub fn finish(mut self, message: &[u8]) -> Result<Channel, HandshakeError> {
+    pub fn finish(mut self, message: &[u8]) -> Result<NoiseChannel, NoiseHandshakeError> {
         self.noise.read_second(message)?;
         self.noise.split()
     }
 }
 
-impl fmt::Debug for Initiator {
+impl fmt::Debug for NoiseInitiator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Initiator").finish_non_exhaustive()
     }
@@ -64,19 +64,19 @@ impl fmt::Debug for Initiator {
 
 /// Responder of a handshake: the executor, after it has read the first message and before it
 /// responds.
-pub struct Responder {
+pub struct NoiseResponder {
     noise: Box<NoiseState<DefaultRng>>,
-    harness: PublicKey,
+    harness: NoisePublicKey,
     authorization: String,
 }
 
-impl Responder {
+impl NoiseResponder {
     /// Reads the first message.
     pub fn read(
-        identity: &Identity,
-        scope: Scope<'_>,
+        identity: &NoiseIdentity,
+        scope: HandshakeScope<'_>,
         message: &[u8],
-    ) -> Result<Self, HandshakeError> {
+    ) -> Result<Self, NoiseHandshakeError> {
         let mut noise = Box::new(NoiseState::responder(identity, scope)?);
         let authorization = noise.read_first(message)?;
         Ok(Self {
@@ -88,19 +88,19 @@ impl Responder {
 
     /// Writes the response. Call it only after the registry has approved the key and the
     /// authorization.
-    pub fn accept(mut self) -> Result<(Bytes, Channel), HandshakeError> {
+    pub fn accept(mut self) -> Result<(Bytes, NoiseChannel), NoiseHandshakeError> {
         let message = self.noise.write_second()?;
         Ok((message, self.noise.split()?))
     }
 
     /// Writes a response which reports that the registry rejects the executor's own credential. No
     /// channel is established.
-    pub fn reject_authentication(mut self) -> Result<Bytes, HandshakeError> {
+    pub fn reject_authentication(mut self) -> Result<Bytes, NoiseHandshakeError> {
         self.noise.write_rejection()
     }
 
     /// Returns the harness's key. Only its first record proves that it has the private key.
-    pub fn harness_key(&self) -> &PublicKey {
+    pub fn harness_key(&self) -> &NoisePublicKey {
         &self.harness
     }
 
@@ -110,7 +110,7 @@ impl Responder {
     }
 }
 
-impl fmt::Debug for Responder {
+impl fmt::Debug for NoiseResponder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Responder")
             .field("harness", &self.harness)
@@ -121,7 +121,7 @@ impl fmt::Debug for Responder {
 /// Identifiers that a handshake is bound to. Both endpoints use the ids issued by the registry and
 /// the stream id of the frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Scope<'a> {
+pub struct HandshakeScope<'a> {
     /// Environment id.
     pub environment_id: &'a str,
     /// Current registration of the executor.
@@ -130,7 +130,7 @@ pub struct Scope<'a> {
     pub stream_id: &'a str,
 }
 
-impl Scope<'_> {
+impl HandshakeScope<'_> {
     /// Returns the prologue, which both sides mix into the transcript first.
     fn prologue(&self) -> Vec<u8> {
         let mut prologue = Vec::new();
@@ -152,10 +152,10 @@ struct NoiseState<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm
 
 impl<R: Rng> NoiseState<R> {
     fn initiator(
-        identity: &Identity,
-        executor: &PublicKey,
-        scope: Scope<'_>,
-    ) -> Result<Self, HandshakeError> {
+        identity: &NoiseIdentity,
+        executor: &NoisePublicKey,
+        scope: HandshakeScope<'_>,
+    ) -> Result<Self, NoiseHandshakeError> {
         let prologue = scope.prologue();
         let params = HybridHandshakeParams::new(noise_hybrid_ik(), true)
             .with_prologue(&prologue)
@@ -165,10 +165,13 @@ impl<R: Rng> NoiseState<R> {
             .with_rs_kem(<MlKem768 as Kem>::PubKey::from_slice(executor.mlkem768()));
         HybridHandshakeCore::new(params)
             .map(Self)
-            .map_err(|_| HandshakeError::Rejected)
+            .map_err(|_| NoiseHandshakeError::Rejected)
     }
 
-    fn responder(identity: &Identity, scope: Scope<'_>) -> Result<Self, HandshakeError> {
+    fn responder(
+        identity: &NoiseIdentity,
+        scope: HandshakeScope<'_>,
+    ) -> Result<Self, NoiseHandshakeError> {
         let prologue = scope.prologue();
         let params = HybridHandshakeParams::new(noise_hybrid_ik(), false)
             .with_prologue(&prologue)
@@ -176,74 +179,83 @@ impl<R: Rng> NoiseState<R> {
             .with_s_kem(identity.kem().clone());
         HybridHandshakeCore::new(params)
             .map(Self)
-            .map_err(|_| HandshakeError::Rejected)
+            .map_err(|_| NoiseHandshakeError::Rejected)
     }
 
     /// Writes the first message.
-    fn write_first(&mut self, authorization: &str) -> Result<Bytes, HandshakeError> {
+    fn write_first(&mut self, authorization: &str) -> Result<Bytes, NoiseHandshakeError> {
         if authorization.len() > limits::AUTHORIZATION_BYTES {
-            return Err(HandshakeError::AuthorizationTooLong(authorization.len()));
+            return Err(NoiseHandshakeError::AuthorizationTooLong(
+                authorization.len(),
+            ));
         }
         self.write(authorization.as_bytes(), FIRST_MESSAGE_BYTES)
     }
 
     /// Reads the first message and returns its authorization.
-    fn read_first(&mut self, message: &[u8]) -> Result<String, HandshakeError> {
+    fn read_first(&mut self, message: &[u8]) -> Result<String, NoiseHandshakeError> {
         if !(FIRST_MESSAGE_BYTES..=FIRST_MESSAGE_BYTES + limits::AUTHORIZATION_BYTES)
             .contains(&message.len())
         {
-            return Err(HandshakeError::Length(message.len()));
+            return Err(NoiseHandshakeError::Length(message.len()));
         }
         let mut authorization = vec![0; message.len() - FIRST_MESSAGE_BYTES];
         self.0
             .read_message(message, &mut authorization)
-            .map_err(|_| HandshakeError::Rejected)?;
-        String::from_utf8(authorization).map_err(|_| HandshakeError::AuthorizationNotText)
+            .map_err(|_| NoiseHandshakeError::Rejected)?;
+        String::from_utf8(authorization).map_err(|_| NoiseHandshakeError::AuthorizationNotText)
     }
 
     /// Writes the second message.
-    fn write_second(&mut self) -> Result<Bytes, HandshakeError> {
+    fn write_second(&mut self) -> Result<Bytes, NoiseHandshakeError> {
         self.write(&[], SECOND_MESSAGE_BYTES)
     }
 
     /// Writes the second message with the payload that reports a rejected registry credential.
-    fn write_rejection(&mut self) -> Result<Bytes, HandshakeError> {
+    fn write_rejection(&mut self) -> Result<Bytes, NoiseHandshakeError> {
         self.write(REGISTRY_REJECTION_PAYLOAD, SECOND_MESSAGE_BYTES)
     }
 
     /// Reads the second message. Its payload is empty or reports a rejected registry credential.
     /// Messages of any other length are refused unread.
-    fn read_second(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
+    fn read_second(&mut self, message: &[u8]) -> Result<(), NoiseHandshakeError> {
         let payload_bytes = match message.len().checked_sub(SECOND_MESSAGE_BYTES) {
             Some(length) if length == 0 || length == REGISTRY_REJECTION_PAYLOAD.len() => length,
-            Some(_) | None => return Err(HandshakeError::Length(message.len())),
+            Some(_) | None => return Err(NoiseHandshakeError::Length(message.len())),
         };
         let mut payload = vec![0; payload_bytes];
         self.0
             .read_message(message, &mut payload)
-            .map_err(|_| HandshakeError::Rejected)?;
+            .map_err(|_| NoiseHandshakeError::Rejected)?;
         match payload.as_slice() {
             [] => Ok(()),
-            REGISTRY_REJECTION_PAYLOAD => Err(HandshakeError::RegistryAuthentication),
-            _ => Err(HandshakeError::UnknownPayload),
+            REGISTRY_REJECTION_PAYLOAD => Err(NoiseHandshakeError::RegistryAuthentication),
+            _ => Err(NoiseHandshakeError::UnknownPayload),
         }
     }
 
     /// Returns the peer's static key after a message has proved its possession.
-    fn peer(&self) -> Result<PublicKey, HandshakeError> {
-        let key = self.0.get_remote_static().ok_or(HandshakeError::Rejected)?;
-        PublicKey::from_raw(key.dh(), key.kem().as_slice()).map_err(|_| HandshakeError::Rejected)
+    fn peer(&self) -> Result<NoisePublicKey, NoiseHandshakeError> {
+        let key = self
+            .0
+            .get_remote_static()
+            .ok_or(NoiseHandshakeError::Rejected)?;
+        NoisePublicKey::from_raw(key.dh(), key.kem().as_slice())
+            .map_err(|_| NoiseHandshakeError::Rejected)
     }
 
     /// Returns the channel of a finished handshake.
-    fn split(self) -> Result<Channel, HandshakeError> {
+    fn split(self) -> Result<NoiseChannel, NoiseHandshakeError> {
         let initiator = self.0.is_initiator();
-        let transport = self.0.finalize().map_err(|_| HandshakeError::Rejected)?;
+        let transport = self
+            .0
+            .finalize()
+            .map_err(|_| NoiseHandshakeError::Rejected)?;
         let states = transport.take();
         let (up, _) = states.initiator_to_responder.take();
         let (down, _) = states.responder_to_initiator.take();
         let (seal, open) = if initiator { (up, down) } else { (down, up) };
-        Ok(Channel {
+        Ok(NoiseChannel {
             sealer: RecordSealer::new(&seal),
             opener: RecordOpener::new(&open),
         })
@@ -251,22 +263,22 @@ impl<R: Rng> NoiseState<R> {
 
     /// Writes a first message with an arbitrary payload.
     #[cfg(test)]
-    fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
+    fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, NoiseHandshakeError> {
         self.write(payload, FIRST_MESSAGE_BYTES)
     }
 
     /// Writes a second message with an arbitrary payload.
     #[cfg(test)]
-    fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
+    fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, NoiseHandshakeError> {
         self.write(payload, SECOND_MESSAGE_BYTES)
     }
 
-    fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, HandshakeError> {
+    fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, NoiseHandshakeError> {
         let mut message = vec![0; overhead + payload.len()];
         let written = self
             .0
             .write_message(payload, &mut message)
-            .map_err(|_| HandshakeError::Rejected)?;
+            .map_err(|_| NoiseHandshakeError::Rejected)?;
         debug_assert_eq!(written, message.len());
         Ok(message.into())
     }
@@ -275,7 +287,7 @@ impl<R: Rng> NoiseState<R> {
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HandshakeError {
+pub enum NoiseHandshakeError {
     /// Caller: the authorization does not fit into the first message.
     #[error("authorization of {0} bytes is too long")]
     AuthorizationTooLong(usize),

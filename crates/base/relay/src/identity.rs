@@ -17,13 +17,13 @@ type DhPair = KeyPair<<X25519 as Dh>::PubKey, <X25519 as Dh>::PrivateKey>;
 type KemPair = KeyPair<<MlKem768 as Kem>::PubKey, <MlKem768 as Kem>::SecretKey>;
 
 /// Static keys of one process. They exist only in memory and are erased when dropped.
-pub struct Identity {
+pub struct NoiseIdentity {
     dh: DhPair,
     kem: KemPair,
-    public: PublicKey,
+    public: NoisePublicKey,
 }
 
-impl Identity {
+impl NoiseIdentity {
     /// Generates keys with the system's random number generator.
     ///
     /// # Panics
@@ -33,7 +33,7 @@ impl Identity {
     }
 
     /// Returns the public keys.
-    pub fn public_key(&self) -> &PublicKey {
+    pub fn public_key(&self) -> &NoisePublicKey {
         &self.public
     }
 
@@ -45,7 +45,7 @@ impl Identity {
     pub(crate) fn generate_from<R: Rng>(rng: &mut R) -> Self {
         let dh = X25519::genkey_rng(rng).expect("failed to generate an X25519 key");
         let kem = MlKem768::genkey_rng(rng).expect("failed to generate an ML-KEM key");
-        let public = PublicKey::from_raw(&dh.public, kem.public.as_slice())
+        let public = NoisePublicKey::from_raw(&dh.public, kem.public.as_slice())
             .expect("generated keys have fixed lengths");
         Self { dh, kem, public }
     }
@@ -59,7 +59,7 @@ impl Identity {
     }
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for NoiseIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("public", &self.public)
@@ -73,12 +73,12 @@ pub const SUITE: &str = "Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256";
 /// Public keys of an endpoint: X25519 and ML-KEM-768. Cheap to clone.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(try_from = "PublicKeyJson", into = "PublicKeyJson")]
-pub struct PublicKey {
+pub struct NoisePublicKey {
     x25519: [u8; X25519_BYTES],
     mlkem768: Arc<[u8; MLKEM768_BYTES]>,
 }
 
-impl PublicKey {
+impl NoisePublicKey {
     /// Creates public keys from their standard encodings.
     pub fn from_raw(x25519: &[u8], mlkem768: &[u8]) -> Result<Self, PublicKeyError> {
         let mlkem768: Box<[u8; MLKEM768_BYTES]> = Box::<[u8]>::from(mlkem768)
@@ -101,7 +101,7 @@ impl PublicKey {
     }
 }
 
-impl fmt::Debug for PublicKey {
+impl fmt::Debug for NoisePublicKey {
     /// Shows only the X25519 key, which is enough to distinguish keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PublicKey({})", STANDARD.encode_to_string(self.x25519))
@@ -117,7 +117,7 @@ struct PublicKeyJson {
     mlkem768_public_key: String,
 }
 
-impl TryFrom<PublicKeyJson> for PublicKey {
+impl TryFrom<PublicKeyJson> for NoisePublicKey {
     type Error = PublicKeyError;
 
     fn try_from(members: PublicKeyJson) -> Result<Self, PublicKeyError> {
@@ -134,8 +134,8 @@ impl TryFrom<PublicKeyJson> for PublicKey {
     }
 }
 
-impl From<PublicKey> for PublicKeyJson {
-    fn from(key: PublicKey) -> Self {
+impl From<NoisePublicKey> for PublicKeyJson {
+    fn from(key: NoisePublicKey) -> Self {
         Self {
             suite: SUITE.to_owned(),
             x25519_public_key: STANDARD.encode_to_string(key.x25519),
@@ -170,23 +170,23 @@ mod tests {
 
     #[test]
     fn public_key_round_trips_through_json_with_three_members() {
-        let identity = Identity::generate();
+        let identity = NoiseIdentity::generate();
         let key = identity.public_key();
         let json = serde_json::to_string(key).unwrap();
         assert!(json.starts_with(
             r#"{"suite":"Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256","x25519_public_key":""#
         ));
         assert_eq!(json.len(), 1728);
-        assert_eq!(&serde_json::from_str::<PublicKey>(&json).unwrap(), key);
+        assert_eq!(&serde_json::from_str::<NoisePublicKey>(&json).unwrap(), key);
     }
 
     #[test]
     fn invalid_public_key_json_is_refused() {
-        let good = serde_json::to_value(Identity::generate().public_key()).unwrap();
+        let good = serde_json::to_value(NoiseIdentity::generate().public_key()).unwrap();
         let refuse = |member: &str, value: Value| {
             let mut bad = good.clone();
             bad[member] = value;
-            let error = serde_json::from_value::<PublicKey>(bad).unwrap_err();
+            let error = serde_json::from_value::<NoisePublicKey>(bad).unwrap_err();
             error.to_string()
         };
         assert!(
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn debug_output_contains_no_secret() {
-        let identity = Identity::generate();
+        let identity = NoiseIdentity::generate();
         assert_eq!(
             format!("{identity:?}"),
             format!("Identity {{ public: {:?}, .. }}", identity.public_key())

@@ -11,10 +11,10 @@
 
 pub mod channel;
 pub mod frame;
+pub mod frame_route;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod handshake;
 pub mod identity;
 pub mod limits;
-pub mod route;
 pub mod stream;

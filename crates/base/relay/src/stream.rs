@@ -20,21 +20,21 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-pub use self::send_queue::PushError;
+pub use self::send_queue::StreamPushError;
 use self::{
     record_receiver::RecordReceiver,
     reliable_state::ReliableState,
     send_queue::{RecordPacking, RecordSlice, SendQueue},
 };
 use crate::{
-    channel::{Channel, RecordOpenError, RecordSealer},
-    frame::{Body, DataHeader, Frame, StreamId},
+    channel::{NoiseChannel, RecordOpenError, RecordSealer},
+    frame::{DataHeader, FrameBody, RelayFrame, StreamId},
     limits::{LAST_SEQ, MESSAGE_BYTES, PLAIN_QUEUE_MESSAGES, REORDER_BYTES, TAG_BYTES},
 };
 
 /// Delivery mode that both endpoints agreed on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Delivery {
+pub enum DeliveryMode {
     /// No acknowledgements, as in stock endpoints.
     Plain,
     /// Both endpoints announced acknowledgements.
@@ -48,30 +48,30 @@ pub enum Delivery {
 /// at [`Self::poll_timeout`]. Any of these calls can make a frame ready. After an error every call
 /// returns that error.
 #[derive(Debug)]
-pub struct Stream {
+pub struct RelayStream {
     id: StreamId,
     sealer: RecordSealer,
     send_queue: SendQueue,
     receiver: RecordReceiver,
     /// Absent on plain streams.
     reliable: Option<ReliableState>,
-    failed: Option<StreamError>,
+    failed: Option<RelayStreamError>,
     /// Latest time passed in.
     now: Instant,
 }
 
-impl Stream {
+impl RelayStream {
     /// Creates one end of a connected stream.
-    pub fn new(id: StreamId, channel: Channel, delivery: Delivery, now: Instant) -> Self {
-        let Channel { sealer, opener } = channel;
+    pub fn new(id: StreamId, channel: NoiseChannel, delivery: DeliveryMode, now: Instant) -> Self {
+        let NoiseChannel { sealer, opener } = channel;
         Self {
             id,
             sealer,
             send_queue: SendQueue::default(),
             receiver: RecordReceiver::new(opener),
             reliable: match delivery {
-                Delivery::Plain => None,
-                Delivery::Reliable => Some(ReliableState::new(now)),
+                DeliveryMode::Plain => None,
+                DeliveryMode::Reliable => Some(ReliableState::new(now)),
             },
             failed: None,
             now,
@@ -80,13 +80,17 @@ impl Stream {
 
     /// Queues one message, which `encode` appends. The queue is unbounded; callers check
     /// [`Self::buffered`] first.
-    pub fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
+    pub fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), StreamPushError> {
         self.send_queue.push(encode)
     }
 
     /// Processes a frame. Frames of other streams are ignored. Resets and handshakes end the
     /// stream; a driver that survives a reset must intercept it.
-    pub fn handle_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
+    pub fn handle_frame(
+        &mut self,
+        frame: RelayFrame,
+        now: Instant,
+    ) -> Result<(), RelayStreamError> {
         self.run_unless_failed(now, |stream| {
             if frame.stream_id != stream.id {
                 return Ok(());
@@ -96,7 +100,7 @@ impl Stream {
     }
 
     /// Processes expired timers.
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), StreamError> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), RelayStreamError> {
         self.run_unless_failed(now, |stream| match &mut stream.reliable {
             Some(reliable) => reliable.handle_timeout(now),
             None => Ok(()),
@@ -112,7 +116,7 @@ impl Stream {
                 reliable.handle_disconnect();
                 Ok(())
             }
-            None => Err(StreamError::Disconnected),
+            None => Err(RelayStreamError::Disconnected),
         });
     }
 
@@ -140,7 +144,7 @@ impl Stream {
         }
         if reliable.keepalive.is_resume_due() {
             let next_seq = self.sealer.next_seq();
-            let frame = self.control(Body::Resume { next_seq }, now);
+            let frame = self.control(FrameBody::Resume { next_seq }, now);
             if let Some(reliable) = &mut self.reliable {
                 reliable.keepalive.record_resume_sent(now);
             }
@@ -149,7 +153,7 @@ impl Stream {
         if reliable.keepalive.is_established() {
             // Retransmitted frames contain old acknowledgements, so a due one is sent first.
             if reliable.acks.is_due() && reliable.window.has_retransmits() {
-                return Some(self.control(Body::Ack, now));
+                return Some(self.control(FrameBody::Ack, now));
             }
             if let Some(frame) = reliable.window.poll_retransmit(now) {
                 reliable.keepalive.record_sent(now);
@@ -162,10 +166,10 @@ impl Stream {
             }
         }
         if reliable.acks.is_due() {
-            return Some(self.control(Body::Ack, now));
+            return Some(self.control(FrameBody::Ack, now));
         }
         if reliable.keepalive.is_heartbeat_due() {
-            return Some(self.control(Body::Heartbeat, now));
+            return Some(self.control(FrameBody::Heartbeat, now));
         }
         None
     }
@@ -195,10 +199,10 @@ impl Stream {
     }
 
     /// Returns the delivery mode.
-    pub fn delivery(&self) -> Delivery {
+    pub fn delivery(&self) -> DeliveryMode {
         match self.reliable {
-            None => Delivery::Plain,
-            Some(_) => Delivery::Reliable,
+            None => DeliveryMode::Plain,
+            Some(_) => DeliveryMode::Reliable,
         }
     }
 
@@ -210,7 +214,7 @@ impl Stream {
     /// Returns whether the driver should pause reading because the application is slow. Applies to
     /// plain streams only, where the connection provides the backpressure. Reliable streams
     /// withhold acknowledgements instead.
-    pub fn is_crowded(&self) -> bool {
+    pub fn should_pause_reading(&self) -> bool {
         self.reliable.is_none() && self.receiver.receive_queue().should_pause()
     }
 
@@ -222,36 +226,39 @@ impl Stream {
     }
 
     /// Returns the error that ended the stream, if it ended.
-    pub fn error(&self) -> Option<StreamError> {
+    pub fn error(&self) -> Option<RelayStreamError> {
         self.failed
     }
 
-    fn process_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
+    fn process_frame(&mut self, frame: RelayFrame, now: Instant) -> Result<(), RelayStreamError> {
         // A reset may come from the relay, which does not set acknowledgement fields.
         match &frame.body {
-            Body::Reset { .. } => return Err(StreamError::Reset),
-            Body::Handshake(_) => return Err(StreamError::Handshake),
-            Body::Data(_) | Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
+            FrameBody::Reset { .. } => return Err(RelayStreamError::Reset),
+            FrameBody::Handshake(_) => return Err(RelayStreamError::Handshake),
+            FrameBody::Data(_)
+            | FrameBody::Ack
+            | FrameBody::Resume { .. }
+            | FrameBody::Heartbeat => {}
         }
         if let Some(reliable) = &mut self.reliable {
             let sealed = self.sealer.next_seq();
             reliable.handle_ack(frame.ack, frame.ack_bits, sealed, now)?;
         }
         match (frame.body, &mut self.reliable) {
-            (Body::Data(data), None) => self.receiver.handle_plain(data),
-            (Body::Data(data), Some(reliable)) => {
+            (FrameBody::Data(data), None) => self.receiver.handle_plain(data),
+            (FrameBody::Data(data), Some(reliable)) => {
                 reliable.handle_data(data, &mut self.receiver, now)
             }
-            (Body::Resume { next_seq }, Some(reliable)) => {
+            (FrameBody::Resume { next_seq }, Some(reliable)) => {
                 reliable.handle_resume(next_seq, &self.receiver, now);
                 Ok(())
             }
             (
-                Body::Resume { .. }
-                | Body::Ack
-                | Body::Heartbeat
-                | Body::Reset { .. }
-                | Body::Handshake(_),
+                FrameBody::Resume { .. }
+                | FrameBody::Ack
+                | FrameBody::Heartbeat
+                | FrameBody::Reset { .. }
+                | FrameBody::Handshake(_),
                 _,
             ) => Ok(()),
         }
@@ -261,7 +268,7 @@ impl Stream {
     fn seal(&mut self, slice: &RecordSlice, now: Instant) -> Option<Bytes> {
         let seq = self.sealer.next_seq();
         if seq > LAST_SEQ {
-            self.failed = Some(StreamError::Exhausted);
+            self.failed = Some(RelayStreamError::Exhausted);
             return None;
         }
         let (ack, ack_bits) = self.take_ack_fields(now);
@@ -278,7 +285,7 @@ impl Stream {
         let start = frame.len();
         frame.extend_from_slice(self.send_queue.bytes(slice));
         if self.sealer.seal(&mut frame, start).is_err() {
-            self.failed = Some(StreamError::Exhausted);
+            self.failed = Some(RelayStreamError::Exhausted);
             return None;
         }
         self.send_queue.advance(slice);
@@ -290,12 +297,12 @@ impl Stream {
     }
 
     /// Creates a frame without a record.
-    fn control(&mut self, body: Body, now: Instant) -> Bytes {
+    fn control(&mut self, body: FrameBody, now: Instant) -> Bytes {
         let (ack, ack_bits) = self.take_ack_fields(now);
-        let frame = Frame {
+        let frame = RelayFrame {
             ack,
             ack_bits,
-            ..Frame::new(self.id.clone(), body)
+            ..RelayFrame::new(self.id.clone(), body)
         };
         frame.encode()
     }
@@ -312,8 +319,8 @@ impl Stream {
     fn run_unless_failed(
         &mut self,
         now: Instant,
-        act: impl FnOnce(&mut Self) -> Result<(), StreamError>,
-    ) -> Result<(), StreamError> {
+        act: impl FnOnce(&mut Self) -> Result<(), RelayStreamError>,
+    ) -> Result<(), RelayStreamError> {
         self.now = self.now.max(now);
         if let Some(error) = self.failed {
             return Err(error);
@@ -325,7 +332,7 @@ impl Stream {
 /// Why a stream ended. An ended stream neither accepts nor yields anything.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum StreamError {
+pub enum RelayStreamError {
     /// Peer or relay: a record could not be opened.
     #[error(transparent)]
     Record(#[from] RecordOpenError),

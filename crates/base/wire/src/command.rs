@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bytes::Base64,
+    base64_bytes::Base64Bytes,
     id::ProcessId,
     method::{Method, MethodName},
-    process::Terminated,
+    process::TerminateResult,
 };
 
 /// `command/exec`: starts a process.
@@ -62,7 +62,7 @@ pub struct WriteCommand {
     /// Process id.
     pub process_id: ProcessId,
     /// Input bytes.
-    pub chunk: Base64,
+    pub chunk: Base64Bytes,
 }
 
 impl Method for WriteCommand {
@@ -87,7 +87,7 @@ pub struct TerminateCommand {
 
 impl Method for TerminateCommand {
     const NAME: MethodName = MethodName::CommandExecTerminate;
-    type Result = Terminated;
+    type Result = TerminateResult;
 }
 
 /// `command/exec/exited`: the process ended.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     method::{Method, MethodName},
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 
 /// `capabilityRoots/discoverV1`: reads the capability files below each root. Problems are reported
@@ -31,7 +31,7 @@ pub struct DiscoveryRoot {
     pub path: PathUri,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 /// Response to `capabilityRoots/discoverV1`.
@@ -106,7 +106,7 @@ pub struct DiscoverCapabilities {
     pub cwd: PathUri,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for DiscoverCapabilities {

@@ -23,7 +23,7 @@ impl Method for ReadEnvironmentInfo {
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentInfo {
     /// Login shell of the account, or the best available one.
-    pub shell: Shell,
+    pub shell: ShellProgram,
     /// Working directory of the server.
     #[serde(default)]
     pub cwd: Option<PathUri>,
@@ -50,7 +50,7 @@ pub struct EnvironmentInfo {
     pub temp_dir: Option<PathUri>,
     /// Capabilities of the server.
     #[serde(default)]
-    pub capabilities: Capabilities,
+    pub capabilities: ServerCapabilities,
 }
 
 fn unknown_version() -> String {
@@ -59,7 +59,7 @@ fn unknown_version() -> String {
 
 /// Shell program.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct Shell {
+pub struct ShellProgram {
     /// Kind of shell: `zsh`, `bash`, `sh`, …
     pub name: String,
     /// Path of the program.
@@ -69,7 +69,7 @@ pub struct Shell {
 /// Capabilities of the server. A client must not use those that are false or absent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Capabilities {
+pub struct ServerCapabilities {
     /// `networkProxy` of `process/start`.
     pub network_proxy_launch: bool,
     /// `networkProxy.proxy.reviewDomains`.

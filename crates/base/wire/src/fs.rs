@@ -9,19 +9,19 @@ mod watch;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    search::{Find, FoundPaths, Search, SearchMatch, SearchResult},
+    search::{FindPaths, FoundPaths, SearchMatch, SearchResult, SearchText},
     watch::{
-        Change, ChangeKind, Changed, MissingChanged, Unwatch, Watch, WatchMissing, Watched,
-        Watching,
+        MissingPathNotification, PathChange, PathChangeKind, StartWatch, StopWatch, WatchMissing,
+        WatchMissingResult, WatchNotification, WatchResult,
     },
 };
 use crate::{
-    bytes::{Base64, UncheckedBase64},
+    base64_bytes::{Base64Bytes, UncheckedBase64},
     id::HandleId,
     method::{Method, MethodName},
     path_uri::PathUri,
-    process::Empty,
-    sandbox::Sandbox,
+    process::EmptyResult,
+    sandbox::SandboxPolicy,
 };
 
 /// `fs/readFile`: reads a whole regular file.
@@ -35,7 +35,7 @@ pub struct ReadFile {
     pub follow_symlinks: Option<bool>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for ReadFile {
@@ -49,7 +49,7 @@ impl Method for ReadFile {
 pub struct FileContent {
     /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_base64: Option<Base64>,
+    pub data_base64: Option<Base64Bytes>,
 }
 
 /// `fs/writeFile`: creates a file or replaces its content.
@@ -76,12 +76,12 @@ pub struct WriteFile {
     pub mode: Option<u32>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for WriteFile {
     const NAME: MethodName = MethodName::FsWriteFile;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/getMetadata`: returns the metadata of a path.
@@ -95,7 +95,7 @@ pub struct GetMetadata {
     pub follow_symlinks: Option<bool>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for GetMetadata {
@@ -127,15 +127,15 @@ pub struct FileMetadata {
 /// `fs/canonicalize`: resolves all symbolic links of an existing path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Canonicalize {
+pub struct CanonicalizePath {
     /// Path to resolve.
     pub path: PathUri,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Canonicalize {
+impl Method for CanonicalizePath {
     const NAME: MethodName = MethodName::FsCanonicalize;
     type Result = CanonicalPath;
 }
@@ -165,12 +165,12 @@ pub struct CreateDirectory {
     pub follow_symlinks: Option<bool>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for CreateDirectory {
     const NAME: MethodName = MethodName::FsCreateDirectory;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/readDirectory`: lists a directory.
@@ -181,7 +181,7 @@ pub struct ReadDirectory {
     pub path: PathUri,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for ReadDirectory {
@@ -211,17 +211,17 @@ pub struct DirectoryEntry {
 /// `fs/walk`: lists a tree, breadth first.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Walk {
+pub struct WalkTree {
     /// Root of the tree. Not listed itself.
     pub path: PathUri,
     /// Limits of the walk.
     pub options: WalkOptions,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Walk {
+impl Method for WalkTree {
     const NAME: MethodName = MethodName::FsWalk;
     type Result = WalkResult;
 }
@@ -285,7 +285,7 @@ pub struct WalkError {
 /// `fs/remove`: removes a file, a symbolic link or a tree. Targets of links are never removed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Remove {
+pub struct RemovePath {
     /// Path to remove.
     pub path: PathUri,
     /// Removes directories recursively. Absent: `true`.
@@ -299,18 +299,18 @@ pub struct Remove {
     pub follow_symlinks: Option<bool>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Remove {
+impl Method for RemovePath {
     const NAME: MethodName = MethodName::FsRemove;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/copy`: copies a file, a symbolic link or a tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Copy {
+pub struct CopyPath {
     /// Path to copy.
     pub source_path: PathUri,
     /// Path of the copy.
@@ -319,18 +319,18 @@ pub struct Copy {
     pub recursive: bool,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Copy {
+impl Method for CopyPath {
     const NAME: MethodName = MethodName::FsCopy;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/rename`: renames a file, a symbolic link or a directory atomically.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Rename {
+pub struct RenamePath {
     /// Path to rename.
     pub source_path: PathUri,
     /// New path.
@@ -340,12 +340,12 @@ pub struct Rename {
     pub overwrite: bool,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Rename {
+impl Method for RenamePath {
     const NAME: MethodName = MethodName::FsRename;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/open`: opens a regular file under a handle id chosen by the client.
@@ -361,7 +361,7 @@ pub struct OpenFile {
     pub mode: OpenMode,
     /// Sandbox policy, checked only when the file is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for OpenFile {
@@ -404,16 +404,16 @@ pub struct ReadBlock {
 
 impl Method for ReadBlock {
     const NAME: MethodName = MethodName::FsReadBlock;
-    type Result = Block;
+    type Result = BlockContent;
 }
 
 /// Block of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Block {
+pub struct BlockContent {
     /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunk: Option<Base64>,
+    pub chunk: Option<Base64Bytes>,
     /// The file ended before the requested number of bytes.
     pub eof: bool,
 }
@@ -428,12 +428,12 @@ pub struct WriteBlock {
     pub offset: u64,
     /// Content, 1 byte to 1 MiB. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunk: Option<Base64>,
+    pub chunk: Option<Base64Bytes>,
 }
 
 impl Method for WriteBlock {
     const NAME: MethodName = MethodName::FsWriteBlock;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/close`: closes a file handle. Unknown handles are ignored.
@@ -446,5 +446,5 @@ pub struct CloseFile {
 
 impl Method for CloseFile {
     const NAME: MethodName = MethodName::FsClose;
-    type Result = Empty;
+    type Result = EmptyResult;
 }

@@ -16,9 +16,9 @@ use crate::{
     fs,
     http::{CancelHttpRequest, HttpRequest},
     initialize::InitializeParams,
-    message::{Message, Request, RequestId, decode_params, encode_binary_head, split_binary},
+    message::{RequestId, RpcMessage, RpcRequest, decode_params, encode_binary_head, split_binary},
     method::{Method, MethodName},
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
     path_uri::PathUri,
     process::{
         AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
@@ -46,7 +46,7 @@ pub fn wire_message(message: &[u8]) {
 }
 
 fn check_text(text: &[u8], data: Option<&Bytes>) {
-    let message = match Message::decode_with(text, data.cloned()) {
+    let message = match RpcMessage::decode_with(text, data.cloned()) {
         Ok(message) => message,
         Err(error) => return assert!(!error.to_string().is_empty(), "error has no message"),
     };
@@ -54,29 +54,35 @@ fn check_text(text: &[u8], data: Option<&Bytes>) {
         panic!("message is not a JSON object");
     };
     match &message {
-        Message::Request(request) => {
+        RpcMessage::Request(request) => {
             check_id(&request.id, &members["id"]);
             assert_eq!(members["method"], *request.method);
             check_params(request);
             check_round_trip(
                 &message,
-                &Outgoing::request(&request.id, &request.method, &request.params),
+                &OutgoingMessage::request(&request.id, &request.method, &request.params),
             );
         }
-        Message::Notification(note) => {
+        RpcMessage::Notification(note) => {
             assert_eq!(members["method"], *note.method);
             check_round_trip(
                 &message,
-                &Outgoing::notification(&note.method, &note.params),
+                &OutgoingMessage::notification(&note.method, &note.params),
             );
         }
-        Message::Response(response) => {
+        RpcMessage::Response(response) => {
             check_id(&response.id, &members["id"]);
-            check_round_trip(&message, &Outgoing::result(&response.id, &response.result));
+            check_round_trip(
+                &message,
+                &OutgoingMessage::result(&response.id, &response.result),
+            );
         }
-        Message::Error(response) => {
+        RpcMessage::Error(response) => {
             check_id(&response.id, &members["id"]);
-            check_round_trip(&message, &Outgoing::error(&response.id, &response.error));
+            check_round_trip(
+                &message,
+                &OutgoingMessage::error(&response.id, &response.error),
+            );
         }
     }
 }
@@ -91,11 +97,11 @@ fn check_id(id: &RequestId, member: &Value) {
 }
 
 /// Checks that a re-encoded message has the announced length and decodes to the same message.
-fn check_round_trip(message: &Message<'_>, again: &Outgoing) {
+fn check_round_trip(message: &RpcMessage<'_>, again: &OutgoingMessage) {
     let mut text = Vec::new();
     again.encode_text(&mut text);
     assert_eq!(text.len(), again.text_len());
-    let decoded = Message::decode(&text);
+    let decoded = RpcMessage::decode(&text);
     let decoded = decoded.as_ref().map(comparable);
     assert_eq!(
         decoded,
@@ -107,18 +113,18 @@ fn check_round_trip(message: &Message<'_>, again: &Outgoing) {
 
 /// Returns the parts that re-encoding preserves. Absent params are null; trace and data are
 /// dropped.
-fn comparable<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, String) {
+fn comparable<'a>(message: &'a RpcMessage<'_>) -> (Option<&'a RequestId>, &'a str, String) {
     let raw = |raw: Option<&RawValue>| raw.map_or("null", RawValue::get).to_owned();
     match message {
-        Message::Request(request) => (Some(&request.id), &request.method, raw(request.params)),
-        Message::Notification(note) => (None, &note.method, raw(note.params)),
-        Message::Response(response) => (Some(&response.id), "", raw(Some(response.result))),
-        Message::Error(response) => (Some(&response.id), "", response.error.to_string()),
+        RpcMessage::Request(request) => (Some(&request.id), &request.method, raw(request.params)),
+        RpcMessage::Notification(note) => (None, &note.method, raw(note.params)),
+        RpcMessage::Response(response) => (Some(&response.id), "", raw(Some(response.result))),
+        RpcMessage::Error(response) => (Some(&response.id), "", response.error.to_string()),
     }
 }
 
 /// Decodes the params as those of every method, because a peer may send any to any.
-fn check_params(request: &Request<'_>) {
+fn check_params(request: &RpcRequest<'_>) {
     for &method in MethodName::ALL {
         let params = request.params;
         match method {
@@ -146,21 +152,21 @@ fn check_params(request: &Request<'_>) {
             MethodName::FsWriteFile => check::<fs::WriteFile>(params),
             MethodName::FsCreateDirectory => check::<fs::CreateDirectory>(params),
             MethodName::FsGetMetadata => check::<fs::GetMetadata>(params),
-            MethodName::FsCanonicalize => check::<fs::Canonicalize>(params),
+            MethodName::FsCanonicalize => check::<fs::CanonicalizePath>(params),
             MethodName::FsReadDirectory => check::<fs::ReadDirectory>(params),
-            MethodName::FsWalk => check::<fs::Walk>(params),
-            MethodName::FsRemove => check::<fs::Remove>(params),
-            MethodName::FsCopy => check::<fs::Copy>(params),
-            MethodName::FsRename => check::<fs::Rename>(params),
+            MethodName::FsWalk => check::<fs::WalkTree>(params),
+            MethodName::FsRemove => check::<fs::RemovePath>(params),
+            MethodName::FsCopy => check::<fs::CopyPath>(params),
+            MethodName::FsRename => check::<fs::RenamePath>(params),
             MethodName::FsOpen => check::<fs::OpenFile>(params),
             MethodName::FsReadBlock => check::<fs::ReadBlock>(params),
             MethodName::FsWriteBlock => check::<fs::WriteBlock>(params),
             MethodName::FsClose => check::<fs::CloseFile>(params),
             MethodName::FsWatchMissing => check::<fs::WatchMissing>(params),
-            MethodName::FsWatch => check::<fs::Watch>(params),
-            MethodName::FsUnwatch => check::<fs::Unwatch>(params),
-            MethodName::FsSearch => check::<fs::Search>(params),
-            MethodName::FsFind => check::<fs::Find>(params),
+            MethodName::FsWatch => check::<fs::StartWatch>(params),
+            MethodName::FsUnwatch => check::<fs::StopWatch>(params),
+            MethodName::FsSearch => check::<fs::SearchText>(params),
+            MethodName::FsFind => check::<fs::FindPaths>(params),
             MethodName::CommandExec => check::<ExecCommand>(params),
             MethodName::CommandExecWrite => check::<WriteCommand>(params),
             MethodName::CommandExecTerminate => check::<TerminateCommand>(params),

@@ -8,10 +8,10 @@ use serde::{
 };
 
 use crate::{
-    bytes::Base64,
+    base64_bytes::Base64Bytes,
     id::HttpRequestId,
     method::{Method, MethodName},
-    process::Empty,
+    process::EmptyResult,
 };
 
 /// `http/request`: makes an HTTP request. An HTTP error status is a successful response.
@@ -27,7 +27,7 @@ pub struct HttpRequest {
     pub headers: Vec<HttpHeader>,
     /// Body. Absent if it is empty or sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_base64: Option<Base64>,
+    pub body_base64: Option<Base64Bytes>,
     /// Timeout of the whole request. Absent: unlimited.
     #[serde(
         default,
@@ -103,7 +103,7 @@ pub struct CancelHttpRequest {
 
 impl Method for CancelHttpRequest {
     const NAME: MethodName = MethodName::HttpRequestCancel;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// Request header. `Debug` hides the value because it may be a secret.
@@ -150,7 +150,7 @@ pub struct HttpResponse {
     pub headers: Vec<HttpResponseHeader>,
     /// Body. Empty if it is streamed, absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_base64: Option<Base64>,
+    pub body_base64: Option<Base64Bytes>,
 }
 
 /// Response header.
@@ -172,7 +172,7 @@ pub struct HttpBodyDelta {
     pub seq: u64,
     /// Content. Absent if it is sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delta_base64: Option<Base64>,
+    pub delta_base64: Option<Base64Bytes>,
     /// This is the last notification.
     #[serde(default)]
     pub done: bool,

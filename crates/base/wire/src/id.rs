@@ -12,7 +12,7 @@ pub struct ProcessId(Arc<str>);
 
 impl ProcessId {
     /// Creates an id of at most [`limits::MAX_PROCESS_ID_BYTES`]. The empty id is valid.
-    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+    pub fn new(name: &str) -> Result<Self, IdLengthError> {
         check_length(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
     }
 
@@ -92,7 +92,7 @@ pub struct WatchId(Arc<str>);
 
 impl WatchId {
     /// Creates an id of at most [`limits::MAX_WATCH_ID_BYTES`].
-    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+    pub fn new(name: &str) -> Result<Self, IdLengthError> {
         check_length(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
     }
 
@@ -121,7 +121,7 @@ pub struct HttpRequestId(Arc<str>);
 
 impl HttpRequestId {
     /// Creates an id of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
-    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+    pub fn new(name: &str) -> Result<Self, IdLengthError> {
         check_length(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES)
             .map(|()| Self(name.into()))
     }
@@ -152,7 +152,7 @@ pub struct SessionId(Arc<str>);
 impl fmt::Debug for SessionId {
     /// Shows enough to distinguish sessions in a log, but not enough to resume one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionId({}…)", self.shown())
+        write!(f, "SessionId({}…)", self.redacted())
     }
 }
 
@@ -164,7 +164,7 @@ impl SessionId {
 
     /// Returns the first characters: enough to distinguish sessions in logs and spans, but not
     /// enough to resume one.
-    pub fn shown(&self) -> &str {
+    pub fn redacted(&self) -> &str {
         self.0.get(..8).unwrap_or_default()
     }
 
@@ -203,22 +203,22 @@ pub enum IdError {
     Empty(&'static str),
     /// Caller: the id is repeated and stored, so its length is limited.
     #[error(transparent)]
-    TooLong(#[from] IdTooLong),
+    TooLong(#[from] IdLengthError),
 }
 
 /// Caller: the id exceeds its limit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{name} must not exceed {limit} bytes")]
-pub struct IdTooLong {
+pub struct IdLengthError {
     /// Member that contains the id.
     pub name: &'static str,
     /// Maximum length in bytes.
     pub limit: usize,
 }
 
-fn check_length(text: &str, name: &'static str, limit: usize) -> Result<(), IdTooLong> {
+fn check_length(text: &str, name: &'static str, limit: usize) -> Result<(), IdLengthError> {
     if text.len() > limit {
-        Err(IdTooLong { name, limit })
+        Err(IdLengthError { name, limit })
     } else {
         Ok(())
     }

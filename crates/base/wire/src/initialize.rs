@@ -38,10 +38,10 @@ pub struct InitializeResponse {
     pub environment_info: Option<EnvironmentInfo>,
     /// Granted extensions.
     #[serde(default)]
-    pub extensions: Vec<Extension>,
+    pub extensions: Vec<ProtocolExtension>,
     /// Server software.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<ServerName>,
+    pub server: Option<ServerInfo>,
     /// How long the server retains a session without a connection, in milliseconds. Clients try to
     /// resume for that long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct InitializeResponse {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub enum Extension {
+pub enum ProtocolExtension {
     /// Data members may be sent as raw bytes.
     BinaryData,
     /// The server sends `process/started` and `process/failed`.
@@ -65,7 +65,7 @@ pub enum Extension {
     Unknown,
 }
 
-impl Extension {
+impl ProtocolExtension {
     /// All extensions of this build.
     pub const ALL: &[Self] = &[Self::BinaryData, Self::Lifecycle, Self::Acknowledge];
 
@@ -82,7 +82,7 @@ impl Extension {
 
 /// Name and version of the server software.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct ServerName {
+pub struct ServerInfo {
     /// Program name.
     pub name: String,
     /// Version.

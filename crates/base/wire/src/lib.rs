@@ -3,7 +3,7 @@
 //! All other crates use these types. Text becomes an id, a path or a number here and is not
 //! validated again elsewhere. Sockets, request ordering and sessions are in the crates above.
 
-pub mod bytes;
+pub mod base64_bytes;
 pub mod command;
 pub mod discovery;
 pub mod environment;
@@ -18,7 +18,7 @@ pub mod limits;
 pub mod message;
 pub mod method;
 pub mod network;
-pub mod outgoing;
+pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;

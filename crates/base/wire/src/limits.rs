@@ -7,7 +7,7 @@ use std::time::Duration;
 /// fragments a message.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Maximum message that a client accepts: the largest `fs/readFile` response in base64.
-pub const MAX_ANSWER_BYTES: usize = 768 << 20;
+pub const MAX_RESPONSE_BYTES: usize = 768 << 20;
 /// Maximum frame of an outgoing message. Larger messages are fragmented, so that clients with a 16
 /// MiB frame limit can read large results.
 pub const OUTGOING_FRAME_BYTES: usize = 8 << 20;
@@ -52,7 +52,7 @@ pub const FINISHED_OUTPUT_BYTES: usize = 64 << 20;
 /// Maximum pending requests per connection. Further ones are refused.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 4096;
 /// Responses queued for a client that does not read. Above it the server stops reading requests.
-pub const OUTBOX_BYTES: usize = 1 << 20;
+pub const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Backpressure: output lag of an attached client at which its process is paused.
 pub const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// Maximum sessions per server, attached or detached. Further `initialize` requests are refused.
@@ -162,4 +162,4 @@ pub const MAX_HTTP_STREAMS: usize = 256;
 pub const UNACKNOWLEDGED_BYTES: usize = 1 << 20;
 /// Retention of unacknowledged output after a disconnect, during which backpressure may pause the
 /// process. Afterwards the process continues and the oldest output is evicted.
-pub const UNACKNOWLEDGED_HOLD: Duration = Duration::from_secs(80);
+pub const UNACKNOWLEDGED_RETENTION: Duration = Duration::from_secs(80);

@@ -13,25 +13,25 @@ use ::bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-pub use self::structure::{StructureError, check_structure};
+pub use self::structure::{MessageStructureError, check_structure};
 use crate::error::RpcError;
 
 /// Message of a peer, borrowed from its frame.
 #[derive(Debug)]
-pub enum Message<'a> {
+pub enum RpcMessage<'a> {
     /// Request, which expects a response.
-    Request(Request<'a>),
+    Request(RpcRequest<'a>),
     /// Notification, which expects no response.
-    Notification(Notification<'a>),
+    Notification(RpcNotification<'a>),
     /// Result of a request of this side.
-    Response(Response<'a>),
+    Response(RpcResponse<'a>),
     /// Failure of a request of this side.
-    Error(ErrorResponse),
+    Error(RpcErrorResponse),
 }
 
 /// Request: has `method` and `id`.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct RpcRequest<'a> {
     /// Repeated verbatim in the response.
     pub id: RequestId,
     /// Method name.
@@ -39,14 +39,14 @@ pub struct Request<'a> {
     /// Parameters, not yet decoded.
     pub params: Option<&'a RawValue>,
     /// Trace context, if the peer sent one.
-    pub trace: Option<Trace>,
+    pub trace: Option<TraceContext>,
     /// The data member, if it was sent as raw bytes.
     pub data: Option<Bytes>,
 }
 
 /// Notification: has `method` and no `id`.
 #[derive(Debug)]
-pub struct Notification<'a> {
+pub struct RpcNotification<'a> {
     /// Method name.
     pub method: Cow<'a, str>,
     /// Parameters, not yet decoded.
@@ -57,7 +57,7 @@ pub struct Notification<'a> {
 
 /// Response with a result.
 #[derive(Debug)]
-pub struct Response<'a> {
+pub struct RpcResponse<'a> {
     /// Id of the request.
     pub id: RequestId,
     /// Result, not yet decoded.
@@ -68,14 +68,14 @@ pub struct Response<'a> {
 
 /// Response with an error.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ErrorResponse {
+pub struct RpcErrorResponse {
     /// Id of the request.
     pub id: RequestId,
     /// Error object.
     pub error: RpcError,
 }
 
-impl<'a> Message<'a> {
+impl<'a> RpcMessage<'a> {
     /// Decodes one JSON text.
     pub fn decode(text: &'a [u8]) -> Result<Self, MessageError> {
         Self::decode_with(text, None)
@@ -90,16 +90,20 @@ impl<'a> Message<'a> {
         check_structure(text)?;
         let members: MessageMembers<'a> = serde_json::from_str(text).map_err(MessageError::json)?;
         let id = members.id.map(RequestId::from_raw).transpose()?;
-        let trace = members.trace.map(Trace::from_raw).transpose()?.flatten();
+        let trace = members
+            .trace
+            .map(TraceContext::from_raw)
+            .transpose()?
+            .flatten();
         match (members.method, id) {
-            (Some(method), Some(id)) => Ok(Self::Request(Request {
+            (Some(method), Some(id)) => Ok(Self::Request(RpcRequest {
                 id,
                 method: decode_text(method, "method")?,
                 params: members.params,
                 trace,
                 data,
             })),
-            (Some(method), None) => Ok(Self::Notification(Notification {
+            (Some(method), None) => Ok(Self::Notification(RpcNotification {
                 method: decode_text(method, "method")?,
                 params: members.params,
                 data,
@@ -107,11 +111,11 @@ impl<'a> Message<'a> {
             (None, id) => {
                 let id = id.ok_or(MessageError::Missing("id"))?;
                 match (members.result, members.error) {
-                    (Some(result), _) => Ok(Self::Response(Response { id, result, data })),
+                    (Some(result), _) => Ok(Self::Response(RpcResponse { id, result, data })),
                     (None, Some(error)) => {
                         let error =
                             serde_json::from_str(error.get()).map_err(MessageError::json)?;
-                        Ok(Self::Error(ErrorResponse { id, error }))
+                        Ok(Self::Error(RpcErrorResponse { id, error }))
                     }
                     (None, None) => Err(MessageError::Missing("method, result or error")),
                 }
@@ -166,7 +170,7 @@ impl fmt::Display for RequestId {
 
 /// W3C Trace Context of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Trace {
+pub struct TraceContext {
     /// The `traceparent` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
@@ -175,7 +179,7 @@ pub struct Trace {
     pub tracestate: Option<String>,
 }
 
-impl Trace {
+impl TraceContext {
     fn from_raw(raw: &RawValue) -> Result<Option<Self>, MessageError> {
         let text = raw.get();
         if text != "null" && !text.starts_with('{') {
@@ -206,7 +210,7 @@ pub fn encode_json<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
 pub enum MessageError {
     /// The text violates a structural rule.
     #[error(transparent)]
-    Structure(#[from] StructureError),
+    Structure(#[from] MessageStructureError),
     /// The text is not UTF-8.
     #[error("invalid UTF-8 at byte {at}")]
     NotUtf8 {
@@ -335,16 +339,16 @@ const PREFIX_BYTES: usize = 4;
 
 /// Splits a binary message into its JSON header and its raw data. Returns `None` for other
 /// messages.
-pub fn split_binary(frame: &Bytes) -> Option<Result<(Bytes, Bytes), BinaryError>> {
+pub fn split_binary(frame: &Bytes) -> Option<Result<(Bytes, Bytes), BinaryMessageError>> {
     if frame.first() != Some(&BINARY_TAG) {
         return None;
     }
     let &[_, high, middle, low, ..] = frame.as_ref() else {
-        return Some(Err(BinaryError));
+        return Some(Err(BinaryMessageError));
     };
     let header = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
     if frame.len() < PREFIX_BYTES + header {
-        return Some(Err(BinaryError));
+        return Some(Err(BinaryMessageError));
     }
     let data = frame.slice(PREFIX_BYTES + header..);
     Some(Ok((frame.slice(PREFIX_BYTES..PREFIX_BYTES + header), data)))
@@ -363,4 +367,4 @@ pub fn encode_binary_head(header: &[u8], out: &mut Vec<u8>) {
 /// Peer: the message is shorter than its header length.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("binary message is shorter than its header length")]
-pub struct BinaryError;
+pub struct BinaryMessageError;

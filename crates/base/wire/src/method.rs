@@ -12,7 +12,7 @@ pub trait Method: DeserializeOwned + Serialize {
 
 /// Ordering of a request relative to others of its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ordering {
+pub enum OrderingClass {
     /// Sees every earlier change. Runs concurrently with other reads.
     Reads,
     /// Starts after all earlier requests have completed.
@@ -58,8 +58,8 @@ macro_rules! methods {
             }
 
             /// Returns the ordering of the method.
-            pub const fn ordering(self) -> Ordering {
-                match self { $(Self::$variant => Ordering::$ordering,)+ }
+            pub const fn ordering(self) -> OrderingClass {
+                match self { $(Self::$variant => OrderingClass::$ordering,)+ }
             }
         }
     };

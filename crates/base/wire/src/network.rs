@@ -166,12 +166,12 @@ pub struct PolicyRequest {
     /// Process that connects.
     pub process_id: ProcessId,
     /// Destination of the connection.
-    pub request: Destination,
+    pub request: NetworkDestination,
 }
 
 /// Destination of a connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Destination {
+pub struct NetworkDestination {
     /// Protocol.
     pub protocol: NetworkProtocol,
     /// Host as named by the process.
@@ -196,15 +196,15 @@ pub enum NetworkProtocol {
 
 /// Result of `network/policyRequest`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct PolicyAnswer {
+pub struct PolicyResponse {
     /// Decision of the client.
-    pub decision: Decision,
+    pub decision: NetworkDecision,
 }
 
 /// Decision about a destination.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Decision {
+pub enum NetworkDecision {
     /// Allows the connection.
     Allow,
     /// Denies the connection.

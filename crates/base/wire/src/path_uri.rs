@@ -29,7 +29,7 @@ use url::Url;
 
 use self::native::{opaque_convention, opaque_payload};
 pub use self::{
-    lexical::JoinError,
+    lexical::PathJoinError,
     native::{FromNativeError, NativePathError},
 };
 
@@ -131,7 +131,7 @@ pub enum PathUriError {
     Nul,
     /// The text changes each time it is parsed.
     #[error("path URI has no stable spelling")]
-    Unsettled,
+    Unstable,
 }
 
 impl PathUri {
@@ -153,7 +153,7 @@ impl PathUri {
             }
             canonical = next;
         }
-        Err(PathUriError::Unsettled)
+        Err(PathUriError::Unstable)
     }
 }
 
@@ -224,7 +224,7 @@ const MAX_REPARSES: usize = 4;
 
 /// Path convention of a URI.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Convention {
+pub enum PathConvention {
     /// `file:///home/x` is `/home/x`.
     Posix,
     /// `file:///C:/x` is `C:\x`.
@@ -233,7 +233,7 @@ pub enum Convention {
     WindowsUnc,
 }
 
-impl Convention {
+impl PathConvention {
     /// Returns whether the path follows Windows rules, on a drive or on a share.
     #[must_use]
     pub fn is_windows(self) -> bool {
@@ -252,7 +252,7 @@ impl Convention {
 impl PathUri {
     /// Returns the convention, or `None` for an opaque URI whose payload is not an absolute path.
     #[must_use]
-    pub fn convention(&self) -> Option<Convention> {
+    pub fn convention(&self) -> Option<PathConvention> {
         if self.is_opaque() {
             return opaque_payload(self.as_str()).and_then(|bytes| opaque_convention(&bytes));
         }
@@ -260,14 +260,14 @@ impl PathUri {
     }
 
     /// Returns the convention of a URI that is not opaque.
-    fn non_opaque_convention(&self) -> Convention {
+    fn non_opaque_convention(&self) -> PathConvention {
         let (host, path) = self.host_and_path();
         if !host.is_empty() {
-            return Convention::WindowsUnc;
+            return PathConvention::WindowsUnc;
         }
         match split_segments(path).next() {
-            Some(first) if is_drive(&decode_segment(first)) => Convention::WindowsDrive,
-            Some(_) | None => Convention::Posix,
+            Some(first) if is_drive(&decode_segment(first)) => PathConvention::WindowsDrive,
+            Some(_) | None => PathConvention::Posix,
         }
     }
 }
@@ -313,7 +313,7 @@ impl PathUri {
     fn comparison_key(&self) -> ComparisonKey<'_> {
         if self.is_opaque() {
             return match opaque_payload(self.as_str()) {
-                Some(path) if opaque_convention(&path).is_some_and(Convention::is_windows) => {
+                Some(path) if opaque_convention(&path).is_some_and(PathConvention::is_windows) => {
                     ComparisonKey::OpaqueWindows(ascii_folded_utf16(&path))
                 }
                 Some(_) | None => ComparisonKey::Exact(self.as_str()),

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::output::{
-    Acknowledged, AttachProcess, Attached, ExitCause, Exited, ListProcesses, OutputPage,
-    OutputStream, PageChunk, ProcessClosed, ProcessFailed, ProcessList, ProcessOwner,
-    ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, ReadProcess, ReleaseProcess,
-    SnapshotProcess, Usage,
+    AcknowledgeProcess, AttachProcess, AttachResult, ExitCause, ListProcesses, OutputPage,
+    OutputStream, PageChunk, ProcessClosed, ProcessExited, ProcessFailed, ProcessList,
+    ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, ReadProcess,
+    ReleaseProcess, ResourceUsage, SnapshotProcess,
 };
 use crate::{
-    bytes::Base64,
-    environment::Shell,
+    base64_bytes::Base64Bytes,
+    environment::ShellProgram,
     id::{ProcessId, WriteId},
     method::{Method, MethodName},
     network::{ManagedNetwork, NetworkProxy},
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 
 macro_rules! method {
@@ -31,22 +31,22 @@ macro_rules! method {
     };
 }
 
-method!(StartProcess, ProcessStart, Started);
+method!(StartProcess, ProcessStart, StartResult);
 method!(ReadProcess, ProcessRead, OutputPage);
 method!(WriteProcess, ProcessWrite, WriteResult);
 method!(CloseStdin, ProcessCloseStdin, WriteResult);
-method!(ResizeProcess, ProcessResize, Empty);
-method!(SignalProcess, ProcessSignal, Empty);
-method!(TerminateProcess, ProcessTerminate, Terminated);
+method!(ResizeProcess, ProcessResize, EmptyResult);
+method!(SignalProcess, ProcessSignal, EmptyResult);
+method!(TerminateProcess, ProcessTerminate, TerminateResult);
 method!(WaitProcess, ProcessWait, WaitResult);
 method!(SnapshotProcess, ProcessSnapshot, ProcessSnapshot);
-method!(AttachProcess, ProcessAttach, Attached);
-method!(ReleaseProcess, ProcessRelease, Empty);
+method!(AttachProcess, ProcessAttach, AttachResult);
+method!(ReleaseProcess, ProcessRelease, EmptyResult);
 method!(ListProcesses, ProcessList, ProcessList);
 
 /// Empty object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
-pub struct Empty {}
+pub struct EmptyResult {}
 
 /// `process/start`: starts a process. The response is sent once it runs or has failed to start.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -56,7 +56,7 @@ pub struct StartProcess {
     pub process_id: ProcessId,
     /// Exported to the child as `CODEX_THREAD_ID` and `CODEX_TOOL_CALL_ID`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<ProcessMetadata>,
     /// Program and arguments. Not empty.
     pub argv: Vec<String>,
     /// Working directory.
@@ -79,7 +79,7 @@ pub struct StartProcess {
     pub arg0: Option<String>,
     /// Sandbox policy. Absent: no sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
     /// Requires a sandbox with managed network.
     #[serde(default)]
     pub enforce_managed_network: bool,
@@ -97,7 +97,7 @@ pub struct StartProcess {
     pub mode: Option<ExecMode>,
     /// Resource limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
+    pub limits: Option<ProcessLimits>,
     /// Detaches the process: it belongs to the server instead of the session.
     #[serde(default)]
     pub detached: bool,
@@ -106,7 +106,7 @@ pub struct StartProcess {
 /// Origin of the process in terms of the client.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Metadata {
+pub struct ProcessMetadata {
     /// UUID of the thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
@@ -150,7 +150,7 @@ pub struct ShellSnapshot {
     /// Scope in which the snapshot is reused, 1 to 256 bytes.
     pub scope_id: String,
     /// Shell program.
-    pub shell: Shell,
+    pub shell: ShellProgram,
 }
 
 /// Size of a terminal.
@@ -181,7 +181,7 @@ pub enum ExecMode {
 /// Resource limits of a process. Absent members are unlimited.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Wall-clock limit in milliseconds, after which the process is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_ms: Option<u64>,
@@ -208,7 +208,7 @@ pub struct Limits {
 /// Response to `process/start`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Started {
+pub struct StartResult {
     /// Process id of the request.
     pub process_id: ProcessId,
     /// Sandbox mechanism. Absent from older peers.
@@ -241,7 +241,7 @@ pub struct WriteProcess {
     pub process_id: ProcessId,
     /// Input bytes. Absent if they are sent as raw bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunk: Option<Base64>,
+    pub chunk: Option<Base64Bytes>,
     /// Makes retries of the write idempotent.
     pub write_id: WriteId,
 }
@@ -352,7 +352,7 @@ pub enum TerminateMode {
 
 /// Response to `process/terminate`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Terminated {
+pub struct TerminateResult {
     /// The process was running.
     pub running: bool,
 }

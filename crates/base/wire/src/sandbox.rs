@@ -13,9 +13,9 @@ use crate::path_uri::PathUri;
 /// Sandbox policy with the directories that its relative parts refer to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Sandbox {
+pub struct SandboxPolicy {
     /// Policy.
-    pub permissions: Permissions,
+    pub permissions: SandboxPermissions,
     /// Base of relative globs and project roots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathUri>,
@@ -59,7 +59,7 @@ pub struct PolicyContext {
 /// Permissions and their enforcement.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Permissions {
+pub enum SandboxPermissions {
     /// Enforced by the server.
     Managed {
         /// File permissions.
@@ -84,7 +84,7 @@ pub enum FileSystemPolicy {
     Restricted {
         /// Entries. The most specific entry for a path or one of its ancestors applies.
         #[serde(deserialize_with = "named_entries")]
-        entries: Vec<Entry>,
+        entries: Vec<SandboxEntry>,
         /// Maximum depth of glob expansion.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         glob_scan_max_depth: Option<NonZeroUsize>,
@@ -95,7 +95,7 @@ pub enum FileSystemPolicy {
 
 /// Decodes entries one by one, so that errors name the entry: inside a tagged object the decoder
 /// has lost the path.
-fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Entry>, D::Error> {
+fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SandboxEntry>, D::Error> {
     let values = Vec::<Value>::deserialize(from)?;
     let entry = |(index, value)| {
         serde_json::from_value(value)
@@ -106,11 +106,11 @@ fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Entry>, D::Er
 
 /// Access to one path and everything below it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Entry {
+pub struct SandboxEntry {
     /// Path of the entry.
     pub path: EntryPath,
     /// Permitted access.
-    pub access: Access,
+    pub access: EntryAccess,
     /// Meaning of the entry if the path does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_path_behavior: Option<MissingPathBehavior>,
@@ -169,7 +169,7 @@ pub enum SpecialPath {
 /// Access to a path.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Access {
+pub enum EntryAccess {
     /// Read access.
     Read,
     /// Read and write access.
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn windows_level_is_required_and_unknown_kinds_are_refused() {
         let without = r#"{"permissions":{"type":"disabled"}}"#;
-        let error = serde_json::from_str::<Sandbox>(without).unwrap_err();
+        let error = serde_json::from_str::<SandboxPolicy>(without).unwrap_err();
         assert!(error.to_string().contains("windowsSandboxLevel"), "{error}");
         let entry = r#"{"path":{"type":"special","value":{"kind":"nope"}},"access":"read"}"#;
-        assert!(serde_json::from_str::<Entry>(entry).is_err());
+        assert!(serde_json::from_str::<SandboxEntry>(entry).is_err());
         let policy = format!(r#"{{"type":"restricted","entries":[{ROOT_READ},{entry}]}}"#);
         let error = serde_json::from_str::<FileSystemPolicy>(&policy).unwrap_err();
         assert!(

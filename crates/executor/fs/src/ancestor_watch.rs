@@ -21,7 +21,7 @@ use std::{
     time::Instant,
 };
 
-use exec_env::filesystem::{FileError, MissingPaths, MissingWatch};
+use exec_env::filesystem::{FileError, MissingPathsRequest, MissingPathsWatch};
 use exec_wire::limits;
 use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use tokio::sync::oneshot;
@@ -40,7 +40,7 @@ use crate::{
 ///
 /// # Errors
 /// Never fails: paths that cannot be watched yield `None`.
-pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileError> {
+pub fn watch_missing(paths: &MissingPathsRequest) -> Result<Option<MissingPathsWatch>, FileError> {
     if paths.missing.is_empty() || paths.missing.len() > limits::MAX_MISSING_PATHS {
         return Ok(None);
     }
@@ -73,7 +73,7 @@ pub fn watch_missing(paths: &MissingPaths) -> Result<Option<MissingWatch>, FileE
 }
 
 /// Returns the paths on this host. `None`: one is invalid.
-fn expected(paths: &MissingPaths) -> Option<Vec<PathExpectation>> {
+fn expected(paths: &MissingPathsRequest) -> Option<Vec<PathExpectation>> {
     let missing = paths
         .missing
         .iter()

@@ -37,13 +37,13 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Serves reads from the kernel's memory, and remembers which devices are local.
 #[derive(Debug, Default)]
-pub struct Cached {
+pub struct CachedReader {
     devices: LocalDevices,
 }
 
-impl Cached {
+impl CachedReader {
     /// Learns the device of a path, so that later requests can be served. May block.
-    pub fn learn(&self, path: &PathUri) {
+    pub fn learn_device(&self, path: &PathUri) {
         if let Ok(path) = native_path(path) {
             self.devices.note(&path);
         }
@@ -74,7 +74,7 @@ impl Cached {
     }
 
     /// Serves `fs/readFile` if the file is small.
-    pub fn file(&self, read: &ReadFile) -> Option<Result<Vec<u8>, FileError>> {
+    pub fn read_file(&self, read: &ReadFile) -> Option<Result<Vec<u8>, FileError>> {
         if read.follow_symlinks == Some(false) {
             return None;
         }
@@ -102,7 +102,7 @@ impl Cached {
     }
 
     /// Reads a block if all of it is in memory. Returns its length.
-    pub fn block(&self, file: &BlockFile, offset: u64, into: &mut [u8]) -> Option<usize> {
+    pub fn read_block(&self, file: &BlockFile, offset: u64, into: &mut [u8]) -> Option<usize> {
         let (found, medium) = self.look(file.file())?;
         let length = read_now(file.file(), offset, into, medium)?;
         // A short read is the end of the file, or of the cached part.
@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     fn cached_answers_equal_blocking_answers() {
-        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let (cached, dir) = (CachedReader::default(), tempfile::tempdir().unwrap());
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| dir.path().join(name));
         fs::write(&file, b"content").unwrap();
         symlink(&file, &link).unwrap();
         symlink("nowhere", &dangling).unwrap();
-        cached.learn(&uri(&file));
+        cached.learn_device(&uri(&file));
         for path in [
             &file,
             &link,
@@ -261,7 +261,7 @@ mod tests {
                 assert!(fast.is_err() || fast == slow, "{path:?}");
             }
             let slow = WholeFile::open(&read(path)).and_then(WholeFile::read);
-            if let Some(fast) = cached.file(&read(path)) {
+            if let Some(fast) = cached.read_file(&read(path)) {
                 assert_eq!(fast.is_ok(), slow.is_ok());
                 assert!(fast.is_err() || fast == slow, "{path:?}");
             }
@@ -271,10 +271,10 @@ mod tests {
     #[test]
     fn freshly_written_file_is_read_from_memory() {
         // Every kernel with `RESOLVE_CACHED` supports it for the file systems in the list.
-        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let (cached, dir) = (CachedReader::default(), tempfile::tempdir().unwrap());
         let file = dir.path().join("file");
         fs::write(&file, vec![7; 4096]).unwrap();
-        cached.learn(&uri(&file));
+        cached.learn_device(&uri(&file));
         let probe = openat2(
             CWD,
             &file,
@@ -283,18 +283,18 @@ mod tests {
             ResolveFlags::CACHED,
         );
         let known = probe.is_ok_and(|file| cached.look(&file).is_some());
-        assert_eq!(cached.file(&read(&file)).is_some(), known);
+        assert_eq!(cached.read_file(&read(&file)).is_some(), known);
         assert_eq!(cached.metadata(&get(&file)).is_some(), known);
     }
 
     #[test]
     fn large_special_and_remote_files_are_not_answered() {
-        let (cached, dir) = (Cached::default(), tempfile::tempdir().unwrap());
+        let (cached, dir) = (CachedReader::default(), tempfile::tempdir().unwrap());
         let large = dir.path().join("large");
         fs::write(&large, vec![0; 65_537]).unwrap();
-        cached.learn(&uri(&large));
-        assert_eq!(cached.file(&read(&large)), None);
-        assert_eq!(cached.file(&read(dir.path())), None);
-        assert_eq!(cached.file(&read(Path::new("/proc/self/stat"))), None);
+        cached.learn_device(&uri(&large));
+        assert_eq!(cached.read_file(&read(&large)), None);
+        assert_eq!(cached.read_file(&read(dir.path())), None);
+        assert_eq!(cached.read_file(&read(Path::new("/proc/self/stat"))), None);
     }
 }

@@ -13,16 +13,16 @@ use exec_env::filesystem::FileError;
 
 /// A cancellation flag, shared by the caller and the operation.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct CancelFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl CancelFlag {
     /// Cancels the operation.
-    pub fn ask(&self) {
+    pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the operation was cancelled.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -31,7 +31,7 @@ impl Stop {
     /// # Errors
     /// Returns an error after a cancellation.
     pub fn check(&self) -> Result<(), FileError> {
-        if self.is_asked() {
+        if self.is_cancelled() {
             return Err(FileError::Host("operation was cancelled".to_owned()));
         }
         Ok(())

@@ -15,7 +15,7 @@ use std::{
 };
 
 use exec_env::filesystem::FileError;
-use exec_wire::fs::Copy;
+use exec_wire::fs::CopyPath;
 use rustix::{
     fd::{BorrowedFd, OwnedFd},
     fs::{
@@ -27,7 +27,7 @@ use rustix::{
 
 use self::tree_copy::{TreeCopy, directory_mode};
 use crate::{
-    Stop,
+    CancelFlag,
     directory_stack::InodeId,
     host_path::{host_error, invalid_request, native_path, partial_write_error},
     regular_file::{RegularFile, TO_READ, TO_WRITE, carried_mode},
@@ -40,7 +40,7 @@ use crate::{
 /// # Errors
 /// Fails at the first entry that cannot be copied; earlier copies stay. Nothing is copied onto or
 /// into itself.
-pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
+pub fn copy(copy: &CopyPath, stop: &CancelFlag) -> Result<(), FileError> {
     let source = native_path(&copy.source_path)?;
     let destination = native_path(&copy.destination_path)?;
     let host_error = |error| host_error("copy", &source, error);
@@ -89,7 +89,7 @@ fn copy_directory(
     directory: OwnedFd,
     source: &Path,
     destination: &Path,
-    stop: &Stop,
+    stop: &CancelFlag,
 ) -> Result<(), FileError> {
     let stat = fstat(&directory).map_err(|error| host_error("copy", source, error))?;
     let write = |error| host_error("copy to", destination, error);
@@ -176,7 +176,7 @@ pub(super) enum CopyOutcome {
 pub(super) fn copy_file(
     from: &CopyEndpoint<'_>,
     to: &CopyEndpoint<'_>,
-    stop: &Stop,
+    stop: &CancelFlag,
 ) -> Result<CopyOutcome, FileError> {
     let copy = |error| host_error("copy", from.path, error);
     let flags = TO_READ | OFlags::NOFOLLOW;
@@ -229,7 +229,12 @@ pub(super) fn copy_link(
     Ok(CopyOutcome::Copied)
 }
 
-fn fill(source: &File, destination: &File, path: &Path, stop: &Stop) -> Result<(), FileError> {
+fn fill(
+    source: &File,
+    destination: &File,
+    path: &Path,
+    stop: &CancelFlag,
+) -> Result<(), FileError> {
     loop {
         stop.check()?;
         // For files, the kernel copies by itself, or shares the blocks, if it can.

@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     directory_stack::InodeId,
     regular_file::TO_READ,
     resolve::{LinkPolicy, directory_at, open_at},
@@ -129,7 +129,7 @@ impl DirectoryNames {
         directory: BorrowedFd<'_>,
         keep: usize,
         buffer: &mut Vec<u8>,
-        stop: &Stop,
+        stop: &CancelFlag,
     ) -> Result<Self> {
         buffer.clear();
         buffer.reserve(BUFFER_BYTES);
@@ -143,7 +143,7 @@ impl DirectoryNames {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if stop.is_asked() {
+            if stop.is_cancelled() {
                 break;
             }
             if let Some(kind) = kind_of(directory, name, entry.file_type(), search) {

@@ -20,7 +20,7 @@ use rustix::{
 
 use self::ignore_rules::{IgnoreRules, IgnoreVerdict};
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     descent::{DescentRoot, DirectoryNames, NameKind},
     host_path::host_error,
     resolve::LinkPolicy,
@@ -42,7 +42,7 @@ pub(crate) struct FilteredTree<'a> {
     left: usize,
     is_truncated: bool,
     buffer: Vec<u8>,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
 }
 
 /// A file or directory of a tree.
@@ -58,12 +58,16 @@ impl<'a> FilteredTree<'a> {
     ///
     /// # Errors
     /// Fails if the directory cannot be listed.
-    pub(crate) fn open(root: &Path, stop: &'a Stop) -> Result<Self, FileError> {
+    pub(crate) fn open(root: &Path, stop: &'a CancelFlag) -> Result<Self, FileError> {
         Self::open_with(root, limits::MAX_SEARCH_ENTRIES, stop)
     }
 
     /// As [`open`](Self::open), but examines at most `most` names.
-    pub(super) fn open_with(root: &Path, most: usize, stop: &'a Stop) -> Result<Self, FileError> {
+    pub(super) fn open_with(
+        root: &Path,
+        most: usize,
+        stop: &'a CancelFlag,
+    ) -> Result<Self, FileError> {
         let cannot = |error: std::io::Error| host_error("list", root, error);
         // Ignore files are looked up in the ancestors of the real path.
         let path = root.canonicalize().map_err(cannot)?;
@@ -165,7 +169,7 @@ impl Iterator for FilteredTree<'_> {
         loop {
             let frame = self.frames.last_mut()?;
             self.path.truncate(frame.path_bytes);
-            if self.stop.is_asked() {
+            if self.stop.is_cancelled() {
                 return None;
             }
             let Some(step) = frame.steps.get(frame.next) else {

@@ -16,7 +16,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Find, FoundPaths},
+    fs::{FindPaths, FoundPaths},
     limits,
 };
 use globset::{GlobBuilder, GlobSet};
@@ -27,7 +27,7 @@ use nucleo_matcher::{
 use rustix::fs::{FileType, stat};
 
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     filtered_tree::FilteredTree,
     host_path::{host_error, invalid_request, native_path, uri},
 };
@@ -47,7 +47,7 @@ use crate::{
 /// Rejects a request with neither or both of glob and query, an invalid glob, and a result limit
 /// that is out of range. Fails if the root is not a directory that can be listed, or after a
 /// cancellation.
-pub fn find(find: &Find, stop: &Stop) -> Result<FoundPaths, FileError> {
+pub fn find(find: &FindPaths, stop: &CancelFlag) -> Result<FoundPaths, FileError> {
     if !(1..=limits::MAX_FIND_RESULTS).contains(&find.max_results) {
         let most = limits::MAX_FIND_RESULTS;
         let text = format!("maxResults must be between 1 and {most}");

@@ -68,19 +68,19 @@ fn of_kind(text: String, error: &io::Error) -> FileError {
 #[cfg(test)]
 mod tests {
     use exec_wire::fs::{
-        Canonicalize, Copy, CreateDirectory, GetMetadata, OpenMode, ReadDirectory, ReadFile,
-        Remove, Rename, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, GetMetadata, OpenMode, ReadDirectory,
+        ReadFile, RemovePath, RenamePath, WriteFile,
     };
 
     use super::*;
     use crate::{
-        BlockFile, Stop, WholeFile,
+        BlockFile, CancelFlag, WholeFile,
         test_dir::{Outcome, outcome},
     };
 
     /// Returns the result of every operation for a path. A rejected operation has no effect.
     fn said_by_each(path: &PathUri) -> Vec<Outcome> {
-        let (path, stop, sandbox) = (path.clone(), Stop::default(), None);
+        let (path, stop, sandbox) = (path.clone(), CancelFlag::default(), None);
         let elsewhere = PathUri::parse("file:///nonexistent/elsewhere").unwrap();
         let get = GetMetadata {
             path: path.clone(),
@@ -107,20 +107,20 @@ mod tests {
             follow_symlinks: None,
             sandbox: None,
         };
-        let remove = Remove {
+        let remove = RemovePath {
             path: path.clone(),
             recursive: None,
             force: Some(false),
             follow_symlinks: None,
             sandbox: None,
         };
-        let copy = Copy {
+        let copy = CopyPath {
             source_path: path.clone(),
             destination_path: elsewhere.clone(),
             recursive: true,
             sandbox: None,
         };
-        let rename = Rename {
+        let rename = RenamePath {
             source_path: path.clone(),
             destination_path: elsewhere,
             overwrite: false,
@@ -140,7 +140,7 @@ mod tests {
                 path: path.clone(),
                 sandbox: None,
             })),
-            outcome(crate::canonicalize(&Canonicalize { path, sandbox })),
+            outcome(crate::canonicalize(&CanonicalizePath { path, sandbox })),
         ]
     }
 

@@ -34,8 +34,8 @@ mod write_file;
 pub use self::{
     ancestor_watch::watch_missing,
     block_file::BlockFile,
-    cached_reader::Cached,
-    cancel_flag::Stop,
+    cached_reader::CachedReader,
+    cancel_flag::CancelFlag,
     copy::copy,
     directory::{create_directory, read_directory},
     find::find,

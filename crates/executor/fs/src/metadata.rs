@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Canonicalize, FileMetadata, GetMetadata},
+    fs::{CanonicalizePath, FileMetadata, GetMetadata},
     path_uri::PathUri,
 };
 use rustix::{
@@ -96,7 +96,7 @@ const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 ///
 /// # Errors
 /// Fails if the path does not exist, or an ancestor cannot be accessed.
-pub fn canonicalize(request: &Canonicalize) -> Result<PathUri, FileError> {
+pub fn canonicalize(request: &CanonicalizePath) -> Result<PathUri, FileError> {
     let path = native_path(&request.path)?;
     let real = fs::canonicalize(&path).map_err(|error| host_error("resolve", &path, error))?;
     uri(&real)
@@ -235,7 +235,7 @@ mod canonicalize_tests {
 
     fn resolved(path: &Path) -> Result<PathUri, FileError> {
         let path = test_dir::uri(path);
-        canonicalize(&Canonicalize {
+        canonicalize(&CanonicalizePath {
             path,
             sandbox: None,
         })

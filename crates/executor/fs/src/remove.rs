@@ -10,7 +10,7 @@ use std::{
 };
 
 use exec_env::filesystem::FileError;
-use exec_wire::fs::Remove;
+use exec_wire::fs::RemovePath;
 use rustix::{
     fd::OwnedFd,
     fs::{AtFlags, FileType, statat, unlinkat},
@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use crate::{
-    Stop,
+    CancelFlag,
     directory::DirectoryListing,
     directory_stack::DirectoryStack,
     host_path::{host_error, invalid_request, native_path},
@@ -30,7 +30,7 @@ use crate::{
 ///
 /// # Errors
 /// Fails at the first entry that cannot be removed. Earlier entries stay removed.
-pub fn remove(remove: &Remove, stop: &Stop) -> Result<(), FileError> {
+pub fn remove(remove: &RemovePath, stop: &CancelFlag) -> Result<(), FileError> {
     let path = native_path(&remove.path)?;
     let links = LinkPolicy::from_request(remove.follow_symlinks);
     let recursive = remove.recursive.unwrap_or(true);
@@ -91,7 +91,7 @@ fn remove_empty(path: &Path, place: &EntryLocation) -> Result<(), FileError> {
 /// A removal in progress, from the leaves upwards.
 struct TreeRemoval<'a> {
     path: &'a Path,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
     levels: DirectoryStack,
     /// The directories from the top down to the current one.
     entered: Vec<RemovalFrame>,
@@ -111,7 +111,7 @@ struct RemovalVisit {
 }
 
 impl<'a> TreeRemoval<'a> {
-    fn new(path: &'a Path, above: OwnedFd, stop: &'a Stop) -> Self {
+    fn new(path: &'a Path, above: OwnedFd, stop: &'a CancelFlag) -> Self {
         Self {
             path,
             stop,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use exec_env::filesystem::FileError;
-use exec_wire::fs::Rename;
+use exec_wire::fs::RenamePath;
 use rustix::{
     fs::{AtFlags, CWD, RenameFlags, linkat, renameat, renameat_with, unlinkat},
     io::{self, Errno},
@@ -17,7 +17,7 @@ use crate::host_path::native_path;
 /// # Errors
 /// Fails if the source does not exist, if the destination exists, or if it is on another file
 /// system.
-pub fn rename(rename: &Rename) -> Result<(), FileError> {
+pub fn rename(rename: &RenamePath) -> Result<(), FileError> {
     let source = native_path(&rename.source_path)?;
     let destination = native_path(&rename.destination_path)?;
     let renamed = if rename.overwrite {
@@ -69,8 +69,8 @@ mod tests {
     use super::*;
     use crate::test_dir::{Outcome, TestDir, names, odd_name, outcome, text, uri};
 
-    fn request(source: &Path, destination: &Path) -> Rename {
-        Rename {
+    fn request(source: &Path, destination: &Path) -> RenamePath {
+        RenamePath {
             source_path: uri(source),
             destination_path: uri(destination),
             overwrite: false,
@@ -84,7 +84,7 @@ mod tests {
 
     fn overwritten(source: &Path, destination: &Path) -> Outcome {
         let overwrite = true;
-        outcome(rename(&Rename {
+        outcome(rename(&RenamePath {
             overwrite,
             ..request(source, destination)
         }))
@@ -108,14 +108,14 @@ mod tests {
             );
             assert!(!source.exists() && !source.is_symlink());
             crate::remove(
-                &exec_wire::fs::Remove {
+                &exec_wire::fs::RemovePath {
                     path: uri(scratch.path("again")),
                     recursive: None,
                     force: Some(false),
                     follow_symlinks: None,
                     sandbox: None,
                 },
-                &crate::Stop::default(),
+                &crate::CancelFlag::default(),
             )
             .unwrap();
         }

@@ -19,7 +19,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Search, SearchMatch, SearchResult},
+    fs::{SearchMatch, SearchResult, SearchText},
     limits,
 };
 use grep_matcher::LineTerminator;
@@ -35,7 +35,7 @@ use self::{
     line_collector::{LineCollector, MatchedLine},
 };
 use crate::{
-    cancel_flag::{self, Stop},
+    cancel_flag::{self, CancelFlag},
     descent::DescentRoot,
     filtered_tree::FilteredTree,
     find::{PathGlob, check_length, file_name},
@@ -61,7 +61,7 @@ use crate::{
 /// # Errors
 /// Rejects an invalid pattern or glob, and numbers that are out of range. Fails if the root does
 /// not exist or is neither a file nor a directory, or after a cancellation.
-pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
+pub fn search(search: &SearchText, stop: &CancelFlag) -> Result<SearchResult, FileError> {
     check_numbers(search)?;
     let job = SearchJob {
         matcher: compile_pattern(search)?,
@@ -89,7 +89,7 @@ pub fn search(search: &Search, stop: &Stop) -> Result<SearchResult, FileError> {
     result
 }
 
-fn check_numbers(search: &Search) -> Result<(), FileError> {
+fn check_numbers(search: &SearchText) -> Result<(), FileError> {
     if !(1..=limits::MAX_SEARCH_MATCHES).contains(&search.max_matches) {
         let most = limits::MAX_SEARCH_MATCHES;
         let text = format!("maxMatches must be between 1 and {most}");
@@ -109,7 +109,7 @@ struct SearchJob<'a> {
     matcher: RegexMatcher,
     max_matches: usize,
     context: usize,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
 }
 
 impl SearchJob<'_> {
@@ -163,7 +163,7 @@ impl SearchJob<'_> {
             let mut done = FileBatch::default();
             let mut size = MatchSize::default();
             for file in batch.files {
-                if supply.is_enough(size) || self.stop.is_asked() {
+                if supply.is_enough(size) || self.stop.is_cancelled() {
                     break;
                 }
                 let opened = match root.file(&file.below) {
@@ -228,12 +228,12 @@ struct FileMatches {
 /// A file that reads as ended after a cancellation.
 struct CancellableReader<'a> {
     file: &'a File,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
 }
 
 impl Read for CancellableReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stop.is_asked() {
+        if self.stop.is_cancelled() {
             return Ok(0);
         }
         self.file.read(buffer)
@@ -291,7 +291,7 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 /// # Errors
 /// Rejects patterns that are too long, invalid or too large, and patterns that match only several
 /// lines.
-pub(super) fn compile_pattern(search: &Search) -> Result<RegexMatcher, FileError> {
+pub(super) fn compile_pattern(search: &SearchText) -> Result<RegexMatcher, FileError> {
     check_length("pattern", &search.pattern)?;
     if search.pattern.contains(['\n', '\r']) {
         let text = "pattern contains a line break, but lines are searched one by one";

@@ -22,7 +22,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{EntryKind, Walk, WalkEntry, WalkError, WalkOptions, WalkResult},
+    fs::{EntryKind, WalkEntry, WalkError, WalkOptions, WalkResult, WalkTree},
     limits,
     path_uri::PathUri,
 };
@@ -33,7 +33,7 @@ use rustix::{
 };
 
 use crate::{
-    cancel_flag::{self, Stop},
+    cancel_flag::{self, CancelFlag},
     descent::{DescentRoot, DirectoryNames, NameKind},
     directory_stack::InodeId,
     host_path::{host_error, native_path},
@@ -49,7 +49,7 @@ use crate::{
 /// # Errors
 /// Fails if a limit is zero or above its maximum, if the root does not exist, or after a
 /// cancellation.
-pub fn walk(walk: &Walk, stop: &Stop) -> Result<WalkResult, FileError> {
+pub fn walk(walk: &WalkTree, stop: &CancelFlag) -> Result<WalkResult, FileError> {
     check_limits(&walk.options)?;
     let path = native_path(&walk.path)?;
     let links = if walk.options.follow_directory_symlinks {
@@ -135,7 +135,7 @@ impl TreeWalker {
         }
     }
 
-    pub(super) fn run(mut self, stop: &Stop) -> Result<WalkResult, FileError> {
+    pub(super) fn run(mut self, stop: &CancelFlag) -> Result<WalkResult, FileError> {
         while !self.queue.is_empty() {
             let count = self.queue.len().min(READ_AHEAD);
             let directories: Vec<PendingDirectory> = self.queue.drain(..count).collect();
@@ -292,7 +292,7 @@ fn read_directories(
     root: &DescentRoot,
     directories: &[PendingDirectory],
     keep: usize,
-    stop: &Stop,
+    stop: &CancelFlag,
 ) -> Vec<rustix::io::Result<DirectoryNames>> {
     let batch = ReadBatch {
         root,
@@ -332,7 +332,7 @@ struct ReadBatch<'a> {
     keep: usize,
     next: AtomicUsize,
     found: AtomicUsize,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
 }
 
 impl ReadBatch<'_> {

@@ -35,7 +35,7 @@ use std::{
     sync::mpsc::{self, SyncSender},
 };
 
-use exec_env::filesystem::{FileError, WatchDepth, WatchPath, Watcher};
+use exec_env::filesystem::{FileError, PathWatcher, WatchDepth, WatchPathRequest};
 use futures_util::StreamExt;
 use rustix::io::Errno;
 
@@ -50,7 +50,7 @@ use crate::{
 ///
 /// # Errors
 /// Fails if the path does not exist or cannot be read, or if the host allows no more watches.
-pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
+pub fn watch(watch: &WatchPathRequest) -> Result<PathWatcher, FileError> {
     let path = native_path(&watch.path)?;
     let real = fs::canonicalize(&path).map_err(|error| host_error("watch", &path, error))?;
     let kind = fs::symlink_metadata(&real).map_err(|error| host_error("watch", &path, error))?;
@@ -81,7 +81,7 @@ pub fn watch(watch: &WatchPath) -> Result<Watcher, FileError> {
             Errno::NOSPC => FileError::Host(refusal(&path, &error.into())),
             error => host_error("watch", &path, error),
         })?;
-    Ok(Watcher {
+    Ok(PathWatcher {
         path: uri,
         changes: batches.until_dropped(subscription).boxed(),
     })

@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use exec_env::filesystem::{Changes, WatchDepth, WatchPath, Watcher};
+use exec_env::filesystem::{ChangeBatch, PathWatcher, WatchDepth, WatchPathRequest};
 use exec_fs::watch;
 use exec_wire::{
-    fs::ChangeKind::{Created, Modified},
+    fs::PathChangeKind::{Created, Modified},
     limits,
     path_uri::PathUri,
 };
@@ -118,10 +118,10 @@ fn directory() -> (PathBuf, TempDir) {
     (kept.path().canonicalize().unwrap(), kept)
 }
 
-fn start(root: &Path) -> Watcher {
+fn start(root: &Path) -> PathWatcher {
     let path = PathUri::from_native(root).unwrap();
     let (depth, sandbox) = (WatchDepth::Tree, None);
-    watch(&WatchPath {
+    watch(&WatchPathRequest {
         path,
         depth,
         sandbox,
@@ -129,12 +129,12 @@ fn start(root: &Path) -> Watcher {
     .unwrap()
 }
 
-async fn batch(watcher: &mut Watcher) -> Changes {
+async fn batch(watcher: &mut PathWatcher) -> ChangeBatch {
     let batch = timeout(TEST_TIMEOUT, watcher.changes.next()).await;
     batch.unwrap().unwrap()
 }
 
-fn tells(batch: &Changes, path: &PathUri) -> bool {
+fn tells(batch: &ChangeBatch, path: &PathUri) -> bool {
     batch.changes.iter().any(|change| change.path == *path)
 }
 

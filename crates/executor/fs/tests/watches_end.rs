@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_env::filesystem::{MissingPaths, WatchDepth, WatchPath};
+use exec_env::filesystem::{MissingPathsRequest, WatchDepth, WatchPathRequest};
 use exec_fs::{watch, watch_missing};
 use exec_wire::path_uri::PathUri;
 use futures_util::StreamExt;
@@ -32,14 +32,14 @@ fn dropped_watches_leave_no_thread_and_no_descriptor() {
     let before = used();
     for _ in 0..3 {
         let watch_root = || {
-            watch(&WatchPath {
+            watch(&WatchPathRequest {
                 path: PathUri::from_native(&root).unwrap(),
                 depth: WatchDepth::Tree,
                 sandbox: None,
             })
             .unwrap()
         };
-        let missing = watch_missing(&MissingPaths {
+        let missing = watch_missing(&MissingPathsRequest {
             missing: vec![PathUri::from_native(&root.join("missing")).unwrap()],
             present: None,
             sandbox: None,

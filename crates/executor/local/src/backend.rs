@@ -9,27 +9,27 @@ use std::{
     sync::Arc,
 };
 
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
 };
 use exec_process::{
-    Launch, LaunchIo, LocalProcess, Settings, give_back_startup_code, launch,
-    spawner::{SpawnError, Spawner, Stage},
+    LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, discard_startup_code, launch,
+    spawner::{SpawnError, SpawnStage, Spawner},
 };
-use exec_proxy::outside::{Machine, Outside};
-use exec_sandbox::{CommandRequest, ManagedRequest, Prepared, Sandboxes};
+use exec_proxy::connector::{Connector, SystemConnector};
+use exec_sandbox::{CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxFactory};
 use exec_wire::{
-    environment::{Capabilities, EnvironmentInfo},
+    environment::{EnvironmentInfo, ServerCapabilities},
     error::RpcError,
     process::SandboxType,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    command_network::CommandNetwork, env_policy::child_environment, host::Host,
+    env_policy::child_environment, host::HostDescription, process_network::ProcessNetwork,
     shell_snapshot::ShellSnapshots,
 };
 
@@ -39,13 +39,13 @@ pub struct LocalConfig {
     /// Environment variables that policies inherit from.
     pub env: BTreeMap<OsString, OsString>,
     /// Description of the host for clients.
-    pub host: Host,
+    pub host: HostDescription,
     /// Version of the executor for clients.
     pub version: String,
     /// Output retention of each process.
-    pub retention: Retention,
+    pub retention: RetentionLimits,
     /// Sandbox settings.
-    pub sandbox: exec_sandbox::Settings,
+    pub sandbox: exec_sandbox::SandboxSettings,
 }
 
 impl fmt::Debug for LocalConfig {
@@ -63,9 +63,9 @@ impl fmt::Debug for LocalConfig {
 pub struct LocalBackend {
     pub(crate) config: Arc<LocalConfig>,
     pub(crate) spawner: Spawner,
-    pub(crate) sandboxes: Sandboxes,
+    pub(crate) sandboxes: SandboxFactory,
     /// Opens the outgoing connections of managed networks.
-    connector: Arc<dyn Outside>,
+    connector: Arc<dyn Connector>,
     snapshots: ShellSnapshots,
 }
 
@@ -89,12 +89,12 @@ impl LocalBackend {
 
     /// Creates a backend with the given spawner. It starts nothing yet.
     pub fn with_spawner(config: LocalConfig, spawner: Spawner) -> Self {
-        let sandboxes = Sandboxes::new(spawner.clone(), config.sandbox);
+        let sandboxes = SandboxFactory::new(spawner.clone(), config.sandbox);
         Self {
             config: Arc::new(config),
             spawner,
             sandboxes,
-            connector: Arc::new(Machine::default()),
+            connector: Arc::new(SystemConnector::default()),
             snapshots: ShellSnapshots::default(),
         }
     }
@@ -102,13 +102,13 @@ impl LocalBackend {
     /// Protects files and directories from changes in every sandbox, even if its policy allows them
     /// ([`Sandboxes::protecting`]).
     #[must_use]
-    pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
-        let sandboxes = self.sandboxes.clone().protecting(paths);
+    pub fn with_protected_paths(self, paths: Vec<PathBuf>) -> Self {
+        let sandboxes = self.sandboxes.clone().with_protected_paths(paths);
         Self { sandboxes, ..self }
     }
 
     /// Returns the sandbox factory for files and commands.
-    pub fn sandboxes(&self) -> &Sandboxes {
+    pub fn sandboxes(&self) -> &SandboxFactory {
         &self.sandboxes
     }
 
@@ -117,12 +117,12 @@ impl LocalBackend {
         if let Err(error) = self.spawner.warm_up().await {
             tracing::warn!(%error, "failed to start the spawner; the first command will retry");
         }
-        give_back_startup_code();
+        discard_startup_code();
         // Probe the sandbox features now: `initialize` returns them and should not wait.
         let sandboxes = self.sandboxes.clone();
         tokio::spawn(async move {
             drop(sandboxes.abilities().await);
-            give_back_startup_code();
+            discard_startup_code();
         });
     }
 
@@ -146,19 +146,21 @@ impl LocalBackend {
             argv[0] = arg0;
         }
         let io = match command.io {
-            Io::Pipes { stdin: Stdin::Null } => LaunchIo::Pipes,
-            Io::Pipes {
-                stdin: Stdin::Piped,
-            } => LaunchIo::PipesWithStdin,
-            Io::Terminal(size) => {
+            ProcessIo::Pipes {
+                stdin: StdinMode::Null,
+            } => LaunchStdio::Pipes,
+            ProcessIo::Pipes {
+                stdin: StdinMode::Piped,
+            } => LaunchStdio::PipesWithStdin,
+            ProcessIo::Terminal(size) => {
                 let shell = || OsString::from(&self.config.host.shell.path);
                 env.entry("SHELL".into()).or_insert_with(shell);
-                LaunchIo::Terminal(size)
+                LaunchStdio::Terminal(size)
             }
         };
         let sandbox = command.sandbox.as_deref();
         let sandboxed = sandbox.is_some();
-        let network = CommandNetwork::new(
+        let network = ProcessNetwork::new(
             command.network,
             sandbox,
             &command.process_id,
@@ -170,7 +172,7 @@ impl LocalBackend {
         retention.bytes = command
             .retained_bytes
             .map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
-        let command = Launch {
+        let command = ProcessLaunch {
             id: command.process_id,
             program: program.clone().into(),
             argv: argv.into_iter().map(OsString::from).collect(),
@@ -182,7 +184,7 @@ impl LocalBackend {
             sandboxed,
             enclosure: None,
         };
-        let settings = Settings { retention };
+        let settings = OutputSettings { retention };
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
         let process = match sandbox {
             None => {
@@ -227,28 +229,28 @@ impl LocalBackend {
     /// which fails the whole launch. The plan is then rebuilt.
     async fn launch_sandboxed(
         &self,
-        mut command: Launch,
-        sandbox: &Sandbox,
-        network: &CommandNetwork,
-        settings: Settings,
+        mut command: ProcessLaunch,
+        sandbox: &SandboxPolicy,
+        network: &ProcessNetwork,
+        settings: OutputSettings,
     ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), LaunchFailure> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let Launch { cwd, env, .. } = &command;
+            let ProcessLaunch { cwd, env, .. } = &command;
             let managed = network.sandbox_request();
             let prepared = prepare_sandbox(&self.sandboxes, sandbox, cwd, env, managed).await;
             let mut prepared = prepared.map_err(LaunchFailure::Refused)?;
-            let listener_socket = prepared.door.take();
+            let listener_socket = prepared.listener_socket.take();
             let retry = command
-                .without_enclosure()
+                .without_sandbox_setup()
                 .ok()
                 .filter(|_| attempts < MAX_LAUNCH_ATTEMPTS);
             let sandboxed_command = apply_sandbox(prepared, command);
             match launch(&self.spawner, sandboxed_command, settings).await {
                 Ok(process) => return Ok((process, listener_socket)),
                 Err(error) => match retry {
-                    Some(retry) if error.is_about_missing_files() => command = retry,
+                    Some(retry) if error.is_missing_path() => command = retry,
                     Some(_) | None => return Err(LaunchFailure::Spawn(error)),
                 },
             }
@@ -265,7 +267,7 @@ impl ExecBackend for LocalBackend {
         async {
             let LocalConfig { host, version, .. } = &*self.config;
             let managed = self.sandboxes.can_manage_networks().await;
-            let capabilities = Capabilities {
+            let capabilities = ServerCapabilities {
                 network_proxy_launch: managed,
                 network_proxy_review_domains: managed,
                 ..CAPABILITIES
@@ -277,7 +279,7 @@ impl ExecBackend for LocalBackend {
 }
 
 /// Capabilities that do not depend on the host. The others are probed.
-const CAPABILITIES: Capabilities = Capabilities {
+const CAPABILITIES: ServerCapabilities = ServerCapabilities {
     shell_snapshot_v2: true,
     network_proxy_launch: false,
     network_proxy_review_domains: false,
@@ -298,20 +300,20 @@ fn start_error(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) ->
     match error {
         SpawnError::Host { stage, source } => StartError::Spawn {
             context: match stage {
-                Stage::Chdir if sandboxed => format!(
+                SpawnStage::Chdir if sandboxed => format!(
                     "cannot enter directory `{}` under the sandbox policy",
                     cwd.display()
                 ),
-                Stage::Chdir => format!("cannot enter directory `{}`", cwd.display()),
-                Stage::Exec => format!("cannot run `{program}`"),
-                Stage::Limit => "cannot set a resource limit".to_owned(),
-                Stage::Setup | Stage::Clone | Stage::Enclosure => {
+                SpawnStage::Chdir => format!("cannot enter directory `{}`", cwd.display()),
+                SpawnStage::Exec => format!("cannot run `{program}`"),
+                SpawnStage::Limit => "cannot set a resource limit".to_owned(),
+                SpawnStage::Setup | SpawnStage::Clone | SpawnStage::SandboxSetup => {
                     "cannot create a process".to_owned()
                 }
             },
             source,
         },
-        SpawnError::Enclosure { part, source } => StartError::Refused {
+        SpawnError::SandboxSetup { part, source } => StartError::Refused {
             field: "sandbox",
             reason: format!("cannot {part}: {source}"),
         },
@@ -328,12 +330,12 @@ fn start_error(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) ->
 
 /// Prepares the sandbox of a command.
 pub(crate) async fn prepare_sandbox(
-    sandboxes: &Sandboxes,
-    sandbox: &Sandbox,
+    sandboxes: &SandboxFactory,
+    sandbox: &SandboxPolicy,
     cwd: &Path,
     env: &[(OsString, OsString)],
-    managed: Option<ManagedRequest>,
-) -> Result<Prepared, StartError> {
+    managed: Option<ManagedNetworkRequest>,
+) -> Result<PreparedSandbox, StartError> {
     let request = CommandRequest {
         sandbox,
         cwd,
@@ -348,9 +350,9 @@ pub(crate) async fn prepare_sandbox(
 }
 
 /// Adds the prepared sandbox to a command.
-pub(crate) fn apply_sandbox(prepared: Prepared, command: Launch) -> Launch {
+pub(crate) fn apply_sandbox(prepared: PreparedSandbox, command: ProcessLaunch) -> ProcessLaunch {
     let Some(wrapper) = prepared.wrapper else {
-        return Launch {
+        return ProcessLaunch {
             enclosure: prepared.enclosure,
             ..command
         };
@@ -361,7 +363,7 @@ pub(crate) fn apply_sandbox(prepared: Prepared, command: Launch) -> Launch {
     argv.extend(command.argv.into_iter().skip(1));
     let mut extra = command.extra;
     extra.extend(wrapper.extra);
-    Launch {
+    ProcessLaunch {
         program: wrapper.program.into_os_string(),
         argv,
         // The wrapper sets the environment of the command and needs none itself.

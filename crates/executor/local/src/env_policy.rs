@@ -14,7 +14,7 @@ use std::{
 };
 
 use exec_env::credential::{CredentialScope, CredentialVariable};
-use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
+use exec_wire::process::{EnvInherit, EnvPolicy, ProcessMetadata};
 
 /// Computes the environment of a child process.
 ///
@@ -24,7 +24,7 @@ pub fn child_environment(
     host: &BTreeMap<OsString, OsString>,
     policy: Option<&EnvPolicy>,
     overlay: &BTreeMap<String, String>,
-    metadata: &Metadata,
+    metadata: &ProcessMetadata,
 ) -> BTreeMap<OsString, OsString> {
     let base = match policy {
         None => BTreeMap::new(),
@@ -96,7 +96,7 @@ pub(crate) fn apply_filters<'a>(
 pub(crate) fn apply_overlay(
     mut base: BTreeMap<OsString, OsString>,
     overlay: &BTreeMap<String, String>,
-    metadata: &Metadata,
+    metadata: &ProcessMetadata,
 ) -> BTreeMap<OsString, OsString> {
     base.extend(
         overlay

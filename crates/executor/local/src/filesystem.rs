@@ -16,22 +16,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::filesystem::{
-    ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-    WatchPath, Watcher,
+    ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch, OpenFile,
+    OpenFileRequest, PathWatcher, WatchPathRequest,
 };
-use exec_fs::{BlockFile, Stop};
+use exec_fs::{BlockFile, CancelFlag};
 use exec_sandbox::{
-    Need,
-    files::{Files, Request},
+    FileIntent,
+    sandboxed_fs::{SandboxedFs, WorkerRequest},
 };
 use exec_wire::{
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, OpenMode, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use futures_util::future::FutureExt;
 
@@ -70,7 +70,7 @@ impl Clone for LocalFileSystem {
 impl LocalFileSystem {
     /// Creates a file system for a server. Reads wait while unsent content of a session exceeds
     /// [`exec_wire::limits::FILE_WINDOW_BYTES`] (backpressure).
-    pub fn for_a_server() -> Self {
+    pub fn for_server() -> Self {
         Self {
             direct: DirectFs::new(ContentMemory::bounded(Arc::default())),
             enforcement: PolicyEnforcement::default(),
@@ -79,9 +79,9 @@ impl LocalFileSystem {
 
     /// Enforces sandbox policies with the sandboxes of `backend`. Otherwise restrictive policies
     /// are rejected.
-    pub fn with_policies_of(self, backend: &LocalBackend) -> Self {
+    pub fn with_policies(self, backend: &LocalBackend) -> Self {
         let sandboxes = backend.sandboxes().clone();
-        let files = Files::new(backend.spawner.clone(), sandboxes.clone());
+        let files = SandboxedFs::new(backend.spawner.clone(), sandboxes.clone());
         Self {
             enforcement: PolicyEnforcement::Enforced { sandboxes, files },
             ..self
@@ -91,7 +91,7 @@ impl LocalFileSystem {
     /// Runs a read operation.
     fn read<R: Send + 'static, T: Send + 'static>(
         &self,
-        sandbox: Option<Box<Sandbox>>,
+        sandbox: Option<Box<SandboxPolicy>>,
         request: R,
         direct: fn(&DirectFs, R) -> FileFuture<T>,
         sandboxed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
@@ -101,7 +101,7 @@ impl LocalFileSystem {
         };
         let (direct_fs, enforcement) = (self.direct.clone(), self.enforcement.clone());
         async move {
-            match enforcement.resolve(&sandbox, Need::Read).await? {
+            match enforcement.resolve(&sandbox, FileIntent::Read).await? {
                 FsPlacement::Direct => direct(&direct_fs, request).await,
                 FsPlacement::Sandboxed(operation) => sandboxed(operation, direct_fs, request).await,
             }
@@ -112,17 +112,17 @@ impl LocalFileSystem {
     /// Runs a change through the write queue.
     fn change<R: Send + 'static>(
         &self,
-        sandbox: Option<Box<Sandbox>>,
+        sandbox: Option<Box<SandboxPolicy>>,
         request: R,
-        direct: fn(&R, &Stop) -> Result<(), FileError>,
-        request_of: fn(R) -> (Request, Bytes),
+        direct: fn(&R, &CancelFlag) -> Result<(), FileError>,
+        request_of: fn(R) -> (WorkerRequest, Bytes),
     ) -> FileFuture<()> {
         let enforcement = self.enforcement.clone();
         self.direct.enqueue(move |stop| {
             let Some(sandbox) = sandbox else {
                 return direct(&request, stop);
             };
-            match enforcement.resolve_blocking(&sandbox, Need::Change)? {
+            match enforcement.resolve_blocking(&sandbox, FileIntent::Change)? {
                 FsPlacement::Direct => direct(&request, stop),
                 FsPlacement::Sandboxed(operation) => {
                     let (request, data) = request_of(request);
@@ -149,7 +149,7 @@ impl ExecutorFileSystem for LocalFileSystem {
             write.sandbox.take(),
             (write, data),
             |(write, data), _| exec_fs::write_file(write, data),
-            |(write, data)| (Request::WriteFile(write), data),
+            |(write, data)| (WorkerRequest::WriteFile(write), data),
         )
     }
 
@@ -158,7 +158,7 @@ impl ExecutorFileSystem for LocalFileSystem {
             create.sandbox.take(),
             create,
             |create, _| exec_fs::create_directory(create),
-            |create| (Request::CreateDirectory(create), Bytes::new()),
+            |create| (WorkerRequest::CreateDirectory(create), Bytes::new()),
         )
     }
 
@@ -170,12 +170,12 @@ impl ExecutorFileSystem for LocalFileSystem {
             |operation, _, get| {
                 operation
                     .files
-                    .result(operation.plan, Request::Metadata(get))
+                    .result(operation.plan, WorkerRequest::Metadata(get))
             },
         )
     }
 
-    fn canonicalize(&self, mut request: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, mut request: CanonicalizePath) -> FileFuture<PathUri> {
         self.read(
             request.sandbox.take(),
             request,
@@ -183,7 +183,7 @@ impl ExecutorFileSystem for LocalFileSystem {
             |operation, _, request| {
                 operation
                     .files
-                    .result(operation.plan, Request::Canonicalize(request))
+                    .result(operation.plan, WorkerRequest::Canonicalize(request))
             },
         )
     }
@@ -196,46 +196,50 @@ impl ExecutorFileSystem for LocalFileSystem {
             |operation, _, read| {
                 operation
                     .files
-                    .result(operation.plan, Request::ReadDirectory(read))
+                    .result(operation.plan, WorkerRequest::ReadDirectory(read))
             },
         )
     }
 
-    fn walk(&self, mut walk: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, mut walk: WalkTree) -> FileFuture<WalkResult> {
         self.read(
             walk.sandbox.take(),
             walk,
             |direct, walk| direct.read(move |stop| exec_fs::walk(&walk, stop)),
-            |operation, _, walk| operation.files.result(operation.plan, Request::Walk(walk)),
+            |operation, _, walk| {
+                operation
+                    .files
+                    .result(operation.plan, WorkerRequest::Walk(walk))
+            },
         )
     }
 
-    fn remove(&self, mut remove: Remove) -> FileFuture<()> {
+    fn remove(&self, mut remove: RemovePath) -> FileFuture<()> {
         self.change(remove.sandbox.take(), remove, exec_fs::remove, |remove| {
-            (Request::Remove(remove), Bytes::new())
+            (WorkerRequest::Remove(remove), Bytes::new())
         })
     }
 
-    fn copy(&self, mut copy: Copy) -> FileFuture<()> {
+    fn copy(&self, mut copy: CopyPath) -> FileFuture<()> {
         self.change(copy.sandbox.take(), copy, exec_fs::copy, |copy| {
-            (Request::Copy(copy), Bytes::new())
+            (WorkerRequest::Copy(copy), Bytes::new())
         })
     }
 
-    fn rename(&self, mut rename: Rename) -> FileFuture<()> {
+    fn rename(&self, mut rename: RenamePath) -> FileFuture<()> {
         self.change(
             rename.sandbox.take(),
             rename,
             |rename, _| exec_fs::rename(rename),
-            |rename| (Request::Rename(rename), Bytes::new()),
+            |rename| (WorkerRequest::Rename(rename), Bytes::new()),
         )
     }
 
-    fn open(&self, mut open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, mut open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         let (direct, enforcement) = (self.direct.clone(), self.enforcement.clone());
         let need = match open.mode {
-            OpenMode::Read => Need::Read,
-            OpenMode::Replace | OpenMode::Update => Need::Change,
+            OpenMode::Read => FileIntent::Read,
+            OpenMode::Replace | OpenMode::Update => FileIntent::Change,
         };
         // Both modes go through the write queue, so that earlier changes are visible.
         self.direct.enqueue(move |_| {
@@ -250,7 +254,7 @@ impl ExecutorFileSystem for LocalFileSystem {
         })
     }
 
-    fn search(&self, mut search: Search) -> FileFuture<SearchResult> {
+    fn search(&self, mut search: SearchText) -> FileFuture<SearchResult> {
         self.read(
             search.sandbox.take(),
             search,
@@ -258,21 +262,25 @@ impl ExecutorFileSystem for LocalFileSystem {
             |operation, _, search| {
                 operation
                     .files
-                    .result(operation.plan, Request::Search(search))
+                    .result(operation.plan, WorkerRequest::Search(search))
             },
         )
     }
 
-    fn find(&self, mut find: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, mut find: FindPaths) -> FileFuture<FoundPaths> {
         self.read(
             find.sandbox.take(),
             find,
             |direct, find| direct.read(move |stop| exec_fs::find(&find, stop)),
-            |operation, _, find| operation.files.result(operation.plan, Request::Find(find)),
+            |operation, _, find| {
+                operation
+                    .files
+                    .result(operation.plan, WorkerRequest::Find(find))
+            },
         )
     }
 
-    fn watch(&self, mut watch: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, mut watch: WatchPathRequest) -> FileFuture<PathWatcher> {
         self.read(
             watch.sandbox.take(),
             watch,
@@ -281,7 +289,10 @@ impl ExecutorFileSystem for LocalFileSystem {
         )
     }
 
-    fn watch_missing(&self, mut paths: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(
+        &self,
+        mut paths: MissingPathsRequest,
+    ) -> FileFuture<Option<MissingPathsWatch>> {
         self.read(
             paths.sandbox.take(),
             paths,

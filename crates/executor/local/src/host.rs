@@ -15,15 +15,15 @@ use std::{
 };
 
 use exec_wire::{
-    environment::{Capabilities, EnvironmentInfo, Shell},
+    environment::{EnvironmentInfo, ServerCapabilities, ShellProgram},
     path_uri::PathUri,
 };
 
 /// Description of the host that commands run on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Host {
+pub struct HostDescription {
     /// Login shell of the account, or the best installed shell.
-    pub shell: Shell,
+    pub shell: ShellProgram,
     /// The server's working directory.
     pub cwd: PathBuf,
     /// Home directory of the account.
@@ -32,7 +32,7 @@ pub struct Host {
     pub tmpdir: Option<PathBuf>,
 }
 
-impl Host {
+impl HostDescription {
     /// Derives the description from facts about the host.
     pub fn new(facts: &HostFacts<'_>) -> Self {
         let account = PasswdEntry::find(facts.passwd, facts.uid);
@@ -53,7 +53,11 @@ impl Host {
     }
 
     /// Describes the host to a client. Omits paths without a URI form.
-    pub fn environment_info(&self, version: &str, capabilities: Capabilities) -> EnvironmentInfo {
+    pub fn environment_info(
+        &self,
+        version: &str,
+        capabilities: ServerCapabilities,
+    ) -> EnvironmentInfo {
         let tmpdir = self.tmpdir.as_deref().and_then(uri);
         EnvironmentInfo {
             shell: self.shell.clone(),
@@ -140,12 +144,12 @@ impl<'a> PasswdEntry<'a> {
     }
 }
 
-fn login_shell(facts: &HostFacts<'_>, account: Option<&PasswdEntry<'_>>) -> Shell {
+fn login_shell(facts: &HostFacts<'_>, account: Option<&PasswdEntry<'_>>) -> ShellProgram {
     if let Some(account) = account
         && let Some(name) = known_shell_name(account.shell)
         && (facts.exists)(Path::new(account.shell))
     {
-        return Shell {
+        return ShellProgram {
             name: name.to_owned(),
             path: account.shell.to_owned(),
         };
@@ -163,12 +167,12 @@ fn login_shell(facts: &HostFacts<'_>, account: Option<&PasswdEntry<'_>>) -> Shel
                 .into_os_string()
                 .into_string()
                 .ok()?;
-            Some(Shell {
+            Some(ShellProgram {
                 name: name.to_owned(),
                 path,
             })
         })
-        .unwrap_or_else(|| Shell {
+        .unwrap_or_else(|| ShellProgram {
             name: "sh".to_owned(),
             path: "/bin/sh".to_owned(),
         })

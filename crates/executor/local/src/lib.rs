@@ -5,9 +5,9 @@
 
 pub mod backend;
 pub mod catalog;
-mod command_network;
 pub mod env_policy;
 pub mod filesystem;
 pub mod host;
 pub mod http_client;
+mod process_network;
 pub mod shell_snapshot;

@@ -23,19 +23,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
     backend::StartError,
     command::Command,
     process::{ExecProcess, ExecProcessEvent},
 };
-use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
-use exec_sandbox::Prepared;
+use exec_process::{LaunchStdio, OutputSettings, ProcessLaunch, launch, spawner::InheritedFd};
+use exec_sandbox::PreparedSandbox;
 use exec_wire::{
     id::OutputSeq,
     limits::MAX_SNAPSHOT_SCOPE_BYTES,
-    process::{Metadata, OutputStream, ShellSnapshot},
-    sandbox::Sandbox,
+    process::{OutputStream, ProcessMetadata, ShellSnapshot},
+    sandbox::SandboxPolicy,
 };
 use futures_util::StreamExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -47,8 +47,8 @@ use self::{
 };
 use crate::{
     backend::{LocalBackend, apply_sandbox, prepare_sandbox},
-    command_network::without_network,
     env_policy::child_environment,
+    process_network::without_network,
 };
 
 /// A shell with a state that can be captured.
@@ -139,7 +139,7 @@ struct CachedState {
 pub(crate) struct SnapshotReplay {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<OsString, OsString>,
-    pub(crate) state: Extra,
+    pub(crate) state: InheritedFd,
 }
 
 impl ShellSnapshots {
@@ -194,7 +194,7 @@ impl ShellSnapshots {
                 &command.env,
                 &command.metadata,
             ),
-            state: Extra {
+            state: InheritedFd {
                 fd,
                 target: STATE_FD,
             },
@@ -204,7 +204,7 @@ impl ShellSnapshots {
 
 /// Returns the sandbox policy for running profiles: that of the command, without a managed network,
 /// which does not exist yet.
-fn sandbox_of(command: &Command) -> Option<Sandbox> {
+fn sandbox_of(command: &Command) -> Option<SandboxPolicy> {
     let sandbox = command.sandbox.as_deref()?;
     Some(
         if command.network.enforced || command.network.proxy.is_some() {
@@ -225,7 +225,7 @@ async fn capture_state(
     let argv = capture::argv(kind, &request.shell.path);
     let host = &backend.config.env;
     let policy = command.env_policy.as_ref();
-    let env = child_environment(host, policy, &command.env, &Metadata::default());
+    let env = child_environment(host, policy, &command.env, &ProcessMetadata::default());
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
     // Run the profiles under the command's policy.
     let prepared = match sandbox_of(command) {
@@ -233,26 +233,26 @@ async fn capture_state(
             let prepared = prepare_sandbox(&backend.sandboxes, &sandbox, cwd, &env, None);
             prepared.await.ok()?
         }
-        None => Prepared::default(),
+        None => PreparedSandbox::default(),
     };
     let launched = launch(
         &backend.spawner,
         apply_sandbox(
             prepared,
-            Launch {
+            ProcessLaunch {
                 id: command.process_id.clone(),
                 program: request.shell.path.clone().into(),
                 argv: argv.into_iter().map(OsString::from).collect(),
                 env,
                 cwd: cwd.to_owned(),
-                io: LaunchIo::Pipes,
+                io: LaunchStdio::Pipes,
                 limits: command.limits,
                 extra: Vec::new(),
                 sandboxed: false,
                 enclosure: None,
             },
         ),
-        Settings::default(),
+        OutputSettings::default(),
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;
     let output = timeout(capture::CAPTURE_TIMEOUT, collect(&*process)).await;
@@ -277,9 +277,9 @@ async fn capture_state(
 
 /// Collects standard output. Returns `None` beyond the size limit.
 async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
-    let follow = Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let follow = FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     };
     let mut events = process.follow(follow);
     let mut output = Vec::new();

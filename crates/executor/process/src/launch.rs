@@ -9,11 +9,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use exec_core::log::{OutputLog, Retention};
-use exec_spawn::enclosure::Enclosure;
+use exec_core::output_log::{OutputLog, RetentionLimits};
+use exec_spawn::sandbox_setup::SandboxSetup;
 use exec_wire::{
     id::ProcessId,
-    process::{Limits, TerminalSize},
+    process::{ProcessLimits, TerminalSize},
 };
 use tokio::time::Instant;
 
@@ -21,13 +21,15 @@ use crate::{
     local_process::LocalProcess,
     process_task::{ProcessTask, ProcessTimers, TreeLimits},
     shared_state::SharedState,
-    spawner::{Extra, LimitedResource, ResourceLimit, SpawnError, Spawner, Spec, Stage},
+    spawner::{
+        CommandSpec, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
+    },
     stdio::StdioEnds,
 };
 
 /// Describes a command completely, so that launching it involves no further decision.
 #[derive(Debug)]
-pub struct Launch {
+pub struct ProcessLaunch {
     /// Id that the caller chose for the process.
     pub id: ProcessId,
     /// Program to run. Looked up in the `PATH` of `env` if it contains no slash.
@@ -39,23 +41,23 @@ pub struct Launch {
     /// Working directory.
     pub cwd: PathBuf,
     /// Kind of the standard descriptors.
-    pub io: LaunchIo,
+    pub io: LaunchStdio,
     /// Resource limits.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// Descriptors that the command inherits in addition to the standard ones.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<InheritedFd>,
     /// Whether a sandbox policy applies, enforced by any mechanism. A failed exit is then scanned
     /// for signs of a denial.
     pub sandboxed: bool,
     /// Sandbox set-up to apply between clone and exec.
-    pub enclosure: Option<Enclosure>,
+    pub enclosure: Option<SandboxSetup>,
 }
 
-impl Launch {
+impl ProcessLaunch {
     /// Copies everything except the sandbox set-up, which can be used for one start only.
-    pub fn without_enclosure(&self) -> io::Result<Self> {
+    pub fn without_sandbox_setup(&self) -> io::Result<Self> {
         let extra = self.extra.iter().map(|extra| {
-            Ok(Extra {
+            Ok(InheritedFd {
                 fd: extra.fd.try_clone()?,
                 target: extra.target,
             })
@@ -77,7 +79,7 @@ impl Launch {
 
 /// Kind of a child's standard descriptors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LaunchIo {
+pub enum LaunchStdio {
     /// Pipes for output; stdin is `/dev/null`.
     Pipes,
     /// Pipes for output and for stdin.
@@ -88,19 +90,19 @@ pub enum LaunchIo {
 
 /// Settings of the output log.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
+pub struct OutputSettings {
     /// How much output the log retains.
-    pub retention: Retention,
+    pub retention: RetentionLimits,
 }
 
 /// Launches a command. If the future is dropped, the command is killed.
 pub async fn launch(
     spawner: &Spawner,
-    launch: Launch,
-    settings: Settings,
+    launch: ProcessLaunch,
+    settings: OutputSettings,
 ) -> Result<Arc<LocalProcess>, SpawnError> {
     let host = |source: io::Error| SpawnError::Host {
-        stage: Stage::Setup,
+        stage: SpawnStage::Setup,
         source,
     };
     let StdioEnds {
@@ -108,7 +110,7 @@ pub async fn launch(
         theirs: [stdin, stdout, stderr],
         terminal,
     } = StdioEnds::open(launch.io).map_err(host)?;
-    let spec = Spec {
+    let spec = CommandSpec {
         candidates: candidates(&launch)?,
         argv: launch
             .argv
@@ -121,9 +123,9 @@ pub async fn launch(
         stdout,
         stderr,
         terminal,
-        extra: launch.extra,
+        inherited_fds: launch.extra,
         limits: resource_limits(&launch.limits),
-        enclosure: launch.enclosure,
+        sandbox_setup: launch.enclosure,
     };
     // Taken before the command can run, so that the reported wall time covers all of its CPU time.
     let started = Instant::now();
@@ -157,20 +159,20 @@ pub async fn launch(
     )))
 }
 
-fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
+fn candidates(launch: &ProcessLaunch) -> Result<Vec<CString>, SpawnError> {
     let path = launch
         .env
         .iter()
         .rfind(|(name, _)| name == "PATH")
         .map(|(_, value)| value);
-    let paths = Spec::candidates(&launch.program, path.map(OsString::as_os_str));
+    let paths = CommandSpec::candidates(&launch.program, path.map(OsString::as_os_str));
     paths
         .into_iter()
         .map(|path| c_string(path, "argv"))
         .collect()
 }
 
-fn resource_limits(limits: &Limits) -> Vec<ResourceLimit> {
+fn resource_limits(limits: &ProcessLimits) -> Vec<ResourceLimit> {
     let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
     [
         (LimitedResource::Cpu, seconds),
@@ -207,7 +209,7 @@ mod tests {
     use exec_env::process::ExecProcess;
     use exec_wire::{
         id::ProcessId,
-        process::{Limits, WaitUntil},
+        process::{ProcessLimits, WaitUntil},
     };
     use tokio::{net::unix::pipe::Sender, time::timeout};
 
@@ -217,19 +219,19 @@ mod tests {
     #[tokio::test]
     async fn dropping_a_process_closes_output_held_open_elsewhere() {
         let spawner = Spawner::default();
-        let command = Launch {
+        let command = ProcessLaunch {
             id: ProcessId::new("p").unwrap(),
             program: "/bin/sh".into(),
             argv: ["sh", "-c", "read line"].map(Into::into).to_vec(),
             env: Vec::new(),
             cwd: "/".into(),
-            io: LaunchIo::PipesWithStdin,
-            limits: Limits::default(),
+            io: LaunchStdio::PipesWithStdin,
+            limits: ProcessLimits::default(),
             extra: Vec::new(),
             sandboxed: false,
             enclosure: None,
         };
-        let process = launch(&spawner, command, Settings::default())
+        let process = launch(&spawner, command, OutputSettings::default())
             .await
             .unwrap();
         let output = format!("/proc/{}/fd/1", process.status().os_pid.unwrap());

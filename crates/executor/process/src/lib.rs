@@ -13,11 +13,11 @@ pub mod spawner;
 mod stdin_queue;
 mod stdio;
 
-pub use exec_spawn::enclosure; // MOVED
-pub use exec_spawn::{give_back_startup_code, keep_descriptors_from_programs, release_free_memory}; // MOVED
+pub use exec_spawn::sandbox_setup; // MOVED
+pub use exec_spawn::{discard_startup_code, release_free_memory, set_descriptors_close_on_exec}; // MOVED
 
 pub use self::{
-    launch::{Launch, LaunchIo, Settings, launch},
+    launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
     local_process::LocalProcess,
     stdio::register,
 };

@@ -7,12 +7,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Follow, Page, Snapshot};
-use exec_env::process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status};
+use exec_core::output_log::{FollowOptions, LogPage, OutputSnapshot};
+use exec_env::process::{
+    EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
+};
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
     process::{
-        ExitCause, ProcessSignal, TerminalSize, TerminateMode, Usage, WaitUntil, WriteStatus,
+        ExitCause, ProcessSignal, ResourceUsage, TerminalSize, TerminateMode, WaitUntil,
+        WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -23,7 +26,7 @@ use tokio::{
 
 use crate::{
     process_task::tree_usage,
-    shared_state::{FollowerEvents, OutputHold, ProcessState, SharedState},
+    shared_state::{FollowerEvents, OutputLogHold, ProcessState, SharedState},
     stdin_queue::EnqueueOutcome,
     stdio,
 };
@@ -86,19 +89,19 @@ impl ExecProcess for LocalProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         status(&self.shared.lock(), self.pid, self.started_at_ms)
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         Box::pin(FollowerEvents::new(&self.shared, follow))
     }
 
-    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
-        Box::new(OutputHold::new(&self.shared, after))
+    fn hold(&self, after: OutputSeq) -> Box<dyn OutputHold> {
+        Box::new(OutputLogHold::new(&self.shared, after))
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         async move {
             // A wait too long to be represented never times out.
             let deadline = Instant::now().checked_add(read.wait);
@@ -109,7 +112,10 @@ impl ExecProcess for LocalProcess {
                 {
                     let state = self.shared.lock();
                     let out_of_time = deadline.is_some_and(|deadline| deadline <= Instant::now());
-                    if out_of_time || read.wait.is_zero() || state.log().has_news(read.after) {
+                    if out_of_time
+                        || read.wait.is_zero()
+                        || state.log().is_readable_after(read.after)
+                    {
                         return Ok(state.log().page(read.after, read.max_bytes));
                     }
                 }
@@ -190,7 +196,7 @@ impl ExecProcess for LocalProcess {
         &self,
         until: WaitUntil,
         limit: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         let (shared, pid, started_at_ms) = (Arc::clone(&self.shared), self.pid, self.started_at_ms);
         async move {
             let ended = async {
@@ -220,7 +226,7 @@ impl ExecProcess for LocalProcess {
         .boxed()
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ResourceUsage> {
         let is_running = {
             let state = self.shared.lock();
             state.child.is_some() && state.log().exit().is_none()
@@ -232,7 +238,7 @@ impl ExecProcess for LocalProcess {
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(self.started_at_ms, millis);
-        Some(Usage {
+        Some(ResourceUsage {
             wall_ms: now.saturating_sub(self.started_at_ms),
             user_ms: millis(used.user),
             system_ms: millis(used.system),
@@ -240,7 +246,7 @@ impl ExecProcess for LocalProcess {
         })
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready(Ok(self.shared.lock().log().snapshot())).boxed()
     }
 }
@@ -258,8 +264,8 @@ impl Drop for LocalProcess {
     }
 }
 
-fn status(state: &ProcessState, pid: u32, started_at_ms: u64) -> Status {
-    Status {
+fn status(state: &ProcessState, pid: u32, started_at_ms: u64) -> ProcessStatus {
+    ProcessStatus {
         exit: state.log().exit().cloned(),
         closed: state.log().is_closed(),
         tree_alive: state.child.is_some(),

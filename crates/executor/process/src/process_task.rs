@@ -12,11 +12,11 @@ pub(crate) mod tree_usage;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_wire::{
     id::OutputSeq,
     limits,
-    process::{ExitCause, Usage},
+    process::{ExitCause, ResourceUsage},
 };
 use tokio::{
     task::spawn_blocking,
@@ -26,7 +26,7 @@ use tokio::{
 use self::deadlines::{DueAction, ProcessDeadlines};
 use crate::{
     shared_state::SharedState,
-    spawner::{Child, ExitReport, SupervisorReport},
+    spawner::{ExitReport, SupervisedChild, SupervisorReport},
     stdio,
 };
 
@@ -45,7 +45,7 @@ const MAX_FORCED_KILLS: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct ProcessTask {
     pub(crate) shared: Arc<SharedState>,
-    pub(crate) child: Arc<Child>,
+    pub(crate) child: Arc<SupervisedChild>,
     pub(crate) sources: Vec<OutputReader>,
     pub(crate) started: Instant,
     deadlines: ProcessDeadlines,
@@ -58,7 +58,7 @@ pub(crate) struct ProcessTask {
 impl ProcessTask {
     pub(crate) fn new(
         shared: Arc<SharedState>,
-        child: Arc<Child>,
+        child: Arc<SupervisedChild>,
         sources: Vec<OutputReader>,
         timers: ProcessTimers,
         started: Instant,
@@ -190,14 +190,14 @@ impl ProcessTask {
         let cause = self.shared.lock().cause;
         let millis =
             |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let usage = Usage {
+        let usage = ResourceUsage {
             wall_ms: millis(self.started.elapsed()),
             user_ms: millis(report.user),
             system_ms: millis(report.system),
             max_rss_bytes: report.max_rss_bytes,
         };
         let signal = libc::WIFSIGNALED(report.status).then(|| libc::WTERMSIG(report.status));
-        self.record(Exit {
+        self.record(ExitInfo {
             code: signal.map_or_else(|| libc::WEXITSTATUS(report.status), |signal| 128 + signal),
             signal: signal.map(signal_name),
             cause: cause.unwrap_or(if signal.is_some() {
@@ -210,7 +210,7 @@ impl ProcessTask {
         });
     }
 
-    fn record(&mut self, mut exit: Exit) {
+    fn record(&mut self, mut exit: ExitInfo) {
         self.exited = true;
         exit.sandbox_denied = self.sandboxed && exit.code != 0 && self.is_denial(exit.code);
         let state = self.shared.lock();
@@ -236,7 +236,7 @@ impl ProcessTask {
         let cause = state.cause.unwrap_or(ExitCause::Lost);
         drop(state);
         if !self.exited {
-            self.record(Exit {
+            self.record(ExitInfo {
                 code: -1,
                 signal: None,
                 cause,
@@ -347,32 +347,34 @@ fn signal_name(number: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use exec_core::log::Exit;
+    use exec_core::output_log::ExitInfo;
     use exec_env::process::ExecProcess;
     use exec_wire::{
         id::ProcessId,
-        process::{Limits, TerminalSize, WaitUntil},
+        process::{ProcessLimits, TerminalSize, WaitUntil},
     };
 
     use crate::{
-        launch::{Launch, LaunchIo, Settings, launch},
+        launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
         spawner::Spawner,
     };
 
-    async fn exit(spawner: &Spawner, sandboxed: bool, io: LaunchIo, script: &str) -> Exit {
-        let command = Launch {
+    async fn exit(spawner: &Spawner, sandboxed: bool, io: LaunchStdio, script: &str) -> ExitInfo {
+        let command = ProcessLaunch {
             id: ProcessId::new("p").unwrap(),
             program: "/bin/sh".into(),
             argv: ["sh", "-c", script].map(Into::into).to_vec(),
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
             cwd: "/".into(),
             io,
-            limits: Limits::default(),
+            limits: ProcessLimits::default(),
             extra: Vec::new(),
             sandboxed,
             enclosure: None,
         };
-        let process = launch(spawner, command, Settings::default()).await.unwrap();
+        let process = launch(spawner, command, OutputSettings::default())
+            .await
+            .unwrap();
         let status = process.wait(WaitUntil::Exited, None).await.unwrap();
         status.exit.unwrap()
     }
@@ -380,8 +382,8 @@ mod tests {
     #[tokio::test]
     async fn denial_text_in_sandboxed_output_marks_exit_as_denied() {
         let spawner = Spawner::default();
-        let terminal = LaunchIo::Terminal(TerminalSize::default());
-        for io in [LaunchIo::Pipes, LaunchIo::PipesWithStdin, terminal] {
+        let terminal = LaunchStdio::Terminal(TerminalSize::default());
+        for io in [LaunchStdio::Pipes, LaunchStdio::PipesWithStdin, terminal] {
             for (script, denied) in [
                 ("echo Permission Denied >&2; exit 3", true),
                 ("kill -SYS $$", true),

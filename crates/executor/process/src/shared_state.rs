@@ -9,13 +9,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use exec_core::log::{Follow, FollowedLog, FollowerId, OutputLog};
-use exec_env::process::{ExecProcessEvent, Hold};
+use exec_core::output_log::{FollowOptions, FollowedLog, FollowerId, OutputLog};
+use exec_env::process::{ExecProcessEvent, OutputHold};
 use exec_wire::{id::OutputSeq, process::ExitCause};
 use futures_util::Stream;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{spawner::Child, stdin_queue::StdinQueue};
+use crate::{spawner::SupervisedChild, stdin_queue::StdinQueue};
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
@@ -31,7 +31,7 @@ pub(crate) struct ProcessState {
     followed: FollowedLog,
     pub(crate) input: StdinQueue,
     /// The supervised child, while any process of the tree may be alive.
-    pub(crate) child: Option<Arc<Child>>,
+    pub(crate) child: Option<Arc<SupervisedChild>>,
     /// Why the process is being terminated, once that was requested.
     pub(crate) cause: Option<ExitCause>,
     /// When a graceful termination becomes a kill.
@@ -47,7 +47,7 @@ impl ProcessState {
 }
 
 impl SharedState {
-    pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<Child>) -> Self {
+    pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<SupervisedChild>) -> Self {
         let state = ProcessState {
             followed: FollowedLog::new(log),
             input,
@@ -78,7 +78,7 @@ impl SharedState {
     /// Returns whether backpressure applies: a follower that must not lose output lags too far
     /// behind.
     pub(crate) fn is_backpressured(&self) -> bool {
-        self.lock().followed.is_held()
+        self.lock().followed.is_backpressured()
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct FollowerEvents {
 }
 
 impl FollowerEvents {
-    pub(crate) fn new(shared: &Arc<SharedState>, follow: Follow) -> Self {
+    pub(crate) fn new(shared: &Arc<SharedState>, follow: FollowOptions) -> Self {
         let id = shared.lock().followed.follow(follow);
         Self {
             shared: Arc::clone(shared),
@@ -105,7 +105,7 @@ impl Stream for FollowerEvents {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
         let polled = self.shared.lock().followed.poll_event(self.id, cx);
         let followed = ready!(polled);
-        if followed.released {
+        if followed.backpressure_ended {
             self.shared.wake_task.notify_one();
         }
         Poll::Ready(followed.event.map(ExecProcessEvent::from))
@@ -122,14 +122,14 @@ impl Drop for FollowerEvents {
 
 /// Keeps output in the log until its holder acknowledges it.
 #[derive(Debug)]
-pub(crate) struct OutputHold {
+pub(crate) struct OutputLogHold {
     shared: Arc<SharedState>,
     id: FollowerId,
 }
 
-impl OutputHold {
+impl OutputLogHold {
     pub(crate) fn new(shared: &Arc<SharedState>, after: OutputSeq) -> Self {
-        let id = shared.lock().followed.hold(after);
+        let id = shared.lock().followed.retain_unacked(after);
         Self {
             shared: Arc::clone(shared),
             id,
@@ -137,7 +137,7 @@ impl OutputHold {
     }
 }
 
-impl Hold for OutputHold {
+impl OutputHold for OutputLogHold {
     fn acknowledge(&self, seq: OutputSeq) {
         let released = self.shared.lock().followed.acknowledge(self.id, seq);
         if released {
@@ -146,7 +146,7 @@ impl Hold for OutputHold {
     }
 }
 
-impl Drop for OutputHold {
+impl Drop for OutputLogHold {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
         // The process task may have been paused for this hold.

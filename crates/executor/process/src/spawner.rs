@@ -25,8 +25,8 @@ use std::{
 };
 
 use exec_spawn::{
-    enclosure::{SetupStep, StepCode},
     process_tree as tree,
+    sandbox_setup::{SetupStep, StepCode},
     spawner::{
         MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, REPORT_BYTES, SpawnerProcess, SupervisorOrder,
         is_subreaper, stop_orphans,
@@ -49,7 +49,8 @@ use tokio::{
 use crate::stdio::register;
 
 pub use exec_spawn::spawner::{
-    ExitReport, Extra, LimitedResource, ResourceLimit, SpawnError, Spec, Stage, SupervisorReport,
+    CommandSpec, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage,
+    SupervisorReport,
 };
 pub use exec_spawn::spawner::{adopt_orphans, run_if_spawner}; // MOVED
 
@@ -67,13 +68,13 @@ pub struct Spawner {
 impl Default for Spawner {
     /// Uses this program as its own spawner.
     fn default() -> Self {
-        Self::of(Path::new(THIS_PROGRAM))
+        Self::with_program(Path::new(THIS_PROGRAM))
     }
 }
 
 impl Spawner {
     /// Uses `program` as the spawner. It must link this version of the crate.
-    pub fn of(program: &Path) -> Self {
+    pub fn with_program(program: &Path) -> Self {
         Self {
             program: program.into(),
             link: Arc::default(),
@@ -90,12 +91,12 @@ impl Spawner {
     }
 
     /// Starts a command. If the future is dropped, the command is killed.
-    pub async fn spawn(&self, mut spec: Spec) -> Result<Child, SpawnError> {
-        if let Some(enclosure) = &spec.enclosure
+    pub async fn spawn(&self, mut spec: CommandSpec) -> Result<SupervisedChild, SpawnError> {
+        if let Some(enclosure) = &spec.sandbox_setup
             && enclosure.namespaces.is_none()
             && !enclosure.guards.is_empty()
         {
-            return Err(SpawnError::Enclosure {
+            return Err(SpawnError::SandboxSetup {
                 part: SetupStep::Guard(enclosure.guards.first().cloned()),
                 source: io::Error::from_raw_os_error(libc::EINVAL),
             });
@@ -106,17 +107,17 @@ impl Spawner {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )
-        .map_err(|errno| SpawnError::host(Stage::Setup, errno.into()))?;
+        .map_err(|errno| SpawnError::host(SpawnStage::Setup, errno.into()))?;
         let control = register(ours, Interest::READABLE)
-            .map_err(|error| SpawnError::host(Stage::Setup, error))?;
+            .map_err(|error| SpawnError::host(SpawnStage::Setup, error))?;
         let process = self.send(&spec, theirs).await?;
         let (steps, guards) = spec
-            .enclosure
+            .sandbox_setup
             .as_mut()
             .map(SetupStep::take_names)
             .unwrap_or_default();
         drop(spec);
-        let child = Child {
+        let child = SupervisedChild {
             control,
             pid: 0,
             supervisor: 0,
@@ -125,18 +126,18 @@ impl Spawner {
             _spawner: self.clone(),
         };
         match await_spawner(&process, child.report()).await.flatten() {
-            Some(SupervisorReport::Started { pid, supervisor }) => Ok(Child {
+            Some(SupervisorReport::Started { pid, supervisor }) => Ok(SupervisedChild {
                 pid,
                 supervisor: supervisor.cast_signed(),
                 ..child
             }),
             Some(SupervisorReport::Failed { stage, errno, part }) => {
                 let source = io::Error::from_raw_os_error(errno);
-                let stage = Stage::from_number(stage);
-                Err(if stage == Stage::Enclosure {
+                let stage = SpawnStage::from_number(stage);
+                Err(if stage == SpawnStage::SandboxSetup {
                     let part =
                         SetupStep::new(StepCode::from_numbers(part.0, part.1), &steps, &guards);
-                    SpawnError::Enclosure { part, source }
+                    SpawnError::SandboxSetup { part, source }
                 } else {
                     SpawnError::host(stage, source)
                 })
@@ -146,11 +147,15 @@ impl Spawner {
     }
 
     /// Sends a command to the spawner, and returns the spawner process that received it.
-    async fn send(&self, spec: &Spec, control: OwnedFd) -> Result<Arc<SpawnerProcess>, SpawnError> {
+    async fn send(
+        &self,
+        spec: &CommandSpec,
+        control: OwnedFd,
+    ) -> Result<Arc<SpawnerProcess>, SpawnError> {
         let frame = spec.encode();
-        if frame.len() > MAX_FRAME_BYTES || spec.extra.len() > MAX_EXTRA {
+        if frame.len() > MAX_FRAME_BYTES || spec.inherited_fds.len() > MAX_EXTRA {
             let error = io::Error::from_raw_os_error(libc::E2BIG);
-            return Err(SpawnError::host(Stage::Exec, error));
+            return Err(SpawnError::host(SpawnStage::Exec, error));
         }
         let mut link = self.link.lock().await;
         if let Some(open) = link.as_mut()
@@ -163,18 +168,18 @@ impl Spawner {
         let sent = fresh.send(&frame, spec, &control).await;
         let process = Arc::clone(fresh.process());
         *link = Some(fresh);
-        sent.map_err(|error| SpawnError::host(Stage::Setup, error))?;
+        sent.map_err(|error| SpawnError::host(SpawnStage::Setup, error))?;
         Ok(process)
     }
 
     fn open_link(&self) -> Result<SpawnerLink, SpawnError> {
-        SpawnerLink::open(&self.program).map_err(|error| SpawnError::host(Stage::Setup, error))
+        SpawnerLink::open(&self.program).map_err(|error| SpawnError::host(SpawnStage::Setup, error))
     }
 }
 
 /// A running command. Dropping it kills the command and all of its descendants.
 #[derive(Debug)]
-pub struct Child {
+pub struct SupervisedChild {
     control: AsyncFd<OwnedFd>,
     pid: u32,
     supervisor: i32,
@@ -185,7 +190,7 @@ pub struct Child {
     _spawner: Spawner,
 }
 
-impl Child {
+impl SupervisedChild {
     /// Returns the pid of the command.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -318,7 +323,7 @@ impl SpawnerLink {
     pub(super) async fn send(
         &mut self,
         frame: &[u8],
-        spec: &Spec,
+        spec: &CommandSpec,
         control: &OwnedFd,
     ) -> io::Result<()> {
         self.process.resume();
@@ -333,7 +338,7 @@ impl SpawnerLink {
 async fn send_frame(
     socket: &AsyncFd<OwnedFd>,
     frame: &[u8],
-    spec: &Spec,
+    spec: &CommandSpec,
     control: &OwnedFd,
 ) -> io::Result<()> {
     let descriptors = spec.descriptors(control.as_fd());

@@ -17,7 +17,7 @@ use rustix::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
-    launch::LaunchIo,
+    launch::LaunchStdio,
     process_task::{OutputKind, OutputReader},
     stdin_queue::StdinQueue,
 };
@@ -42,8 +42,8 @@ pub(crate) enum ParentEnds {
 }
 
 impl StdioEnds {
-    pub(crate) fn open(kind: LaunchIo) -> io::Result<Self> {
-        if let LaunchIo::Terminal(size) = kind {
+    pub(crate) fn open(kind: LaunchStdio) -> io::Result<Self> {
+        if let LaunchStdio::Terminal(size) = kind {
             let (ours, theirs) = open_terminal(size)?;
             let theirs = [theirs.try_clone()?, theirs.try_clone()?, theirs];
             return Ok(Self {
@@ -52,7 +52,7 @@ impl StdioEnds {
                 terminal: true,
             });
         }
-        let (stdin, their_stdin) = if kind == LaunchIo::PipesWithStdin {
+        let (stdin, their_stdin) = if kind == LaunchStdio::PipesWithStdin {
             let (ours, theirs) = pipe_to_child()?;
             (Some(ours), theirs)
         } else {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// Returns the variables that point a program to a proxy on the loopback of its own namespace.
 /// Without a SOCKS port, all variables name the HTTP port.
-pub fn variables(
+pub fn proxy_variables(
     http_port: u16,
     socks_port: Option<u16>,
     allow_local_binding: bool,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn map(socks: Option<u16>, local: bool) -> BTreeMap<String, String> {
-        let variables = variables(3128, socks, local);
+        let variables = proxy_variables(3128, socks, local);
         let count = variables.len();
         let map: BTreeMap<_, _> = variables.into_iter().collect();
         assert_eq!(map.len(), count, "variable is set twice");
@@ -174,7 +174,10 @@ mod tests {
 
     #[test]
     fn ports_are_found_in_our_own_variables() {
-        assert_eq!(proxy_ports(variables(3128, Some(1080), true)), [1080, 3128]);
+        assert_eq!(
+            proxy_ports(proxy_variables(3128, Some(1080), true)),
+            [1080, 3128]
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ use self::{
     request::{HttpRequest, RequestKind},
 };
 use crate::{
-    limits::Limits,
+    limits::ProxyLimits,
     policy_gate::{ConnectError, ConnectRequest, PolicyGate},
     tunnel::{self, TunnelEnd},
 };
@@ -67,7 +67,7 @@ pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: Socket
 }
 
 /// Rejects a connection above the limit.
-pub(crate) async fn reject(client: TcpStream, limits: &Limits) {
+pub(crate) async fn reject(client: TcpStream, limits: &ProxyLimits) {
     ErrorResponse::unavailable()
         .send(client, limits.close_timeout)
         .await;

@@ -7,13 +7,13 @@
 //! Invariant: every connection goes to an address that the policy has checked, and no name is
 //! resolved twice. Not here: creating namespaces, starting processes, asking clients.
 
+pub mod connector;
 pub mod environment;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod host_policy;
 mod http;
 pub mod limits;
-pub mod outside;
 mod policy_gate;
 pub mod proxy;
 pub mod settings;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits of one proxy or bridge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// Concurrent connections. Further ones are rejected with an error.
     pub max_connections: usize,
     /// Concurrent decisions of the client. Further hosts are denied.
@@ -22,7 +22,7 @@ pub struct Limits {
     pub close_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             max_connections: 256,

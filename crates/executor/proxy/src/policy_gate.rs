@@ -10,10 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use exec_env::network::NetworkWatcher;
+use exec_env::network::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
-    network::{Decision, Destination, NetworkProtocol, PolicyDecision, ProxyMode},
+    network::{NetworkDecision, NetworkDestination, NetworkProtocol, PolicyDecision, ProxyMode},
 };
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 use tokio::{
@@ -23,9 +23,9 @@ use tokio::{
 };
 
 use crate::{
+    connector::Connector,
     host_policy::{DenyReason, HostPolicy, HostVerdict},
-    limits::{self, Limits},
-    outside::Outside,
+    limits::{self, ProxyLimits},
     target_host::TargetHost,
 };
 
@@ -35,10 +35,10 @@ pub(crate) struct PolicyGate {
     pub(crate) policy: HostPolicy,
     pub(crate) mode: ProxyMode,
     pub(crate) process_id: ProcessId,
-    pub(crate) watcher: Option<Arc<dyn NetworkWatcher>>,
+    pub(crate) watcher: Option<Arc<dyn NetworkPolicyHook>>,
     pub(crate) decision_timeout: Option<Duration>,
-    pub(crate) connector: Arc<dyn Outside>,
-    pub(crate) limits: Limits,
+    pub(crate) connector: Arc<dyn Connector>,
+    pub(crate) limits: ProxyLimits,
     /// Limits concurrent decisions of the client.
     pub(crate) pending_decisions: Semaphore,
 }
@@ -139,7 +139,7 @@ impl PolicyGate {
 
     async fn ask_watcher(
         &self,
-        watcher: &dyn NetworkWatcher,
+        watcher: &dyn NetworkPolicyHook,
         limit: Duration,
         request: &ConnectRequest,
         overrides: bool,
@@ -149,24 +149,25 @@ impl PolicyGate {
         let Ok(_permit) = self.pending_decisions.try_acquire() else {
             return unanswered;
         };
-        let query = watcher.decide(Destination {
+        let query = watcher.decide(NetworkDestination {
             protocol: request.protocol,
             host: request.host.as_str().to_owned(),
             port: request.port,
         });
         let limit = limit.saturating_add(self.limits.decision_grace);
         match timeout(limit, query).await {
-            Ok(Decision::Allow) => GateDecision {
+            Ok(NetworkDecision::Allow) => GateDecision {
                 overrides,
                 ..GateDecision::by_watcher(DecisionKind::Allow, ALLOWED_REASON)
             },
-            Ok(Decision::Deny { reason }) if is_valid_reason(&reason) => {
+            Ok(NetworkDecision::Deny { reason }) if is_valid_reason(&reason) => {
                 GateDecision::by_watcher(DecisionKind::Deny, &reason)
             }
-            Ok(Decision::Ask { reason }) if is_valid_reason(&reason) => {
+            Ok(NetworkDecision::Ask { reason }) if is_valid_reason(&reason) => {
                 GateDecision::by_watcher(DecisionKind::Ask, &reason)
             }
-            Ok(Decision::Deny { .. } | Decision::Ask { .. }) | Err(Elapsed { .. }) => unanswered,
+            Ok(NetworkDecision::Deny { .. } | NetworkDecision::Ask { .. })
+            | Err(Elapsed { .. }) => unanswered,
         }
     }
 

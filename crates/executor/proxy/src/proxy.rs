@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::network::NetworkWatcher;
+use exec_env::network::NetworkPolicyHook;
 use exec_wire::id::ProcessId;
 use tokio::{
     net::TcpStream,
@@ -21,45 +21,45 @@ use tokio::{
 };
 
 use crate::{
+    connector::Connector,
     http,
-    limits::{self, Limits},
-    outside::Outside,
+    limits::{self, ProxyLimits},
     policy_gate::PolicyGate,
-    settings::Checked,
+    settings::CheckedSettings,
     socks::{self, DatagramRelay},
     tunnel,
 };
 
 /// Serves one process. Dropping it closes every connection.
 #[derive(Debug)]
-pub struct Proxy {
+pub struct ProxyServer {
     // Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
 
 /// Configuration of a proxy.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct ProxyConfig {
     /// Validated settings.
-    pub settings: Checked,
+    pub settings: CheckedSettings,
     /// Process that the connections belong to, for decision records.
     pub process_id: ProcessId,
     /// Makes decisions and receives records. Absent: undecided hosts are denied.
-    pub watcher: Option<Arc<dyn NetworkWatcher>>,
+    pub watcher: Option<Arc<dyn NetworkPolicyHook>>,
     /// Opens outbound connections.
-    pub outside: Arc<dyn Outside>,
+    pub connector: Arc<dyn Connector>,
     /// Limits of the proxy.
-    pub limits: Limits,
+    pub limits: ProxyLimits,
 }
 
-impl Proxy {
+impl ProxyServer {
     /// Serves `listeners` on the current runtime. Closes sockets that the settings do not use.
-    pub fn start(setup: Setup, listeners: Listeners) -> io::Result<Self> {
-        let Setup {
+    pub fn start(setup: ProxyConfig, listeners: ProxyListeners) -> io::Result<Self> {
+        let ProxyConfig {
             settings,
             process_id,
             watcher,
-            outside,
+            connector: outside,
             limits,
         } = setup;
         let gate = Arc::new(PolicyGate {
@@ -127,7 +127,7 @@ async fn serve_socks(
 /// Bound and listening sockets of a proxy, possibly from another network namespace. An
 /// [`OwnedFd`](std::os::fd::OwnedFd) converts into each of them.
 #[derive(Debug)]
-pub struct Listeners {
+pub struct ProxyListeners {
     /// Listener for HTTP.
     pub http: TcpListener,
     /// Listener for SOCKS5. Absent: disabled.
@@ -137,15 +137,15 @@ pub struct Listeners {
     pub datagrams: Option<UdpSocket>,
 }
 
-impl Listeners {
+impl ProxyListeners {
     /// Binds the sockets that `settings` require, on free loopback ports of this namespace.
-    pub fn on_loopback(settings: &Checked) -> io::Result<Self> {
+    pub fn on_loopback(settings: &CheckedSettings) -> io::Result<Self> {
         let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let datagrams = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
         Ok(Self {
             http: bind()?,
-            socks: settings.speaks_socks().then(bind).transpose()?,
-            datagrams: settings.relays_datagrams().then(datagrams).transpose()?,
+            socks: settings.has_socks().then(bind).transpose()?,
+            datagrams: settings.has_socks_udp().then(datagrams).transpose()?,
         })
     }
 
@@ -230,15 +230,15 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Forwards connections to a proxy of the client. Dropping it closes every connection.
 #[derive(Debug)]
-pub struct Bridge {
+pub struct ProxyBridge {
     // Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
 
-impl Bridge {
+impl ProxyBridge {
     /// Forwards the connections of each listener to the given port on 127.0.0.1 of this namespace.
     /// Runs on the current runtime.
-    pub fn start(ports: Vec<(TcpListener, u16)>, limits: Limits) -> io::Result<Self> {
+    pub fn start(ports: Vec<(TcpListener, u16)>, limits: ProxyLimits) -> io::Result<Self> {
         let slots = ConnectionSlots::new(limits.max_connections);
         let mut tasks = JoinSet::new();
         for (listener, port) in ports {
@@ -255,7 +255,7 @@ async fn bridge_connection(
     client: TcpStream,
     port: u16,
     admission: ConnectionAdmission,
-    limits: Limits,
+    limits: ProxyLimits,
 ) {
     let ConnectionAdmission::Accepted(_permit) = admission else {
         return;

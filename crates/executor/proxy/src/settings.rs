@@ -9,7 +9,7 @@ use crate::host_policy::{HostPolicy, HostPolicyError};
 /// Validates the settings. `allowUpstreamProxy` is accepted without effect: the proxy always
 /// connects directly, because an upstream proxy would resolve the name again. Members about unix
 /// sockets matter only on macOS.
-pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
+pub fn check_settings(network: &NetworkProxy) -> Result<CheckedSettings, SettingsError> {
     let proxy = &network.proxy;
     if !proxy.enabled {
         return Err(SettingsError::Disabled);
@@ -20,7 +20,7 @@ pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
     if let Some(member) = proxy.masking_member() {
         return Err(SettingsError::Credentials(member));
     }
-    Ok(Checked {
+    Ok(CheckedSettings {
         policy: HostPolicy::new(proxy)?,
         mode: proxy.mode,
         socks: proxy.enable_socks5,
@@ -34,7 +34,7 @@ pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
 
 /// Validated settings.
 #[derive(Clone, Debug)]
-pub struct Checked {
+pub struct CheckedSettings {
     pub(crate) policy: HostPolicy,
     pub(crate) mode: ProxyMode,
     pub(crate) socks: bool,
@@ -43,14 +43,14 @@ pub struct Checked {
     pub(crate) decision_timeout: Option<Duration>,
 }
 
-impl Checked {
+impl CheckedSettings {
     /// Returns whether the proxy needs a listener for SOCKS5.
-    pub fn speaks_socks(&self) -> bool {
+    pub fn has_socks(&self) -> bool {
         self.socks
     }
 
     /// Returns whether the proxy needs a socket for SOCKS5 datagrams.
-    pub fn relays_datagrams(&self) -> bool {
+    pub fn has_socks_udp(&self) -> bool {
         self.datagrams
     }
 
@@ -61,7 +61,7 @@ impl Checked {
 
     /// Returns whether the client decides about hosts that the policy leaves undecided. The process
     /// then needs an id of 1 to 256 bytes.
-    pub fn asks(&self) -> bool {
+    pub fn requires_decisions(&self) -> bool {
         self.decision_timeout.is_some()
     }
 }
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn valid_settings_are_accepted() {
-        let checked = check(&settings()).unwrap();
-        assert!(checked.speaks_socks() && checked.relays_datagrams() && checked.asks());
+        let checked = check_settings(&settings()).unwrap();
+        assert!(checked.has_socks() && checked.has_socks_udp() && checked.requires_decisions());
         assert!(!checked.allows_local_binding());
     }
 
@@ -147,7 +147,7 @@ mod tests {
         for (break_settings, expected) in cases {
             let mut settings = settings();
             break_settings(&mut settings);
-            let message = check(&settings).unwrap_err().to_string();
+            let message = check_settings(&settings).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
     }

@@ -22,7 +22,7 @@ use self::message::{
     SocksMessageError, SocksRequest, VERSION,
 };
 use crate::{
-    limits::Limits,
+    limits::ProxyLimits,
     policy_gate::{ConnectRequest, PolicyGate},
     tunnel::{self, TunnelEnd},
 };
@@ -71,7 +71,7 @@ pub(crate) async fn serve(
 }
 
 /// Rejects a connection above the limit.
-pub(crate) async fn reject(mut stream: TcpStream, limits: &Limits) {
+pub(crate) async fn reject(mut stream: TcpStream, limits: &ProxyLimits) {
     if let Ok(Ok(_)) = timeout(limits.close_timeout, handshake(&mut stream)).await {
         reply_and_close(stream, Some(ReplyCode::Failed), limits).await;
     }
@@ -94,7 +94,7 @@ async fn connect(gate: &PolicyGate, request: &ConnectRequest, mut client: Tunnel
 }
 
 /// Relays datagrams until the client closes the connection.
-async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &Limits) {
+async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &ProxyLimits) {
     let Ok(local) = stream.local_addr() else {
         return;
     };
@@ -141,7 +141,7 @@ async fn read_message<T>(
 }
 
 /// Sends a reply code, if there is one, and closes the connection.
-async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits: &Limits) {
+async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits: &ProxyLimits) {
     let close = async {
         if let Some(code) = code {
             stream

@@ -14,10 +14,10 @@ use std::{
     time::Duration,
 };
 
-use exec_env::network::NetworkWatcher;
+use exec_env::network::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
-    network::{Decision, Destination, NetworkProxy, PolicyDecision},
+    network::{NetworkDecision, NetworkDestination, NetworkProxy, PolicyDecision},
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -28,9 +28,9 @@ use tokio::{
 };
 
 use crate::{
-    limits::Limits,
-    outside::Outside,
-    proxy::{Listeners, Proxy, Setup},
+    connector::Connector,
+    limits::ProxyLimits,
+    proxy::{ProxyConfig, ProxyListeners, ProxyServer},
     settings,
 };
 
@@ -40,7 +40,7 @@ const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(93, 184, 216, 34));
 /// A running proxy with its fixtures.
 #[derive(Debug)]
 struct TestProxy {
-    _proxy: Proxy,
+    _proxy: ProxyServer,
     http: SocketAddr,
     socks: SocketAddr,
     connector: Arc<FakeConnector>,
@@ -73,13 +73,13 @@ impl TestProxy {
 }
 
 /// Decides about a destination.
-type Decider = fn(Destination) -> BoxFuture<'static, Decision>;
+type Decider = fn(NetworkDestination) -> BoxFuture<'static, NetworkDecision>;
 
 /// Configuration of a test proxy.
 #[derive(Clone, Debug)]
 struct TestProxyBuilder {
     settings: Value,
-    limits: Limits,
+    limits: ProxyLimits,
     decider: Decider,
     names: HashMap<String, Vec<IpAddr>>,
 }
@@ -94,9 +94,9 @@ impl TestProxyBuilder {
             "domains": {"**.allowed.test": "allow", "denied.test": "deny", "8.8.8.8": "allow",
                 "2606:4700::1111": "allow"},
         }});
-        let limits = Limits {
+        let limits = ProxyLimits {
             decision_grace: Duration::ZERO,
-            ..Limits::default()
+            ..ProxyLimits::default()
         };
         let decider: Decider = |_| panic!("decider must not be called");
         Self {
@@ -127,8 +127,8 @@ impl TestProxyBuilder {
 
     fn start(self) -> TestProxy {
         let settings: NetworkProxy = serde_json::from_value(self.settings).unwrap();
-        let settings = settings::check(&settings).unwrap();
-        let listeners = Listeners::on_loopback(&settings).unwrap();
+        let settings = settings::check_settings(&settings).unwrap();
+        let listeners = ProxyListeners::on_loopback(&settings).unwrap();
         let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let http = at(listeners.http_port().unwrap());
         let socks = at(listeners.socks_port().unwrap().unwrap_or(0));
@@ -138,18 +138,18 @@ impl TestProxyBuilder {
             lookups: Mutex::default(),
             connects: Mutex::default(),
         });
-        let setup = Setup {
+        let setup = ProxyConfig {
             settings,
             process_id: ProcessId::new("p1").unwrap(),
             watcher: Some(Arc::new(RecordingWatcher {
                 decider: self.decider,
                 records: sender,
             })),
-            outside: outside.clone(),
+            connector: outside.clone(),
             limits: self.limits,
         };
         TestProxy {
-            _proxy: Proxy::start(setup, listeners).unwrap(),
+            _proxy: ProxyServer::start(setup, listeners).unwrap(),
             http,
             socks,
             connector: outside,
@@ -176,7 +176,7 @@ impl FakeConnector {
     }
 }
 
-impl Outside for FakeConnector {
+impl Connector for FakeConnector {
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         self.lookups.lock().unwrap().push(name.to_owned());
         let addresses = self.names.get(name).cloned();
@@ -195,8 +195,8 @@ struct RecordingWatcher {
     records: mpsc::UnboundedSender<PolicyDecision>,
 }
 
-impl NetworkWatcher for RecordingWatcher {
-    fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
+impl NetworkPolicyHook for RecordingWatcher {
+    fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision> {
         (self.decider)(destination)
     }
 

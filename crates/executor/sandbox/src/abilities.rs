@@ -6,14 +6,14 @@ mod host_info;
 mod policy_support;
 
 pub use self::{
-    host_info::{Cgroups, Host},
-    policy_support::{Outlook, outlook},
+    host_info::{CgroupSupport, HostInfo},
+    policy_support::{PolicySupport, policy_support},
 };
 
 use std::{ffi::CString, io, path::PathBuf, time::Duration};
 
-use exec_process::spawner::{SpawnError, Spawner, Spec, Stage};
-use exec_spawn::enclosure::{Enclosure, Guard, Namespaces, NetworkNamespace};
+use exec_process::spawner::{CommandSpec, SpawnError, SpawnStage, Spawner};
+use exec_spawn::sandbox_setup::{NameGuard, NamespaceSetup, NetworkNamespace, SandboxSetup};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
@@ -35,23 +35,23 @@ const MISSING_PROGRAM: &str = "/proc/self/missing-program";
 /// Mechanisms that this host can use.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Abilities {
+pub struct HostAbilities {
     /// Settings of the host that explain failures.
-    pub host: Host,
+    pub host: HostInfo,
     /// Landlock ABI version; 0 if Landlock is not available.
     pub landlock: u32,
     /// Seccomp filters.
-    pub seccomp: Ability,
+    pub seccomp: ProbeOutcome,
     /// Namespaces, created together with a user namespace.
-    pub namespaces: Ability,
+    pub namespaces: ProbeOutcome,
     /// Namespaces without a user namespace, which requires privileges.
-    pub privileged_namespaces: Ability,
+    pub privileged_namespaces: ProbeOutcome,
     /// A PID namespace with its own `/proc`.
-    pub processes: Ability,
+    pub processes: ProbeOutcome,
     /// Names that cannot be created in a writable directory.
-    pub guards: Ability,
+    pub guards: ProbeOutcome,
     /// Bubblewrap.
-    pub bubblewrap: Ability,
+    pub bubblewrap: ProbeOutcome,
     /// Path of the bubblewrap program.
     pub bubblewrap_path: Option<PathBuf>,
 }
@@ -59,7 +59,7 @@ pub struct Abilities {
 /// Result of one probe.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "reason")]
-pub enum Ability {
+pub enum ProbeOutcome {
     /// The mechanism works.
     Works,
     /// The mechanism fails for this reason.
@@ -68,7 +68,7 @@ pub enum Ability {
     Untried,
 }
 
-impl Ability {
+impl ProbeOutcome {
     /// Returns whether the mechanism works.
     pub fn works(&self) -> bool {
         *self == Self::Works
@@ -85,7 +85,7 @@ impl Ability {
 
 /// How many mechanisms are probed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Thoroughness {
+pub enum ProbeDepth {
     /// Stops as soon as one mechanism works.
     Enough,
     /// Probes every mechanism.
@@ -93,9 +93,9 @@ pub enum Thoroughness {
 }
 
 /// Probes what this host can enforce. Takes milliseconds, at most 15 seconds.
-pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
-    let host = Host::read();
-    let probe_all = thoroughness == Thoroughness::All;
+pub async fn probe(spawner: &Spawner, thoroughness: ProbeDepth) -> HostAbilities {
+    let host = HostInfo::read();
+    let probe_all = thoroughness == ProbeDepth::All;
     let landlock = landlock_domain::abi_version();
     let runner = ProbeRunner {
         spawner,
@@ -107,14 +107,14 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
         .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::New))
         .await;
     let unprivileged = match &processes {
-        Ability::Works => Ability::Works,
-        Ability::Fails(_) | Ability::Untried => {
+        ProbeOutcome::Works => ProbeOutcome::Works,
+        ProbeOutcome::Fails(_) | ProbeOutcome::Untried => {
             runner
                 .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::Host))
                 .await
         }
     };
-    let mut privileged = Ability::Untried;
+    let mut privileged = ProbeOutcome::Untried;
     if probe_all || !unprivileged.works() {
         privileged = runner
             .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::Host))
@@ -127,10 +127,10 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     }
     let has_namespaces = unprivileged.works() || privileged.works();
     let guards = if !has_namespaces {
-        Ability::Fails("namespaces are not available".to_owned())
+        ProbeOutcome::Fails("namespaces are not available".to_owned())
     } else if landlock < landlock_domain::MIN_ABI_REFER {
         let required_abi = landlock_domain::MIN_ABI_REFER;
-        Ability::Fails(format!(
+        ProbeOutcome::Fails(format!(
             "requires Landlock ABI {required_abi}, this kernel has {landlock}"
         ))
     } else {
@@ -148,10 +148,10 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
         Some(path) if probe_all || !has_namespaces => {
             bubblewrap::probe_bubblewrap(path, runner.deadline()).await
         }
-        Some(_) => Ability::Untried,
-        None => Ability::Fails("bwrap is not installed".to_owned()),
+        Some(_) => ProbeOutcome::Untried,
+        None => ProbeOutcome::Fails("bwrap is not installed".to_owned()),
     };
-    Abilities {
+    HostAbilities {
         host,
         landlock,
         seccomp,
@@ -178,15 +178,15 @@ enum PidNamespace {
     Host,
 }
 
-fn filter_probe() -> Enclosure {
-    Enclosure {
+fn filter_probe() -> SandboxSetup {
+    SandboxSetup {
         filter: build_filter(FilterSpec {
             sockets: SocketAccess::Pairs,
             shares_host_files: true,
             shares_host_processes: true,
             brokered: false,
         }),
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     }
 }
 
@@ -194,7 +194,7 @@ fn namespace_probe(
     user: UserNamespace,
     processes: PidNamespace,
     account: u32,
-) -> Result<Enclosure, String> {
+) -> Result<SandboxSetup, String> {
     let view = FileView {
         base: PathAccess::Read,
         layers: Vec::new(),
@@ -206,18 +206,18 @@ fn namespace_probe(
         processes: processes == PidNamespace::New,
         account,
     };
-    Ok(Enclosure {
-        namespaces: Some(Namespaces {
+    Ok(SandboxSetup {
+        namespaces: Some(NamespaceSetup {
             user: user == UserNamespace::New,
             processes: processes == PidNamespace::New,
             network: Some(NetworkNamespace::default()),
             steps: mount_steps(&view, pseudo_fs).map_err(|error| error.to_string())?,
         }),
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     })
 }
 
-fn guard_probe(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, String> {
+fn guard_probe(mut enclosure: SandboxSetup, landlock: u32) -> Result<SandboxSetup, String> {
     let domain =
         landlock_domain::deny_creation(landlock, landlock_domain::AbstractSocketScope::Isolated);
     enclosure.landlock = Some(domain.map_err(|error| error.to_string())?);
@@ -227,7 +227,7 @@ fn guard_probe(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, Str
         shares_host_processes: false,
         brokered: true,
     });
-    enclosure.guards = vec![Guard {
+    enclosure.guards = vec![NameGuard {
         directory: c"/".to_owned(),
         names: vec![c".git".to_owned()],
     }];
@@ -247,31 +247,33 @@ impl ProbeRunner<'_> {
 
     /// Tries to run [`MISSING_PROGRAM`] in the enclosure. A "not found" error means that every step
     /// up to exec succeeded.
-    async fn try_enclosure(&self, enclosure: Result<Enclosure, String>) -> Ability {
+    async fn try_enclosure(&self, enclosure: Result<SandboxSetup, String>) -> ProbeOutcome {
         let spec = enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
         let spec = match spec {
             Ok(spec) => spec,
-            Err(reason) => return Ability::Fails(reason),
+            Err(reason) => return ProbeOutcome::Fails(reason),
         };
         match timeout_at(self.deadline(), self.spawner.spawn(spec)).await {
             Ok(Err(SpawnError::Host {
-                stage: Stage::Exec,
+                stage: SpawnStage::Exec,
                 source,
-            })) if source.kind() == io::ErrorKind::NotFound => Ability::Works,
-            Ok(Ok(_)) => Ability::Fails("a program that does not exist was started".to_owned()),
-            Ok(Err(error)) => Ability::Fails(error.explained()),
-            Err(_) => Ability::Fails("timed out".to_owned()),
+            })) if source.kind() == io::ErrorKind::NotFound => ProbeOutcome::Works,
+            Ok(Ok(_)) => {
+                ProbeOutcome::Fails("a program that does not exist was started".to_owned())
+            }
+            Ok(Err(error)) => ProbeOutcome::Fails(error.explained()),
+            Err(_) => ProbeOutcome::Fails("timed out".to_owned()),
         }
     }
 }
 
-fn probe_spec(enclosure: Enclosure) -> io::Result<Spec> {
+fn probe_spec(enclosure: SandboxSetup) -> io::Result<CommandSpec> {
     let open_null = || {
         let mut options = std::fs::File::options();
         options.read(true).write(true).open("/dev/null")
     };
     let program = CString::new(MISSING_PROGRAM)?;
-    Ok(Spec {
+    Ok(CommandSpec {
         candidates: vec![program.clone()],
         argv: vec![program],
         env: Vec::new(),
@@ -280,9 +282,9 @@ fn probe_spec(enclosure: Enclosure) -> io::Result<Spec> {
         stdout: open_null()?.into(),
         stderr: open_null()?.into(),
         terminal: false,
-        extra: Vec::new(),
+        inherited_fds: Vec::new(),
         limits: Vec::new(),
-        enclosure: Some(enclosure),
+        sandbox_setup: Some(enclosure),
     })
 }
 
@@ -293,7 +295,7 @@ mod tests {
     #[tokio::test]
     async fn probe_of_this_host_gives_a_reason_for_each_failure() {
         let spawner = Spawner::default();
-        let abilities = probe(&spawner, Thoroughness::All).await;
+        let abilities = probe(&spawner, ProbeDepth::All).await;
         assert!(abilities.seccomp.works(), "{abilities:#?}");
         // Namespaces may be forbidden here, but then the probe gives a reason.
         let namespaces = abilities.namespaces;

@@ -12,16 +12,16 @@ use std::{
     process::Stdio,
 };
 
-use exec_process::spawner::Extra;
-use exec_spawn::enclosure::Instruction;
+use exec_process::spawner::InheritedFd;
+use exec_spawn::sandbox_setup::FilterInstruction;
 use tokio::{
     io::AsyncReadExt,
     time::{Instant, timeout_at},
 };
 
 use crate::{
-    abilities::Ability,
-    enforcement::{BubblewrapSpec, Processes},
+    abilities::ProbeOutcome,
+    enforcement::{BubblewrapSpec, ProcessIsolation},
     mount_steps::{pinned_directories, writable_host_settings},
     plan::{FileView, NetworkScope, PathAccess, PathKind, ViewLayer},
 };
@@ -38,7 +38,7 @@ pub struct BubblewrapCommand {
     /// Arguments for bubblewrap; the command's arguments follow.
     pub arguments: Vec<OsString>,
     /// Descriptors that bubblewrap reads from.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<InheritedFd>,
 }
 
 impl BubblewrapCommand {
@@ -73,11 +73,11 @@ impl BubblewrapCommand {
             ]
             .to_vec(),
             extra: vec![
-                Extra {
+                InheritedFd {
                     fd: memory_file(&text)?,
                     target: ARGUMENTS_FD,
                 },
-                Extra {
+                InheritedFd {
                     fd: memory_file(&program)?,
                     target: FILTER_FD,
                 },
@@ -87,11 +87,11 @@ impl BubblewrapCommand {
 }
 
 /// Returns the options that build a view.
-fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<OsString> {
+fn options(view: &FileView, network: NetworkScope, processes: ProcessIsolation) -> Vec<OsString> {
     let mut options = ArgumentList(Vec::new());
     options.push_words(["--unshare-user", "--unshare-ipc", "--die-with-parent"]);
     options.push_words(["--cap-drop", "ALL"]);
-    if processes == Processes::Isolated {
+    if processes == ProcessIsolation::Isolated {
         options.push_words(["--unshare-pid"]);
     }
     if network == NetworkScope::None {
@@ -109,14 +109,14 @@ fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<
         }
     }
     options.push_words(["--dev", "/dev"]);
-    if processes == Processes::Isolated {
+    if processes == ProcessIsolation::Isolated {
         options.push_words(["--proc", "/proc"]);
         options.0.extend(protect_host_settings());
     }
     // Layers below these paths would expose the host's devices and processes again.
     let is_pseudo = |path: &Path| {
         let devices = path.starts_with("/dev") && !path.starts_with("/dev/shm");
-        devices || (processes == Processes::Isolated && path.starts_with("/proc"))
+        devices || (processes == ProcessIsolation::Isolated && path.starts_with("/proc"))
     };
     let layers = view.layers.iter().filter(|layer| !is_pseudo(&layer.path));
     let mut layers: Vec<ViewLayer> = layers.cloned().collect();
@@ -185,7 +185,7 @@ impl ArgumentList {
     }
 }
 
-fn encode_instruction(instruction: &Instruction) -> [u8; 8] {
+fn encode_instruction(instruction: &FilterInstruction) -> [u8; 8] {
     let [a, b] = instruction.code.to_ne_bytes();
     let [c, d, e, f] = instruction.k.to_ne_bytes();
     [a, b, instruction.if_true, instruction.if_false, c, d, e, f]
@@ -234,7 +234,7 @@ pub(crate) fn find_program() -> Option<PathBuf> {
 }
 
 /// Makes bubblewrap sandbox `bwrap --version`: the program surely exists and ends.
-pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability {
+pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> ProbeOutcome {
     let child = tokio::process::Command::new(path)
         .args(PROBE_ARGUMENTS)
         .args(protect_host_settings())
@@ -249,7 +249,7 @@ pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability 
         .spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return Ability::Fails(format!("cannot run bwrap: {error}")),
+        Err(error) => return ProbeOutcome::Fails(format!("cannot run bwrap: {error}")),
     };
     let mut words = Vec::new();
     let exit = async {
@@ -262,16 +262,18 @@ pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability 
         child.wait().await
     };
     match timeout_at(deadline, exit).await {
-        Ok(Ok(status)) if status.success() => Ability::Works,
+        Ok(Ok(status)) if status.success() => ProbeOutcome::Works,
         Ok(Ok(status)) => {
             let words = String::from_utf8_lossy(&words);
             match words.lines().find(|line| !line.trim().is_empty()) {
-                Some(line) => Ability::Fails(line.trim().chars().take(MAX_SHOWN_CHARS).collect()),
-                None => Ability::Fails(format!("bwrap failed without a message ({status})")),
+                Some(line) => {
+                    ProbeOutcome::Fails(line.trim().chars().take(MAX_SHOWN_CHARS).collect())
+                }
+                None => ProbeOutcome::Fails(format!("bwrap failed without a message ({status})")),
             }
         }
-        Ok(Err(error)) => Ability::Fails(format!("cannot run bwrap: {error}")),
-        Err(_) => Ability::Fails("bwrap timed out".to_owned()),
+        Ok(Err(error)) => ProbeOutcome::Fails(format!("cannot run bwrap: {error}")),
+        Err(_) => ProbeOutcome::Fails("bwrap timed out".to_owned()),
     }
 }
 
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
 
     fn words(view: &FileView, network: NetworkScope) -> String {
-        let options = options(view, network, Processes::Isolated);
+        let options = options(view, network, ProcessIsolation::Isolated);
         let joined = |words: &[OsString]| {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             words.join(" ")
@@ -364,7 +366,7 @@ mod tests {
 
     #[test]
     fn instructions_have_the_kernel_layout() {
-        let instruction = Instruction {
+        let instruction = FilterInstruction {
             code: 0x15,
             if_true: 1,
             if_false: 2,

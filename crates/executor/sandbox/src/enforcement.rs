@@ -18,10 +18,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use exec_spawn::enclosure::{Enclosure, Guard, Instruction, Namespaces, NetworkNamespace};
+use exec_spawn::sandbox_setup::{
+    FilterInstruction, NameGuard, NamespaceSetup, NetworkNamespace, SandboxSetup,
+};
 
 use crate::{
-    abilities::Abilities,
+    abilities::HostAbilities,
     landlock_domain::{self, AbstractSocketScope, LandlockError},
     mount_steps::{MountStepsError, PseudoFs, mount_steps},
     plan::{
@@ -42,7 +44,7 @@ pub(crate) enum SandboxSubject {
 
 /// Mechanisms that may be used.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Mechanism {
+pub enum MechanismChoice {
     /// The cheapest mechanism that can enforce the plan.
     #[default]
     Cheapest,
@@ -56,7 +58,7 @@ pub enum Mechanism {
 
 /// Whether commands get their own PID namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Processes {
+pub enum ProcessIsolation {
     /// Commands get one where that works.
     #[default]
     Isolated,
@@ -80,8 +82,8 @@ pub(crate) struct ListenerHandoff {
 pub(crate) struct EnforcementRequest<'a> {
     pub(crate) plan: &'a SandboxPlan,
     pub(crate) subject: SandboxSubject,
-    pub(crate) mechanism: Mechanism,
-    pub(crate) processes: Processes,
+    pub(crate) mechanism: MechanismChoice,
+    pub(crate) processes: ProcessIsolation,
     pub(crate) handoff: Option<ListenerHandoff>,
     /// Filters and rulesets shared with other commands.
     pub(crate) cache: &'a EnforcementCache,
@@ -93,7 +95,7 @@ pub(crate) enum Enforcement {
     /// The plan restricts nothing.
     Unrestricted,
     /// The server applies this enclosure itself.
-    Kernel(Enclosure),
+    Kernel(SandboxSetup),
     /// Bubblewrap applies this view and filter.
     Bubblewrap(Box<BubblewrapSpec>),
 }
@@ -104,8 +106,8 @@ pub(crate) struct BubblewrapSpec {
     pub(crate) program: PathBuf,
     pub(crate) view: FileView,
     pub(crate) network: NetworkScope,
-    pub(crate) filter: Vec<Instruction>,
-    pub(crate) processes: Processes,
+    pub(crate) filter: Vec<FilterInstruction>,
+    pub(crate) processes: ProcessIsolation,
 }
 
 /// Why a policy cannot be enforced. Nothing runs in any of these cases.
@@ -134,7 +136,7 @@ impl From<MountStepsError> for EnforcementError {
 /// Selects the mechanism and prepares it.
 pub(crate) fn select_enforcement(
     request: EnforcementRequest<'_>,
-    abilities: &Abilities,
+    abilities: &HostAbilities,
 ) -> Result<Enforcement, EnforcementError> {
     let plan = request.plan;
     if plan.network == NetworkScope::Host
@@ -158,30 +160,33 @@ pub(crate) fn select_enforcement(
     let missing = missing_landlock_features(plan, abilities.landlock);
     let landlock_suffices = match request.mechanism {
         // The filter alone denies the network as well; a network namespace is a second barrier.
-        Mechanism::Landlock => missing
+        MechanismChoice::Landlock => missing
             .iter()
             .all(|feature| *feature == MissingFeature::NoNetwork),
-        Mechanism::Cheapest if !has_namespaces => missing
+        MechanismChoice::Cheapest if !has_namespaces => missing
             .iter()
             .all(|feature| *feature == MissingFeature::NoNetwork),
-        Mechanism::Cheapest => missing.is_empty(),
-        Mechanism::Namespaces | Mechanism::Bubblewrap => false,
+        MechanismChoice::Cheapest => missing.is_empty(),
+        MechanismChoice::Namespaces | MechanismChoice::Bubblewrap => false,
     };
     if landlock_suffices && request.handoff.is_none() {
         return enforce_with_landlock(request.cache, &view, plan.network).map(Enforcement::Kernel);
     }
     let mut reasons = Vec::new();
     match request.mechanism {
-        Mechanism::Cheapest | Mechanism::Namespaces if has_namespaces => {
+        MechanismChoice::Cheapest | MechanismChoice::Namespaces if has_namespaces => {
             return enforce_with_namespaces(request, &view, abilities).map(Enforcement::Kernel);
         }
-        Mechanism::Cheapest | Mechanism::Namespaces => {
+        MechanismChoice::Cheapest | MechanismChoice::Namespaces => {
             let reason = abilities.namespaces.reason().unwrap_or("not tried");
             reasons.push(format!("no namespaces ({reason})"));
         }
-        Mechanism::Landlock | Mechanism::Bubblewrap => {}
+        MechanismChoice::Landlock | MechanismChoice::Bubblewrap => {}
     }
-    if matches!(request.mechanism, Mechanism::Cheapest | Mechanism::Landlock) {
+    if matches!(
+        request.mechanism,
+        MechanismChoice::Cheapest | MechanismChoice::Landlock
+    ) {
         let missing: Vec<&str> = missing.iter().map(|feature| feature.reason()).collect();
         reasons.push(format!(
             "Landlock does not suffice ({})",
@@ -190,7 +195,7 @@ pub(crate) fn select_enforcement(
     }
     if matches!(
         request.mechanism,
-        Mechanism::Cheapest | Mechanism::Bubblewrap
+        MechanismChoice::Cheapest | MechanismChoice::Bubblewrap
     ) {
         match enforce_with_bubblewrap(&request, view, abilities) {
             Ok(enforcement) => return Ok(enforcement),
@@ -203,7 +208,7 @@ pub(crate) fn select_enforcement(
 /// Enforces a plan that restricts only the network, with a seccomp filter.
 fn enforce_with_seccomp(
     cache: &EnforcementCache,
-    abilities: &Abilities,
+    abilities: &HostAbilities,
 ) -> Result<Enforcement, EnforcementError> {
     // Without Landlock the command could use the memory of other processes of the account, which
     // have network access.
@@ -221,7 +226,7 @@ fn enforce_with_seccomp(
         }
     };
     let landlock = Some(landlock);
-    Ok(Enforcement::Kernel(Enclosure {
+    Ok(Enforcement::Kernel(SandboxSetup {
         landlock,
         filter: cache.filter(FilterSpec {
             sockets: SocketAccess::Pairs,
@@ -229,7 +234,7 @@ fn enforce_with_seccomp(
             shares_host_processes: true,
             brokered: false,
         }),
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     }))
 }
 
@@ -237,7 +242,7 @@ fn enforce_with_landlock(
     cache: &EnforcementCache,
     view: &FileView,
     network: NetworkScope,
-) -> Result<Enclosure, EnforcementError> {
+) -> Result<SandboxSetup, EnforcementError> {
     let writable = view
         .layers
         .iter()
@@ -252,7 +257,7 @@ fn enforce_with_landlock(
     } else {
         landlock_domain::read_only_except(&files, socket_scope)?
     };
-    Ok(Enclosure {
+    Ok(SandboxSetup {
         landlock: Some(domain),
         filter: cache.filter(FilterSpec {
             sockets,
@@ -260,17 +265,17 @@ fn enforce_with_landlock(
             shares_host_processes: true,
             brokered: false,
         }),
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     })
 }
 
 fn enforce_with_namespaces(
     request: EnforcementRequest<'_>,
     view: &FileView,
-    abilities: &Abilities,
-) -> Result<Enclosure, EnforcementError> {
+    abilities: &HostAbilities,
+) -> Result<SandboxSetup, EnforcementError> {
     let cache = request.cache;
-    let isolated = request.processes == Processes::Isolated && abilities.processes.works();
+    let isolated = request.processes == ProcessIsolation::Isolated && abilities.processes.works();
     let processes = request.subject == SandboxSubject::Command && isolated;
     let pseudo_fs = PseudoFs {
         // A plan that allows all files allows all devices.
@@ -293,7 +298,7 @@ fn enforce_with_namespaces(
     if !guards.is_empty()
         && let Some(reason) = abilities.guards.reason()
     {
-        let Guard { directory, .. } = &guards[0];
+        let NameGuard { directory, .. } = &guards[0];
         return Err(EnforcementError::Unenforceable(format!(
             "names that must not be created in {directory:?}: {reason}"
         )));
@@ -317,13 +322,13 @@ fn enforce_with_namespaces(
     let network = match (request.handoff, request.plan.network) {
         (Some(handoff), _) => Some(NetworkNamespace {
             listen: handoff.ports,
-            door: Some(handoff.socket),
+            listener_socket: Some(handoff.socket),
         }),
         (None, NetworkScope::None) => Some(NetworkNamespace::default()),
         (None, NetworkScope::Host) => None,
     };
-    Ok(Enclosure {
-        namespaces: Some(Namespaces {
+    Ok(SandboxSetup {
+        namespaces: Some(NamespaceSetup {
             user: abilities.namespaces.works(),
             processes,
             network,
@@ -343,7 +348,7 @@ fn enforce_with_namespaces(
 fn enforce_with_bubblewrap(
     request: &EnforcementRequest<'_>,
     view: FileView,
-    abilities: &Abilities,
+    abilities: &HostAbilities,
 ) -> Result<Enforcement, String> {
     let program = match (&abilities.bubblewrap, &abilities.bubblewrap_path) {
         (ability, Some(program)) if ability.works() => program.clone(),
@@ -352,7 +357,7 @@ fn enforce_with_bubblewrap(
     if request.subject == SandboxSubject::FsWorker {
         return Err("it cannot run fs workers".to_owned());
     }
-    if request.processes == Processes::Inherited {
+    if request.processes == ProcessIsolation::Inherited {
         return Err("without a PID namespace it lets commands signal other processes".to_owned());
     }
     if request.handoff.is_some() {
@@ -399,8 +404,8 @@ fn unrestricted_view() -> FileView {
 }
 
 /// Groups the names that must not be created by directory.
-fn broker_guards(view: &FileView) -> Result<Vec<Guard>, EnforcementError> {
-    let mut guards: Vec<Guard> = Vec::new();
+fn broker_guards(view: &FileView) -> Result<Vec<NameGuard>, EnforcementError> {
+    let mut guards: Vec<NameGuard> = Vec::new();
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| MountStepsError::Nul);
     if view.forbidden.len() > MAX_GUARDED_NAMES {
         return Err(EnforcementError::View(format!(
@@ -412,7 +417,7 @@ fn broker_guards(view: &FileView) -> Result<Vec<Guard>, EnforcementError> {
         let name = text(&forbidden.name)?;
         match guards.iter_mut().find(|guard| guard.directory == directory) {
             Some(guard) => guard.names.push(name),
-            None => guards.push(Guard {
+            None => guards.push(NameGuard {
                 directory,
                 names: vec![name],
             }),
@@ -433,7 +438,7 @@ const MAX_GUARDED_NAMES: usize = 256;
 /// Filters and rulesets by their parameters: about a dozen filters and six rulesets at most.
 #[derive(Debug, Default)]
 pub(crate) struct EnforcementCache {
-    filters: Mutex<BTreeMap<FilterSpec, Vec<Instruction>>>,
+    filters: Mutex<BTreeMap<FilterSpec, Vec<FilterInstruction>>>,
     domains: Mutex<BTreeMap<(DomainKind, AbstractSocketScope), OwnedFd>>,
 }
 
@@ -453,7 +458,7 @@ pub(crate) enum DomainKind {
 
 impl EnforcementCache {
     /// Returns the BPF program of a filter.
-    pub(crate) fn filter(&self, key: FilterSpec) -> Vec<Instruction> {
+    pub(crate) fn filter(&self, key: FilterSpec) -> Vec<FilterInstruction> {
         let mut filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         filters
             .entry(key)

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use exec_wire::sandbox::{FileSystemPolicy, Permissions, Sandbox};
+use exec_wire::sandbox::{FileSystemPolicy, SandboxPermissions, SandboxPolicy};
 
 use crate::{
     facts::MemoryTree,
@@ -49,7 +49,7 @@ const HOST: &str = "
 /// # Panics
 /// When an invariant does not hold.
 pub fn sandbox_plan(input: &[u8]) {
-    let Ok(sandbox) = serde_json::from_slice::<Sandbox>(input) else {
+    let Ok(sandbox) = serde_json::from_slice::<SandboxPolicy>(input) else {
         return;
     };
     let host = MemoryTree::of(HOST);
@@ -78,7 +78,7 @@ pub fn sandbox_plan(input: &[u8]) {
     }
 }
 
-fn check(plan: &SandboxPlan, sandbox: &Sandbox, context: &ResolveContext, host: &MemoryTree) {
+fn check(plan: &SandboxPlan, sandbox: &SandboxPolicy, context: &ResolveContext, host: &MemoryTree) {
     reference_model::check(plan, sandbox, context, host);
     match context.purpose {
         PolicyPurpose::Process => {}
@@ -98,8 +98,8 @@ fn check(plan: &SandboxPlan, sandbox: &Sandbox, context: &ResolveContext, host: 
 }
 
 /// Reverses the order of entries.
-fn reversed(mut sandbox: Sandbox) -> Sandbox {
-    if let Permissions::Managed {
+fn reversed(mut sandbox: SandboxPolicy) -> SandboxPolicy {
+    if let SandboxPermissions::Managed {
         file_system: FileSystemPolicy::Restricted { entries, .. },
         ..
     } = &mut sandbox.permissions

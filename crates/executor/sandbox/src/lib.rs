@@ -10,7 +10,6 @@ pub mod abilities;
 mod bubblewrap;
 mod enforcement;
 pub mod facts;
-pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod landlock_domain;
@@ -19,15 +18,17 @@ pub mod plan;
 mod plan_cache;
 pub mod policy;
 mod sandbox_factory;
+pub mod sandboxed_fs;
 pub mod seatbelt;
 pub mod syscall_filter;
 
 pub use self::{
     bubblewrap::BubblewrapCommand,
-    enforcement::{EnforcementError, Mechanism, Processes},
+    enforcement::{EnforcementError, MechanismChoice, ProcessIsolation},
     landlock_domain::LandlockError,
-    plan_cache::Planned,
+    plan_cache::CachedPlan,
     sandbox_factory::{
-        CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings,
+        CommandRequest, FileIntent, ManagedNetworkRequest, PreparedSandbox, SandboxError,
+        SandboxFactory, SandboxSettings,
     },
 };

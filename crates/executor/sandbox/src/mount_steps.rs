@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_spawn::enclosure::{MAX_SLOTS, Missing, Slot, Step};
+use exec_spawn::sandbox_setup::{MAX_MOUNT_SLOTS, MissingPath, MountSlot, MountStep};
 
 use self::pseudo_fs::{constant_text, device_steps, proc_steps};
 use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
@@ -29,7 +29,7 @@ use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
 pub(crate) fn mount_steps(
     view: &FileView,
     pseudo_fs: PseudoFs,
-) -> Result<Vec<Step>, MountStepsError> {
+) -> Result<Vec<MountStep>, MountStepsError> {
     let view = &without_pseudo_fs(view, pseudo_fs);
     let mut builder = StepBuilder {
         view,
@@ -61,30 +61,30 @@ pub(crate) fn mount_steps(
         while let Some(directory) =
             pinned.pop_if(|directory| directory.components().count() < depth)
         {
-            builder.attach.push(Step::Pin {
+            builder.attach.push(MountStep::Pin {
                 path: c_path(&directory)?,
             });
         }
         builder.add_layer(layer)?;
     }
     for directory in pinned.into_iter().rev() {
-        builder.attach.push(Step::Pin {
+        builder.attach.push(MountStep::Pin {
             path: c_path(&directory)?,
         });
     }
     for link in guarded_links(view) {
-        builder.attach.push(Step::Pin {
+        builder.attach.push(MountStep::Pin {
             path: c_path(&link)?,
         });
     }
-    if builder.slots > MAX_SLOTS {
+    if builder.slots > MAX_MOUNT_SLOTS {
         return Err(MountStepsError::TooManyRoots);
     }
     let mut steps = builder.prepare;
     match root {
-        Some(slot) => steps.push(Step::Root { slot }),
+        Some(slot) => steps.push(MountStep::Root { slot }),
         None if all_writable => {}
-        None => steps.push(Step::ReadOnlyView),
+        None => steps.push(MountStep::ReadOnlyView),
     }
     steps.extend(pseudo_attach);
     steps.extend(builder.attach);
@@ -96,7 +96,7 @@ pub(crate) fn mount_steps(
 #[non_exhaustive]
 pub(crate) enum MountStepsError {
     /// Caller: too many roots.
-    #[error("the policy has more than {MAX_SLOTS} separate roots")]
+    #[error("the policy has more than {MAX_MOUNT_SLOTS} separate roots")]
     TooManyRoots,
     /// Caller: a path contains a NUL byte.
     #[error("a path of the policy contains a NUL byte")]
@@ -108,11 +108,11 @@ struct StepBuilder<'a> {
     index: LayerIndex<'a>,
     slots: usize,
     /// Steps while the host's files are visible.
-    prepare: Vec<Step>,
+    prepare: Vec<MountStep>,
     /// Steps that attach mounts afterwards, from the root downwards.
-    attach: Vec<Step>,
+    attach: Vec<MountStep>,
     /// File system that contains the covers.
-    mask: Option<Slot>,
+    mask: Option<MountSlot>,
 }
 
 /// Entries of the file system that contains the covers.
@@ -122,16 +122,16 @@ const FILE_COVER: &str = "file";
 const NAMES_BYTES: u64 = 1 << 20;
 
 impl StepBuilder<'_> {
-    fn slot(&mut self) -> Slot {
-        let slot = Slot(u16::try_from(self.slots).unwrap_or(u16::MAX));
+    fn slot(&mut self) -> MountSlot {
+        let slot = MountSlot(u16::try_from(self.slots).unwrap_or(u16::MAX));
         self.slots += 1;
         slot
     }
 
     /// Creates a root in memory, with mount points and the links of the host's root.
-    fn empty_root(&mut self, pseudo_fs: PseudoFs) -> Slot {
+    fn empty_root(&mut self, pseudo_fs: PseudoFs) -> MountSlot {
         let slot = self.slot();
-        self.prepare.push(Step::Memory {
+        self.prepare.push(MountStep::Memory {
             slot,
             mode: 0o755,
             bytes: NAMES_BYTES,
@@ -160,19 +160,19 @@ impl StepBuilder<'_> {
             {
                 self.make_parents(slot, name, 0o755, &mut created);
                 if created.insert(name.to_owned()) {
-                    self.prepare.push(Step::Link { slot, path, target });
+                    self.prepare.push(MountStep::Link { slot, path, target });
                 }
             }
         }
         // Otherwise writes to unmapped paths would appear to succeed.
-        self.prepare.push(Step::ReadOnly { slot });
+        self.prepare.push(MountStep::ReadOnly { slot });
         slot
     }
 
     /// Creates the mount points of the layers whose nearest layer is at `above`.
     fn make_mount_points(
         &mut self,
-        slot: Slot,
+        slot: MountSlot,
         above: &Path,
         mode: u32,
         created: &mut BTreeSet<PathBuf>,
@@ -191,7 +191,7 @@ impl StepBuilder<'_> {
             if created.insert(rest.to_owned()) {
                 self.prepare.push(match layer.kind {
                     PathKind::Directory => directory(slot, path, mode),
-                    PathKind::File => Step::File {
+                    PathKind::File => MountStep::File {
                         slot,
                         path,
                         mode: 0o644,
@@ -203,7 +203,7 @@ impl StepBuilder<'_> {
 
     fn make_parents(
         &mut self,
-        slot: Slot,
+        slot: MountSlot,
         path: &Path,
         mode: u32,
         created: &mut BTreeSet<PathBuf>,
@@ -227,27 +227,27 @@ impl StepBuilder<'_> {
             (PathAccess::Hidden, _) => self.hide(layer, path),
             // The host's mount is already in place and writable.
             (PathAccess::Write, _) if is_writable_root(layer) => {}
-            (PathAccess::Read, PathAccess::Write) => self.attach.push(Step::Protect { path }),
+            (PathAccess::Read, PathAccess::Write) => self.attach.push(MountStep::Protect { path }),
             (PathAccess::Write, _) => {
-                self.copy(&path, Missing::Skip);
+                self.copy(&path, MissingPath::Skip);
             }
             (PathAccess::Read, _) => {
-                let slot = self.copy(&path, Missing::Skip);
-                self.prepare.push(Step::ReadOnly { slot });
+                let slot = self.copy(&path, MissingPath::Skip);
+                self.prepare.push(MountStep::ReadOnly { slot });
             }
         }
         Ok(())
     }
 
-    fn copy(&mut self, path: &CString, missing: Missing) -> Slot {
+    fn copy(&mut self, path: &CString, missing: MissingPath) -> MountSlot {
         let slot = self.slot();
-        self.prepare.push(Step::Copy {
+        self.prepare.push(MountStep::Copy {
             path: path.clone(),
             slot,
             missing,
         });
         let path = path.clone();
-        self.attach.push(Step::Attach { slot, path });
+        self.attach.push(MountStep::Attach { slot, path });
         slot
     }
 
@@ -255,14 +255,14 @@ impl StepBuilder<'_> {
         if layer.kind == PathKind::Directory && !self.index.children(&layer.path).is_empty() {
             // The directory can be traversed, but not listed.
             let slot = self.slot();
-            self.prepare.push(Step::Memory {
+            self.prepare.push(MountStep::Memory {
                 slot,
                 mode: 0o111,
                 bytes: NAMES_BYTES,
             });
             self.make_mount_points(slot, &layer.path, 0o111, &mut BTreeSet::new());
-            self.prepare.push(Step::ReadOnly { slot });
-            self.attach.push(Step::Attach { slot, path });
+            self.prepare.push(MountStep::ReadOnly { slot });
+            self.attach.push(MountStep::Attach { slot, path });
             return;
         }
         let mask = match self.mask {
@@ -273,7 +273,7 @@ impl StepBuilder<'_> {
             PathKind::Directory => DIRECTORY_COVER,
             PathKind::File => FILE_COVER,
         });
-        self.attach.push(Step::Cover {
+        self.attach.push(MountStep::Cover {
             slot: mask,
             entry,
             path,
@@ -282,22 +282,22 @@ impl StepBuilder<'_> {
 
     /// Creates an empty directory and an empty file without any permission. The file system is
     /// read-only, so that even their owner cannot change the mode.
-    fn make_mask(&mut self) -> Slot {
+    fn make_mask(&mut self) -> MountSlot {
         let slot = self.slot();
         self.mask = Some(slot);
         self.prepare.extend([
-            Step::Memory {
+            MountStep::Memory {
                 slot,
                 mode: 0o755,
                 bytes: NAMES_BYTES,
             },
             directory(slot, constant_text(DIRECTORY_COVER), 0),
-            Step::File {
+            MountStep::File {
                 slot,
                 path: constant_text(FILE_COVER),
                 mode: 0,
             },
-            Step::ReadOnly { slot },
+            MountStep::ReadOnly { slot },
         ]);
         slot
     }
@@ -409,8 +409,8 @@ fn is_traversal_only(view: &FileView, path: &Path) -> bool {
     view.access(&Path::new("/").join(path)) == PathAccess::Hidden
 }
 
-fn directory(slot: Slot, path: CString, mode: u32) -> Step {
-    Step::Directory { slot, path, mode }
+fn directory(slot: MountSlot, path: CString, mode: u32) -> MountStep {
+    MountStep::Directory { slot, path, mode }
 }
 
 fn to_c_string(path: &Path) -> Option<CString> {

@@ -31,25 +31,25 @@ use std::{
     time::Duration,
 };
 
-use exec_wire::sandbox::Sandbox;
+use exec_wire::sandbox::SandboxPolicy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::evidence::{FactRecorder, PlanEvidence};
 use crate::{
     facts::FileFacts,
-    files::WorkerKey,
     plan::SandboxPlan,
     policy::{PolicyError, PolicyPurpose, ResolveContext, resolve},
+    sandboxed_fs::WorkerKey,
 };
 
 /// A plan, with the worker key if it is already known.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct CachedPlan {
     plan: Arc<SandboxPlan>,
     key: Option<Arc<WorkerKey>>,
 }
 
-impl Planned {
+impl CachedPlan {
     /// Returns the plan.
     pub fn plan(&self) -> &Arc<SandboxPlan> {
         &self.plan
@@ -62,7 +62,7 @@ impl Planned {
     }
 }
 
-impl From<Arc<SandboxPlan>> for Planned {
+impl From<Arc<SandboxPlan>> for CachedPlan {
     fn from(plan: Arc<SandboxPlan>) -> Self {
         Self { plan, key: None }
     }
@@ -83,10 +83,10 @@ struct CacheState {
 
 #[derive(Debug)]
 struct PlanCacheEntry {
-    sandbox: Sandbox,
+    sandbox: SandboxPolicy,
     context: ResolveContext,
     evidence: PlanEvidence,
-    plan: Planned,
+    plan: CachedPlan,
 }
 
 impl PlanCache {
@@ -95,10 +95,10 @@ impl PlanCache {
     /// Accesses only local file systems, which do not block for long.
     pub(crate) fn lookup(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &SandboxPolicy,
         context: &ResolveContext,
         facts: &dyn FileFacts,
-    ) -> Option<Planned> {
+    ) -> Option<CachedPlan> {
         let mut state = self.lock();
         state.check_mounts();
         let entry = state.find(sandbox, context)?;
@@ -119,11 +119,11 @@ impl PlanCache {
     /// Fails as [`resolve`].
     pub(crate) fn get_or_resolve(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &SandboxPolicy,
         context: &ResolveContext,
         facts: &dyn FileFacts,
         now: Duration,
-    ) -> Result<Planned, PolicyError> {
+    ) -> Result<CachedPlan, PolicyError> {
         if let Some(plan) = self.lookup(sandbox, context, facts) {
             return Ok(plan);
         }
@@ -137,7 +137,7 @@ impl PlanCache {
                     recorder.depend_on(path);
                 }
                 let key = Some(Arc::new(WorkerKey::capture(&plan)));
-                Planned { plan, key }
+                CachedPlan { plan, key }
             }
         };
         if let Some(evidence) = recorder.into_evidence()
@@ -182,7 +182,11 @@ impl CacheState {
         generation
     }
 
-    fn find(&mut self, sandbox: &Sandbox, context: &ResolveContext) -> Option<Arc<PlanCacheEntry>> {
+    fn find(
+        &mut self,
+        sandbox: &SandboxPolicy,
+        context: &ResolveContext,
+    ) -> Option<Arc<PlanCacheEntry>> {
         let matches =
             |entry: &Arc<PlanCacheEntry>| entry.context == *context && entry.sandbox == *sandbox;
         let index = self.entries.iter().position(matches)?;
@@ -213,7 +217,7 @@ impl CacheState {
 }
 
 /// Returns whether a policy is small enough to be cached.
-fn is_small(sandbox: &Sandbox) -> bool {
+fn is_small(sandbox: &SandboxPolicy) -> bool {
     serde_json::to_vec(sandbox).is_ok_and(|text| text.len() <= MAX_POLICY_BYTES)
 }
 

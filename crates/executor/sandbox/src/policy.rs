@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
+use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 
 use self::{
     access_rules::{AccessRules, protect_kernel, protect_metadata},
@@ -62,7 +62,7 @@ const MINIMAL_PATHS: [&str; 8] = [
 /// Refuses a policy that cannot be resolved on this host. Skips nothing silently, except paths that
 /// do not exist and cannot be created.
 pub fn resolve(
-    sandbox: &Sandbox,
+    sandbox: &SandboxPolicy,
     context: &ResolveContext,
     facts: &dyn FileFacts,
 ) -> Result<SandboxPlan, PolicyError> {
@@ -225,7 +225,7 @@ struct PolicyRoots {
 
 impl PolicyRoots {
     /// Reads the directories; members of `policyContext` take precedence.
-    fn of(sandbox: &Sandbox, context: &ResolveContext) -> Result<Self, PolicyError> {
+    fn of(sandbox: &SandboxPolicy, context: &ResolveContext) -> Result<Self, PolicyError> {
         let inner = sandbox.policy_context.as_ref();
         let inner_cwd = inner.and_then(|inner| inner.cwd.as_ref());
         let cwd = inner_cwd

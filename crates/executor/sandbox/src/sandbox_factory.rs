@@ -11,21 +11,21 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_process::spawner::Spawner;
-use exec_spawn::enclosure::Enclosure;
-use exec_wire::sandbox::{EntryPath, FileSystemPolicy, Permissions, Sandbox};
+use exec_spawn::sandbox_setup::SandboxSetup;
+use exec_wire::sandbox::{EntryPath, FileSystemPolicy, SandboxPermissions, SandboxPolicy};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    abilities::{Abilities, Thoroughness, probe},
+    abilities::{HostAbilities, ProbeDepth, probe},
     bubblewrap::BubblewrapCommand,
     enforcement::{
         Enforcement, EnforcementCache, EnforcementError, EnforcementRequest, ListenerHandoff,
-        Mechanism, Processes, SandboxSubject, select_enforcement,
+        MechanismChoice, ProcessIsolation, SandboxSubject, select_enforcement,
     },
     facts::HostFacts,
     plan::SandboxPlan,
-    plan_cache::{PlanCache, Planned, coarse_now},
+    plan_cache::{CachedPlan, PlanCache, coarse_now},
     policy::{
         PolicyError, PolicyPurpose, ResolveContext, reads_everything, resolve, writes_everything,
     },
@@ -36,18 +36,18 @@ const FAILED_PROBE_TTL: Duration = Duration::from_secs(30);
 
 /// Configuration of sandboxes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Settings {
+pub struct SandboxSettings {
     /// Mechanisms that may be used.
-    pub mechanism: Mechanism,
+    pub mechanism: MechanismChoice,
     /// Whether commands get their own PID namespace.
-    pub processes: Processes,
+    pub processes: ProcessIsolation,
 }
 
 /// Prepares sandboxes. Clones share the probe results and the plan cache.
 #[derive(Clone, Debug)]
-pub struct Sandboxes {
+pub struct SandboxFactory {
     spawner: Spawner,
-    settings: Settings,
+    settings: SandboxSettings,
     protected: Arc<[PathBuf]>,
     probed: Arc<Mutex<Option<CachedProbe>>>,
     cache: Arc<EnforcementCache>,
@@ -56,7 +56,7 @@ pub struct Sandboxes {
 
 #[derive(Clone, Debug)]
 struct CachedProbe {
-    abilities: Arc<Abilities>,
+    abilities: Arc<HostAbilities>,
     until: Option<Instant>,
 }
 
@@ -64,18 +64,18 @@ struct CachedProbe {
 #[derive(Debug)]
 pub struct CommandRequest<'a> {
     /// Policy of the command.
-    pub sandbox: &'a Sandbox,
+    pub sandbox: &'a SandboxPolicy,
     /// Working directory of the command.
     pub cwd: &'a Path,
     /// Environment of the command.
     pub env: &'a [(OsString, OsString)],
     /// Managed network of the command, if any.
-    pub managed: Option<ManagedRequest>,
+    pub managed: Option<ManagedNetworkRequest>,
 }
 
 /// Managed network: only these ports lead out of the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ManagedRequest {
+pub struct ManagedNetworkRequest {
     /// Loopback ports that the server listens on.
     pub ports: Vec<u16>,
     /// Unix sockets of the host stay reachable.
@@ -84,18 +84,18 @@ pub struct ManagedRequest {
 
 /// Prepared sandbox of a command.
 #[derive(Debug, Default)]
-pub struct Prepared {
+pub struct PreparedSandbox {
     /// Enclosure that the server applies. Absent if nothing is restricted, or `wrapper` does it.
-    pub enclosure: Option<Enclosure>,
+    pub enclosure: Option<SandboxSetup>,
     /// Program that applies the sandbox.
     pub wrapper: Option<BubblewrapCommand>,
     /// Socket that delivers the listening sockets of a managed network once the command runs.
-    pub door: Option<OwnedFd>,
+    pub listener_socket: Option<OwnedFd>,
 }
 
 /// Access that a file operation requires.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Need {
+pub enum FileIntent {
     /// Read access only.
     Read,
     /// Write access.
@@ -117,9 +117,9 @@ pub enum SandboxError {
     Host(#[from] io::Error),
 }
 
-impl Sandboxes {
+impl SandboxFactory {
     /// Creates a factory that has not probed the host yet.
-    pub fn new(spawner: Spawner, settings: Settings) -> Self {
+    pub fn new(spawner: Spawner, settings: SandboxSettings) -> Self {
         Self {
             spawner,
             settings,
@@ -133,13 +133,13 @@ impl Sandboxes {
     /// Protects files and directories regardless of a policy: nothing is created, removed or
     /// replaced directly in these directories.
     #[must_use]
-    pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
+    pub fn with_protected_paths(self, paths: Vec<PathBuf>) -> Self {
         let protected = paths.into();
         Self { protected, ..self }
     }
 
     /// Returns what this host can enforce. The first call probes it.
-    pub async fn abilities(&self) -> Arc<Abilities> {
+    pub async fn abilities(&self) -> Arc<HostAbilities> {
         let mut probed = self.probed.lock().await;
         if let Some(cached) = &*probed
             && cached.until.is_none_or(|until| Instant::now() < until)
@@ -147,9 +147,9 @@ impl Sandboxes {
             return Arc::clone(&cached.abilities);
         }
         let thoroughness = match self.settings.mechanism {
-            Mechanism::Bubblewrap => Thoroughness::All,
-            Mechanism::Cheapest | Mechanism::Landlock | Mechanism::Namespaces => {
-                Thoroughness::Enough
+            MechanismChoice::Bubblewrap => ProbeDepth::All,
+            MechanismChoice::Cheapest | MechanismChoice::Landlock | MechanismChoice::Namespaces => {
+                ProbeDepth::Enough
             }
         };
         let abilities = Arc::new(probe(&self.spawner, thoroughness).await);
@@ -165,7 +165,10 @@ impl Sandboxes {
     ///
     /// # Errors
     /// Fails if the policy is invalid or cannot be enforced here. Policies are never weakened.
-    pub async fn prepare(&self, request: CommandRequest<'_>) -> Result<Prepared, SandboxError> {
+    pub async fn prepare(
+        &self,
+        request: CommandRequest<'_>,
+    ) -> Result<PreparedSandbox, SandboxError> {
         let tmpdir = request.env.iter().find(|(name, _)| name == "TMPDIR");
         let context = ResolveContext {
             purpose: PolicyPurpose::Process,
@@ -177,7 +180,7 @@ impl Sandboxes {
         let plan = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
         let (handoff, door) = match request.managed {
-            Some(ManagedRequest { ports, unix }) => {
+            Some(ManagedNetworkRequest { ports, unix }) => {
                 let (server_end, sandbox_end) = socketpair(
                     AddressFamily::UNIX,
                     SocketType::SEQPACKET,
@@ -203,19 +206,19 @@ impl Sandboxes {
             cache: &self.cache,
         };
         Ok(match select_enforcement(enforcement_request, &abilities)? {
-            Enforcement::Unrestricted => Prepared::default(),
-            Enforcement::Kernel(enclosure) => Prepared {
+            Enforcement::Unrestricted => PreparedSandbox::default(),
+            Enforcement::Kernel(enclosure) => PreparedSandbox {
                 enclosure: Some(enclosure),
                 wrapper: None,
-                door,
+                listener_socket: door,
             },
-            Enforcement::Bubblewrap(spec) => Prepared {
+            Enforcement::Bubblewrap(spec) => PreparedSandbox {
                 wrapper: Some(BubblewrapCommand::new(
                     *spec,
                     request.env,
                     request.cwd.as_os_str(),
                 )?),
-                ..Prepared::default()
+                ..PreparedSandbox::default()
             },
         })
     }
@@ -226,13 +229,13 @@ impl Sandboxes {
     /// Fails if the policy is invalid.
     pub async fn plan_for_files(
         &self,
-        sandbox: &Sandbox,
-        need: Need,
-    ) -> Result<Option<Planned>, FileError> {
+        sandbox: &SandboxPolicy,
+        need: FileIntent,
+    ) -> Result<Option<CachedPlan>, FileError> {
         let refused = |error: SandboxError| FileError::Refused(format!("sandbox: {error}"));
         let unrestricted = match need {
-            Need::Read => reads_everything(sandbox),
-            Need::Change => writes_everything(sandbox),
+            FileIntent::Read => reads_everything(sandbox),
+            FileIntent::Change => writes_everything(sandbox),
         };
         if unrestricted {
             return Ok(None);
@@ -256,17 +259,17 @@ impl Sandboxes {
     pub async fn enclosure_for_worker(
         &self,
         plan: &SandboxPlan,
-    ) -> Result<Enclosure, SandboxError> {
+    ) -> Result<SandboxSetup, SandboxError> {
         let abilities = self.abilities().await;
         let enforcement_request = EnforcementRequest {
             plan,
             subject: SandboxSubject::FsWorker,
             mechanism: match self.settings.mechanism {
                 // Bubblewrap cannot run fs workers.
-                Mechanism::Bubblewrap => Mechanism::Cheapest,
-                mechanism @ (Mechanism::Cheapest | Mechanism::Landlock | Mechanism::Namespaces) => {
-                    mechanism
-                }
+                MechanismChoice::Bubblewrap => MechanismChoice::Cheapest,
+                mechanism @ (MechanismChoice::Cheapest
+                | MechanismChoice::Landlock
+                | MechanismChoice::Namespaces) => mechanism,
             },
             processes: self.settings.processes,
             handoff: None,
@@ -274,7 +277,7 @@ impl Sandboxes {
         };
         match select_enforcement(enforcement_request, &abilities)? {
             Enforcement::Kernel(enclosure) => Ok(enclosure),
-            Enforcement::Unrestricted => Ok(Enclosure::default()),
+            Enforcement::Unrestricted => Ok(SandboxSetup::default()),
             Enforcement::Bubblewrap(_) => Err(EnforcementError::Unenforceable(
                 "bubblewrap cannot run fs workers".to_owned(),
             )
@@ -287,9 +290,9 @@ impl Sandboxes {
     /// globs are never cached.
     async fn plan_for(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &SandboxPolicy,
         context: ResolveContext,
-    ) -> Result<Planned, SandboxError> {
+    ) -> Result<CachedPlan, SandboxError> {
         let has_globs = has_globs(sandbox);
         if !has_globs && let Some(plan) = self.plan_cache.lookup(sandbox, &context, &HostFacts) {
             return Ok(plan);
@@ -314,20 +317,22 @@ impl Sandboxes {
         let namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();
         let is_permitted = matches!(
             self.settings.mechanism,
-            Mechanism::Cheapest | Mechanism::Namespaces
+            MechanismChoice::Cheapest | MechanismChoice::Namespaces
         );
         is_permitted && namespaces && abilities.seccomp.works()
     }
 }
 
-fn has_globs(sandbox: &Sandbox) -> bool {
+fn has_globs(sandbox: &SandboxPolicy) -> bool {
     match &sandbox.permissions {
-        Permissions::Managed {
+        SandboxPermissions::Managed {
             file_system: FileSystemPolicy::Restricted { entries, .. },
             ..
         } => entries
             .iter()
             .any(|entry| matches!(entry.path, EntryPath::GlobPattern { .. })),
-        Permissions::Managed { .. } | Permissions::Disabled | Permissions::External { .. } => false,
+        SandboxPermissions::Managed { .. }
+        | SandboxPermissions::Disabled
+        | SandboxPermissions::External { .. } => false,
     }
 }

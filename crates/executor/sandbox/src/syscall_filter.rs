@@ -7,7 +7,7 @@ mod assembler;
 #[cfg(test)]
 mod tests;
 
-use exec_spawn::enclosure::Instruction;
+use exec_spawn::sandbox_setup::FilterInstruction;
 
 use self::assembler::{ArgumentCheck, FilterRule, FilterVerdict, assemble};
 
@@ -40,7 +40,7 @@ pub enum SocketAccess {
 }
 
 /// Builds the BPF program of a filter.
-pub fn build_filter(filter: FilterSpec) -> Vec<Instruction> {
+pub fn build_filter(filter: FilterSpec) -> Vec<FilterInstruction> {
     let mut rules = Vec::new();
     add_base_rules(&mut rules);
     add_socket_rules(filter.sockets, &mut rules);

@@ -15,7 +15,7 @@ use self::{
     connection_writer::ConnectionWriter,
     request_dispatcher::{ReadOutcome, RequestDispatcher},
 };
-use crate::{meters::ConnectionGuard, send_queue::SendQueue, service::ServiceShared};
+use crate::{metrics::ConnectionGuard, send_queue::SendQueue, service::ServiceShared};
 
 /// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {

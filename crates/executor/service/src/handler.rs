@@ -8,15 +8,15 @@ mod start;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_transport::link::{Binary, Principal};
+use exec_transport::link::{BinarySupport, Principal};
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
     id::{ProcessId, SessionId},
-    initialize::{Extension, InitializeParams, InitializeResponse},
+    initialize::{InitializeParams, InitializeResponse, ProtocolExtension},
     message::RequestId,
-    outgoing::Outgoing,
-    process::{Acknowledged, Empty},
+    outgoing_message::OutgoingMessage,
+    process::{AcknowledgeProcess, EmptyResult},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
@@ -25,8 +25,8 @@ use tracing::Span;
 use self::http_streams::HttpStreams;
 use crate::{
     connection_files::ConnectionFiles,
-    meters::Outcome,
     method_call::MethodCall,
+    metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
     service::ServiceShared,
@@ -43,7 +43,7 @@ pub(crate) enum Dispatch {
     /// it.
     Waiting(BoxFuture<'static, EncodedResponse>),
     /// Like `Waiting`, but the future sends its own response because messages follow it.
-    Streaming(BoxFuture<'static, Outcome>),
+    Streaming(BoxFuture<'static, RequestOutcome>),
 }
 
 /// Handles the requests of one connection.
@@ -52,7 +52,7 @@ pub(crate) struct RequestHandler {
     send_queue: Arc<SendQueue>,
     files: Arc<ConnectionFiles>,
     streams: Arc<HttpStreams>,
-    binary: Binary,
+    binary: BinarySupport,
     accepts_binary: bool,
     session: Option<Arc<Session>>,
     /// Authenticated client of the connection, if it was authenticated by name.
@@ -65,7 +65,7 @@ impl RequestHandler {
     pub(crate) fn new(
         shared: Arc<ServiceShared>,
         send_queue: Arc<SendQueue>,
-        binary: Binary,
+        binary: BinarySupport,
         principal: Option<Principal>,
     ) -> Self {
         Self {
@@ -100,20 +100,21 @@ impl RequestHandler {
         params: InitializeParams,
     ) -> Result<InitializeResponse, RpcError> {
         let requested = params.extensions.unwrap_or_default();
-        let granted: Vec<Extension> = Extension::ALL
+        let granted: Vec<ProtocolExtension> = ProtocolExtension::ALL
             .iter()
             .copied()
             .filter(|extension| {
                 requested
                     .iter()
-                    .any(|name| Extension::parse(name) == Some(*extension))
-                    && (*extension != Extension::BinaryData || self.binary == Binary::Possible)
+                    .any(|name| ProtocolExtension::parse(name) == Some(*extension))
+                    && (*extension != ProtocolExtension::BinaryData
+                        || self.binary == BinarySupport::Supported)
             })
             .collect();
         let environment = self.shared.open();
         let info = environment.backend.info().await?;
         let sessions = &self.shared.sessions;
-        let retention_mode = if granted.contains(&Extension::Acknowledge) {
+        let retention_mode = if granted.contains(&ProtocolExtension::Acknowledge) {
             RetentionMode::UntilAcknowledged
         } else {
             RetentionMode::RetainedOnly
@@ -132,11 +133,11 @@ impl RequestHandler {
         };
         for extension in &granted {
             self.send_queue.grant(*extension);
-            self.accepts_binary |= *extension == Extension::BinaryData;
+            self.accepts_binary |= *extension == ProtocolExtension::BinaryData;
         }
         let (span, client) = (Span::current(), truncate_for_log(&params.client_name));
-        span.record("session", session.id.shown());
-        self.connection.record("session", session.id.shown());
+        span.record("session", session.id.redacted());
+        self.connection.record("session", session.id.redacted());
         self.connection.record("client", client);
         let event = if params.resume_session_id.is_some() {
             self.shared.metrics.sessions_resumed.increment();
@@ -145,20 +146,20 @@ impl RequestHandler {
             self.shared.metrics.sessions_opened.increment();
             "session begun"
         };
-        tracing::info!(target: "exec_service::session", client, session = session.id.shown(), "{event}");
+        tracing::info!(target: "exec_service::session", client, session = session.id.redacted(), "{event}");
         let session_id = session.id.clone();
         self.session = Some(session);
         Ok(InitializeResponse {
             session_id,
             environment_info: Some(info),
             extensions: granted,
-            server: Some(self.shared.config.server.clone()),
+            server: Some(self.shared.config.server_name.clone()),
             session_ttl_ms: Some(millis(self.shared.config.session_ttl)),
         })
     }
 
     /// Moves the ack cursor of a process and releases its output up to there.
-    pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
+    pub(crate) fn acknowledge(&self, acknowledged: &AcknowledgeProcess) {
         if let Some(session) = &self.session {
             session.acknowledge(acknowledged);
         }
@@ -194,7 +195,7 @@ impl RequestHandler {
         match call {
             MethodCall::Initialize(_) => respond_now(
                 &id,
-                Err::<Empty, _>(RpcError::invalid_request(
+                Err::<EmptyResult, _>(RpcError::invalid_request(
                     "initialize may only be sent once per connection",
                 )),
             ),
@@ -335,16 +336,16 @@ where
 /// An encoded response and the outcome to record for its request.
 #[derive(Debug)]
 pub(crate) struct EncodedResponse {
-    pub(crate) message: Outgoing,
-    pub(crate) outcome: Outcome,
+    pub(crate) message: OutgoingMessage,
+    pub(crate) outcome: RequestOutcome,
 }
 
 impl EncodedResponse {
     pub(crate) fn new<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Self {
         match result {
             Ok(result) => Self {
-                message: Outgoing::result(id, result),
-                outcome: Outcome::Ok,
+                message: OutgoingMessage::result(id, result),
+                outcome: RequestOutcome::Ok,
             },
             Err(error) => Self::error(id, error),
         }
@@ -358,15 +359,15 @@ impl EncodedResponse {
         data: Bytes,
     ) -> Self {
         Self {
-            message: Outgoing::result_with_data(id, result, member, data),
-            outcome: Outcome::Ok,
+            message: OutgoingMessage::result_with_data(id, result, member, data),
+            outcome: RequestOutcome::Ok,
         }
     }
 
     pub(crate) fn error(id: &RequestId, error: &RpcError) -> Self {
         Self {
-            message: Outgoing::error(id, error),
-            outcome: Outcome::of(error),
+            message: OutgoingMessage::error(id, error),
+            outcome: RequestOutcome::of(error),
         }
     }
 }
@@ -377,11 +378,11 @@ pub(crate) enum HandlerOutcome {
     /// The dispatcher must send this response.
     Respond(EncodedResponse),
     /// The handler has sent the response itself.
-    Responded(Outcome),
+    Responded(RequestOutcome),
 }
 
 impl HandlerOutcome {
-    pub(crate) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> RequestOutcome {
         match self {
             Self::Respond(response) => response.outcome,
             Self::Responded(outcome) => *outcome,

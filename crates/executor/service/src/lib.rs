@@ -8,8 +8,8 @@
 mod connection;
 mod connection_files;
 mod handler;
-pub mod meters;
 mod method_call;
+pub mod metrics;
 mod request_guard;
 mod send_queue;
 mod server_requests;
@@ -17,6 +17,6 @@ mod service;
 mod session;
 
 pub use self::{
-    request_guard::{ContinueTrace, Origin},
+    request_guard::{ContinueTrace, TraceOrigin},
     service::{Concurrency, Service, ServiceConfig},
 };

@@ -11,7 +11,7 @@ use exec_wire::{
     http::{CancelHttpRequest, HttpRequest},
     id::{HandleId, ProcessId},
     initialize::InitializeParams,
-    message::{Message, Request, RequestId, Trace, decode_params, split_binary},
+    message::{RequestId, RpcMessage, RpcRequest, TraceContext, decode_params, split_binary},
     method::MethodName,
     process::{
         AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
@@ -50,21 +50,21 @@ pub(crate) enum MethodCall {
     WriteFile(fs::WriteFile, FileData),
     CreateDirectory(fs::CreateDirectory),
     GetMetadata(fs::GetMetadata),
-    Canonicalize(fs::Canonicalize),
+    Canonicalize(fs::CanonicalizePath),
     ReadDirectory(fs::ReadDirectory),
-    Walk(fs::Walk),
-    Remove(fs::Remove),
-    Copy(fs::Copy),
-    Rename(fs::Rename),
+    Walk(fs::WalkTree),
+    Remove(fs::RemovePath),
+    Copy(fs::CopyPath),
+    Rename(fs::RenamePath),
     OpenFile(fs::OpenFile),
     ReadBlock(fs::ReadBlock, PinnedFile),
     WriteBlock(fs::WriteBlock, Bytes, PinnedFile),
     CloseFile(fs::CloseFile),
     WatchMissing(fs::WatchMissing),
-    Watch(fs::Watch),
-    Unwatch(fs::Unwatch),
-    Search(fs::Search),
-    Find(fs::Find),
+    Watch(fs::StartWatch),
+    Unwatch(fs::StopWatch),
+    Search(fs::SearchText),
+    Find(fs::FindPaths),
     Exec(Box<ExecCommand>),
     ExecWrite(WriteCommand),
     ExecTerminate(TerminateCommand),
@@ -160,7 +160,10 @@ impl MethodCall {
     }
 
     /// Decodes the parameters and raw data of a request.
-    pub(crate) fn decode(method: MethodName, request: &mut Request<'_>) -> Result<Self, RpcError> {
+    pub(crate) fn decode(
+        method: MethodName,
+        request: &mut RpcRequest<'_>,
+    ) -> Result<Self, RpcError> {
         let data = request.data.take();
         if data.is_some() && !method.takes_data() {
             let message = format!("`{}` does not accept raw data", request.method);
@@ -266,7 +269,7 @@ pub(crate) const LARGE_MESSAGE_BYTES: usize = 256 << 10;
 /// A request after decoding, before admission.
 pub(crate) struct DecodedRequest {
     pub(crate) id: RequestId,
-    pub(crate) trace: Option<Trace>,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) has_data: bool,
     pub(crate) decoded: DecodedMethod,
     /// Size of the message.
@@ -297,8 +300,8 @@ impl LargeMessage {
             Some(Err(error)) => return Self::Malformed(error.to_string()),
         };
         let has_data = data.is_some();
-        match Message::decode_with(&text, data) {
-            Ok(Message::Request(mut request)) => {
+        match RpcMessage::decode_with(&text, data) {
+            Ok(RpcMessage::Request(mut request)) => {
                 let decoded = match MethodName::parse(&request.method) {
                     Some(method) => {
                         DecodedMethod::Known(method, MethodCall::decode(method, &mut request))
@@ -313,9 +316,9 @@ impl LargeMessage {
                     bytes,
                 })
             }
-            Ok(Message::Notification(note)) => Self::Notification(note.method.into_owned()),
-            Ok(Message::Response(response)) => Self::Response(response.id),
-            Ok(Message::Error(response)) => Self::Response(response.id),
+            Ok(RpcMessage::Notification(note)) => Self::Notification(note.method.into_owned()),
+            Ok(RpcMessage::Response(response)) => Self::Response(response.id),
+            Ok(RpcMessage::Error(response)) => Self::Response(response.id),
             Err(error) => Self::Malformed(error.to_string()),
         }
     }

@@ -6,22 +6,22 @@ use std::{sync::Arc, time::Instant};
 
 use exec_wire::{
     id::{ProcessId, SessionId},
-    message::Trace,
+    message::TraceContext,
     method::MethodName,
 };
 use tracing::{Span, field::Empty};
 
-use crate::meters::{Meters, Outcome};
+use crate::metrics::{RequestOutcome, ServiceMetrics};
 
 /// Makes a span the child of its origin in the exported trace. A parent in the subscriber's span
 /// tree stays open as long as its children; this callback links spans without that.
-pub type ContinueTrace = fn(&Span, Origin<'_>);
+pub type ContinueTrace = fn(&Span, TraceOrigin<'_>);
 
 /// Parent of a span in a trace.
 #[derive(Clone, Copy, Debug)]
-pub enum Origin<'a> {
+pub enum TraceOrigin<'a> {
     /// Trace context of a request.
-    Trace(&'a Trace),
+    Trace(&'a TraceContext),
     /// Another span of this process, which may end first.
     Span(&'a Span),
 }
@@ -36,21 +36,21 @@ const MAX_TRACESTATE_BYTES: usize = 512;
 /// A request in flight. Dropping it records its outcome.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
     method: MethodName,
     since: Instant,
     /// `Cancelled` until [`RequestGuard::finish`] sets the actual outcome.
-    outcome: Outcome,
+    outcome: RequestOutcome,
     pub(crate) span: Span,
 }
 
 impl RequestGuard {
     /// Opens the span of a request and counts it as in flight.
     pub(crate) fn new(
-        metrics: &Arc<Meters>,
+        metrics: &Arc<ServiceMetrics>,
         method: MethodName,
         session: Option<&SessionId>,
-        trace: Option<&Trace>,
+        trace: Option<&TraceContext>,
         continue_trace: ContinueTrace,
     ) -> Self {
         metrics.requests.in_flight.enter();
@@ -69,18 +69,18 @@ impl RequestGuard {
         );
         if !span.is_disabled() {
             if let Some(session) = session {
-                span.record("session", session.shown());
+                span.record("session", session.redacted());
             }
             if let Some(trace) = trace.filter(|trace| is_within_limits(trace)) {
                 span.record("traceparent", trace.traceparent.as_deref());
-                continue_trace(&span, Origin::Trace(trace));
+                continue_trace(&span, TraceOrigin::Trace(trace));
             }
         }
         Self {
             metrics: Arc::clone(metrics),
             method,
             since: Instant::now(),
-            outcome: Outcome::Cancelled,
+            outcome: RequestOutcome::Cancelled,
             span,
         }
     }
@@ -94,7 +94,7 @@ impl RequestGuard {
     }
 
     /// Records the outcome of a completed request.
-    pub(crate) fn finish(mut self, outcome: Outcome) {
+    pub(crate) fn finish(mut self, outcome: RequestOutcome) {
         self.outcome = outcome;
     }
 }
@@ -104,7 +104,7 @@ impl Drop for RequestGuard {
         let (outcome, requests) = (self.outcome, &self.metrics.requests);
         requests.in_flight.leave();
         requests.ended(self.method, outcome, self.since.elapsed());
-        if outcome != Outcome::Ok && !self.span.is_disabled() {
+        if outcome != RequestOutcome::Ok && !self.span.is_disabled() {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("rpc.jsonrpc.error_code", outcome.code());
             self.span.record("outcome", outcome.as_str());
@@ -118,7 +118,7 @@ pub(crate) fn truncate_for_log(text: &str) -> &str {
 }
 
 /// Returns whether a trace context is short enough. [`ContinueTrace`] validates its content.
-fn is_within_limits(trace: &Trace) -> bool {
+fn is_within_limits(trace: &TraceContext) -> bool {
     let within = |text: &Option<String>, max| text.as_ref().is_none_or(|text| text.len() <= max);
     within(&trace.traceparent, MAX_TRACEPARENT_BYTES)
         && within(&trace.tracestate, MAX_TRACESTATE_BYTES)
@@ -128,24 +128,30 @@ fn is_within_limits(trace: &Trace) -> bool {
 mod tests {
     use super::*;
 
-    fn new_guard(metrics: &Arc<Meters>) -> RequestGuard {
+    fn new_guard(metrics: &Arc<ServiceMetrics>) -> RequestGuard {
         RequestGuard::new(metrics, MethodName::ProcessRead, None, None, |_, _| {})
     }
 
     #[test]
     fn request_is_counted_once_for_every_outcome() {
-        let metrics = Arc::new(Meters::default());
+        let metrics = Arc::new(ServiceMetrics::default());
         let (answered, dropped) = (new_guard(&metrics), new_guard(&metrics));
         assert_eq!(metrics.requests.in_flight.value(), 2);
-        answered.finish(Outcome::NotFound);
+        answered.finish(RequestOutcome::NotFound);
         drop(dropped);
         assert_eq!(metrics.requests.in_flight.value(), 0);
         let outcomes: Vec<_> = metrics
             .requests
-            .used()
+            .called_methods()
             .flat_map(|meter| meter.outcomes())
             .collect();
-        assert_eq!(outcomes, [(Outcome::NotFound, 1), (Outcome::Cancelled, 1)]);
+        assert_eq!(
+            outcomes,
+            [
+                (RequestOutcome::NotFound, 1),
+                (RequestOutcome::Cancelled, 1)
+            ]
+        );
     }
 
     #[test]
@@ -156,7 +162,7 @@ mod tests {
             truncate_for_log(&format!("x{}", "\u{e9}".repeat(100))).len(),
             127
         );
-        let trace = |length| Trace {
+        let trace = |length| TraceContext {
             traceparent: Some("0".repeat(length)),
             tracestate: None,
         };

@@ -13,11 +13,11 @@ use std::{
 use exec_env::process::EventStream;
 use exec_wire::{
     id::ProcessId,
-    initialize::Extension,
+    initialize::ProtocolExtension,
     limits,
     method::NETWORK_POLICY_REQUEST,
-    network::{Decision, PolicyRequest},
-    outgoing::Outgoing,
+    network::{NetworkDecision, PolicyRequest},
+    outgoing_message::OutgoingMessage,
 };
 use futures_util::stream::{AbortHandle, Abortable, abortable};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::{connection::MethodFamily, server_requests::ServerRequests};
 
 /// Bytes of the queue that lossy messages leave free for responses.
-const RESERVED_BYTES: usize = limits::OUTBOX_BYTES / 8;
+const RESERVED_BYTES: usize = limits::SEND_BUFFER_BYTES / 8;
 
 /// Sends messages to the writer of one connection.
 ///
@@ -44,7 +44,7 @@ pub(crate) struct SendQueue {
 #[derive(Debug)]
 pub(crate) enum SendItem {
     /// A message, and its permits, held until it is flushed.
-    Message(Outgoing, Option<OwnedSemaphorePermit>),
+    Message(OutgoingMessage, Option<OwnedSemaphorePermit>),
     /// Switches to binary encoding of data.
     Binary,
     /// Adds an event stream.
@@ -100,7 +100,7 @@ impl FollowTable {
 impl SendQueue {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SendItem>) {
         let (items, queue) = mpsc::unbounded_channel();
-        let permits = Arc::new(Semaphore::new(limits::OUTBOX_BYTES));
+        let permits = Arc::new(Semaphore::new(limits::SEND_BUFFER_BYTES));
         (
             Self {
                 items,
@@ -114,17 +114,17 @@ impl SendQueue {
     }
 
     /// Applies a granted extension.
-    pub(crate) fn grant(&self, extension: Extension) {
-        if extension == Extension::BinaryData {
+    pub(crate) fn grant(&self, extension: ProtocolExtension) {
+        if extension == ProtocolExtension::BinaryData {
             drop(self.items.send(SendItem::Binary));
         }
-        if extension == Extension::Lifecycle {
+        if extension == ProtocolExtension::Lifecycle {
             self.lifecycle.store(true, Ordering::Relaxed);
         }
     }
 
     /// Queues a message if permits are available, otherwise returns it.
-    pub(crate) fn try_send(&self, message: Outgoing) -> Result<(), Outgoing> {
+    pub(crate) fn try_send(&self, message: OutgoingMessage) -> Result<(), OutgoingMessage> {
         let Ok(permits) = Arc::clone(&self.permits).try_acquire_many_owned(permits_for(&message))
         else {
             return Err(message);
@@ -135,12 +135,12 @@ impl SendQueue {
     }
 
     /// Waits for permits and queues a message.
-    pub(crate) async fn send(&self, message: Outgoing) {
+    pub(crate) async fn send(&self, message: OutgoingMessage) {
         self.send_with(message, || {}).await;
     }
 
     /// Waits for permits, calls `before_send`, and queues a message.
-    pub(crate) async fn send_with(&self, message: Outgoing, before_send: impl FnOnce()) {
+    pub(crate) async fn send_with(&self, message: OutgoingMessage, before_send: impl FnOnce()) {
         let size = permits_for(&message);
         // The semaphore is never closed.
         let permits = Arc::clone(&self.permits)
@@ -154,7 +154,7 @@ impl SendQueue {
 
     /// Queues a message unless that would leave less than the reserve for responses. Otherwise
     /// drops it.
-    pub(crate) fn send_lossy(&self, message: Outgoing) {
+    pub(crate) fn send_lossy(&self, message: OutgoingMessage) {
         if self.permits.available_permits() >= RESERVED_BYTES {
             drop(self.try_send(message));
         }
@@ -164,9 +164,9 @@ impl SendQueue {
     pub(crate) async fn request_decision(
         self: Arc<Self>,
         request: &PolicyRequest,
-    ) -> Option<Decision> {
+    ) -> Option<NetworkDecision> {
         let mut pending = self.server_requests.register()?;
-        let request = Outgoing::request(&pending.id, NETWORK_POLICY_REQUEST, request);
+        let request = OutgoingMessage::request(&pending.id, NETWORK_POLICY_REQUEST, request);
         tokio::select! {
             // The connection ended before permits were available.
             decision = pending.decision() => return decision,
@@ -179,7 +179,7 @@ impl SendQueue {
 
     /// Returns the bytes that are queued and not yet flushed.
     pub(crate) fn buffered_bytes(&self) -> usize {
-        limits::OUTBOX_BYTES.saturating_sub(self.permits.available_permits())
+        limits::SEND_BUFFER_BYTES.saturating_sub(self.permits.available_permits())
     }
 
     /// Returns the pending requests to the client.
@@ -228,7 +228,7 @@ impl SendQueue {
 }
 
 /// Returns the permits that a message needs, at most the whole queue.
-fn permits_for(message: &Outgoing) -> u32 {
-    let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
+fn permits_for(message: &OutgoingMessage) -> u32 {
+    let size = message.text_len().clamp(1, limits::SEND_BUFFER_BYTES);
     u32::try_from(size).unwrap_or(u32::MAX)
 }

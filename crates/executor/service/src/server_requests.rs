@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exec_core::peer::Calls;
+use exec_core::peer::PendingCalls;
 use exec_wire::{
-    message::{Message, RequestId},
-    network::{Decision, PolicyAnswer},
+    message::{RequestId, RpcMessage},
+    network::{NetworkDecision, PolicyResponse},
 };
 use tokio::sync::oneshot;
 
@@ -21,7 +21,7 @@ pub(crate) struct ServerRequests(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    calls: Calls<oneshot::Sender<Decision>>,
+    calls: PendingCalls<oneshot::Sender<NetworkDecision>>,
     /// The connection ended.
     closed: bool,
 }
@@ -29,7 +29,7 @@ struct State {
 impl Default for ServerRequests {
     fn default() -> Self {
         Self(Mutex::new(State {
-            calls: Calls::new(MAX_PENDING),
+            calls: PendingCalls::new(MAX_PENDING),
             closed: false,
         }))
     }
@@ -43,7 +43,7 @@ impl ServerRequests {
             return None;
         }
         let (reply, response) = oneshot::channel();
-        let id = state.calls.ask(reply).ok()?;
+        let id = state.calls.register(reply).ok()?;
         Some(PendingServerRequest {
             id,
             response,
@@ -52,12 +52,12 @@ impl ServerRequests {
     }
 
     /// Completes the pending request of a response. Returns `false` for an unsolicited response.
-    pub(crate) fn handle_response(&self, response: Message<'_>) -> bool {
-        let Some(response) = self.lock().calls.handle_answer(response) else {
+    pub(crate) fn handle_response(&self, response: RpcMessage<'_>) -> bool {
+        let Some(response) = self.lock().calls.handle_response(response) else {
             return false;
         };
         let decoded = response.result.ok().and_then(|result| {
-            let response: PolicyAnswer = serde_json::from_str(result.get()).ok()?;
+            let response: PolicyResponse = serde_json::from_str(result.get()).ok()?;
             is_acceptable(&response.decision).then_some(response.decision)
         });
         // Dropping the sender completes the request without a decision.
@@ -83,29 +83,29 @@ impl ServerRequests {
 #[derive(Debug)]
 pub(crate) struct PendingServerRequest {
     pub(crate) id: RequestId,
-    response: oneshot::Receiver<Decision>,
+    response: oneshot::Receiver<NetworkDecision>,
     requests: Arc<ServerRequests>,
 }
 
 impl PendingServerRequest {
     /// Waits for the decision. Returns `None` if the response is invalid or never comes.
-    pub(crate) async fn decision(&mut self) -> Option<Decision> {
+    pub(crate) async fn decision(&mut self) -> Option<NetworkDecision> {
         (&mut self.response).await.ok()
     }
 }
 
 impl Drop for PendingServerRequest {
     fn drop(&mut self) {
-        self.requests.lock().calls.forget(&self.id);
+        self.requests.lock().calls.cancel(&self.id);
     }
 }
 
 /// Returns whether a decision is valid. The proxy shows its reason to the process, so control
 /// characters and long texts are rejected.
-fn is_acceptable(decision: &Decision) -> bool {
+fn is_acceptable(decision: &NetworkDecision) -> bool {
     match decision {
-        Decision::Allow => true,
-        Decision::Deny { reason } | Decision::Ask { reason } => {
+        NetworkDecision::Allow => true,
+        NetworkDecision::Deny { reason } | NetworkDecision::Ask { reason } => {
             reason.len() <= MAX_REASON_BYTES && !reason.contains(char::is_control)
         }
     }
@@ -115,10 +115,13 @@ fn is_acceptable(decision: &Decision) -> bool {
 mod tests {
     use super::*;
 
-    async fn decision_for(requests: &Arc<ServerRequests>, response: &str) -> Option<Decision> {
+    async fn decision_for(
+        requests: &Arc<ServerRequests>,
+        response: &str,
+    ) -> Option<NetworkDecision> {
         let mut pending = requests.register().unwrap();
         let text = format!(r#"{{"id":{},{response}}}"#, pending.id);
-        assert!(requests.handle_response(Message::decode(text.as_bytes()).unwrap()));
+        assert!(requests.handle_response(RpcMessage::decode(text.as_bytes()).unwrap()));
         pending.decision().await
     }
 
@@ -130,15 +133,15 @@ mod tests {
     async fn valid_decisions_are_accepted() {
         let requests = Arc::default();
         let allow = decision_for(&requests, r#""result":{"decision":{"type":"allow"}}"#).await;
-        assert_eq!(allow, Some(Decision::Allow));
+        assert_eq!(allow, Some(NetworkDecision::Allow));
         let longest = "r".repeat(1024);
         for kind in ["deny", "ask"] {
             for reason in ["", "not on the list", &longest] {
                 let reason = reason.to_owned();
                 let decision = decision_for(&requests, &result(kind, &reason)).await;
                 let expected = match kind {
-                    "deny" => Decision::Deny { reason },
-                    _ => Decision::Ask { reason },
+                    "deny" => NetworkDecision::Deny { reason },
+                    _ => NetworkDecision::Ask { reason },
                 };
                 assert_eq!(decision, Some(expected));
             }
@@ -172,7 +175,7 @@ mod tests {
         assert!(requests.register().is_none());
         let dropped = pending.pop().unwrap().id.to_string();
         let text = format!(r#"{{"id":{dropped},"result":{{}}}}"#);
-        let late = Message::decode(text.as_bytes()).unwrap();
+        let late = RpcMessage::decode(text.as_bytes()).unwrap();
         assert!(!requests.handle_response(late), "the request was dropped");
         assert_eq!(requests.register().unwrap().id, RequestId::Number(257));
         requests.close();

@@ -7,7 +7,7 @@ use exec_env::environment::Environment;
 use exec_transport::link::Link;
 use exec_wire::{
     id::SessionId,
-    initialize::ServerName,
+    initialize::ServerInfo,
     limits,
     process::{TerminateMode, WaitUntil},
 };
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::{
     connection,
-    meters::{Levels, Meters},
+    metrics::{GaugeSnapshot, ServiceMetrics},
     request_guard::ContinueTrace,
     session::{Session, SessionLimits, SessionTable},
 };
@@ -42,9 +42,9 @@ pub struct ServiceConfig {
     /// Busy polling: how long a connection keeps its thread awake after each message, so that the
     /// next message need not wake it. Use zero on a single core, because the peer needs that core
     /// to respond.
-    pub attention: Duration,
+    pub busy_poll: Duration,
     /// Name and version that `initialize` returns.
-    pub server: ServerName,
+    pub server_name: ServerInfo,
 }
 
 /// How many requests of one connection run at once.
@@ -70,7 +70,7 @@ pub(crate) struct ServiceShared {
     pub(crate) sessions: Arc<SessionTable>,
     /// Processes that belong to the server instead of a session.
     pub(crate) detached: Arc<Session>,
-    pub(crate) metrics: Arc<Meters>,
+    pub(crate) metrics: Arc<ServiceMetrics>,
     pub(crate) continue_trace: ContinueTrace,
     open: Box<Open>,
 }
@@ -89,17 +89,17 @@ impl Service {
         config: ServiceConfig,
         open: impl Fn() -> Environment + Send + Sync + 'static,
     ) -> Self {
-        Self::traced(config, open, |_, _| {})
+        Self::with_tracing(config, open, |_, _| {})
     }
 
     /// Creates a service that calls `continue_trace` for each new span: with the trace context of a
     /// request, and with the span of the request that starts a process.
-    pub fn traced(
+    pub fn with_tracing(
         config: ServiceConfig,
         open: impl Fn() -> Environment + Send + Sync + 'static,
         continue_trace: ContinueTrace,
     ) -> Self {
-        let metrics = Arc::new(Meters::default());
+        let metrics = Arc::new(ServiceMetrics::default());
         let session_limits = SessionLimits {
             max_processes: config.max_processes,
             // A client may resume and read until its session ends.
@@ -139,13 +139,13 @@ impl Service {
     }
 
     /// Returns the counters of this service.
-    pub fn meters(&self) -> &Meters {
+    pub fn metrics(&self) -> &ServiceMetrics {
         &self.shared.metrics
     }
 
     /// Takes a snapshot of the gauges. The cost is linear in sessions and processes.
-    pub fn levels(&self) -> Levels {
-        let mut gauges = Levels::default();
+    pub fn gauges(&self) -> GaugeSnapshot {
+        let mut gauges = GaugeSnapshot::default();
         for session in self.shared.sessions.all() {
             if session.is_attached() {
                 gauges.sessions_attached += 1;
@@ -181,19 +181,19 @@ impl Service {
     }
 
     /// Waits until every process that runs now has exited.
-    pub async fn quiet(&self) {
+    pub async fn wait_idle(&self) {
         let mut sessions = self.shared.sessions.all();
         sessions.push(Arc::clone(&self.shared.detached));
         wait_all(&sessions, WaitUntil::Exited).await;
     }
 
     /// Returns whether any detached process is retained, running or finished.
-    pub fn keeps_detached(&self) -> bool {
+    pub fn has_detached_processes(&self) -> bool {
         !self.shared.detached.list().is_empty()
     }
 
     /// Kills every process, including those of detached sessions, without waiting.
-    pub fn end(&self) {
+    pub fn kill_all(&self) {
         for session in self.shared.sessions.all() {
             session.clear();
         }

@@ -18,14 +18,14 @@ use std::{
 
 use exec_core::{
     lease::{Lease, ResumeError},
-    log::{Follow, From, Pace},
+    output_log::{BackpressureMode, FollowOptions, FollowStart},
 };
 use exec_env::environment::Environment;
 use exec_transport::link::Principal;
 use exec_wire::{
     id::{ProcessId, SessionId},
     limits,
-    process::{Acknowledged, ProcessSummary, TerminateMode, WaitUntil},
+    process::{AcknowledgeProcess, ProcessSummary, TerminateMode, WaitUntil},
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -43,7 +43,7 @@ use self::{
     session_process::{ProcessEntry, ProcessTable},
 };
 use crate::{
-    meters::{Levels, Meters},
+    metrics::{GaugeSnapshot, ServiceMetrics},
     send_queue::SendQueue,
 };
 
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     /// Authenticated client that opened the session.
     pub(super) principal: Option<Principal>,
     session_limits: SessionLimits,
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
     state: Mutex<State>,
 }
 
@@ -117,7 +117,7 @@ impl Session {
         principal: Option<Principal>,
         lease: Lease,
         session_limits: SessionLimits,
-        metrics: Arc<Meters>,
+        metrics: Arc<ServiceMetrics>,
     ) -> Self {
         let state = State {
             lease,
@@ -220,7 +220,7 @@ impl Session {
         let handed_over: Vec<_> = state.handed_over.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         for process in self.started().chain(handed_over) {
-            follow(send_queue, &process, From::Now);
+            follow(send_queue, &process, FollowStart::Now);
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Session {
         state.send_queue = None;
         state.lease.handle_disconnect(now);
         if state.retention_mode == RetentionMode::UntilAcknowledged {
-            state.unacked_until = Some(now + limits::UNACKNOWLEDGED_HOLD);
+            state.unacked_until = Some(now + limits::UNACKNOWLEDGED_RETENTION);
         }
         let unacked_until = state.unacked_until;
         let expires_at = state.lease.poll_timeout()?;
@@ -261,7 +261,7 @@ impl Session {
 
     /// Moves the ack cursor of a process. Ignores unknown processes and those without
     /// unacknowledged output.
-    pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
+    pub(crate) fn acknowledge(&self, acknowledged: &AcknowledgeProcess) {
         if let ProcessLookup::Started(process) = self.find(&acknowledged.process_id)
             && process.acknowledge(acknowledged.seq)
         {
@@ -271,7 +271,7 @@ impl Session {
     }
 
     /// Adds the gauges of this session to a snapshot.
-    pub(crate) fn add_to(&self, gauges: &mut Levels) {
+    pub(crate) fn add_to(&self, gauges: &mut GaugeSnapshot) {
         let (processes, send_queue) = {
             let state = self.lock();
             let processes: Vec<_> = state.started().cloned().collect();
@@ -287,7 +287,7 @@ impl Session {
                 gauges.detached_running += usize::from(process.is_detached());
             }
         }
-        gauges.outbox_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
+        gauges.send_queue_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
     }
 
     /// Returns whether a client is attached.
@@ -417,7 +417,7 @@ impl Session {
     }
 
     /// Records the exit of a process and retains it after its output has closed.
-    fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, metrics: Arc<Meters>) {
+    fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, metrics: Arc<ServiceMetrics>) {
         let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
         let process = Arc::downgrade(process);
@@ -557,13 +557,16 @@ impl State {
 }
 
 /// Sends the events of a process to a connection.
-pub(crate) fn follow(send_queue: &SendQueue, process: &SessionProcess, from: From) {
+pub(crate) fn follow(send_queue: &SendQueue, process: &SessionProcess, from: FollowStart) {
     // Clients do not apply backpressure to a detached process.
     let pace = if process.is_detached() {
-        Pace::Free
+        BackpressureMode::Skip
     } else {
-        Pace::Held
+        BackpressureMode::Pause
     };
-    let events = process.handle.follow(Follow { from, pace });
+    let events = process.handle.follow(FollowOptions {
+        start: from,
+        backpressure: pace,
+    });
     send_queue.follow(process.handle.id().clone(), process.family, events);
 }

@@ -9,12 +9,12 @@
     reason = "clone, exec, shared memory of supervisors, the allocator; each block states its argument"
 )]
 
-pub mod enclosure;
 mod own_process;
 pub mod process_tree;
 mod raw;
+pub mod sandbox_setup;
 pub mod spawner;
 
 pub use self::own_process::{
-    give_back_startup_code, keep_descriptors_from_programs, release_free_memory,
+    discard_startup_code, release_free_memory, set_descriptors_close_on_exec,
 };

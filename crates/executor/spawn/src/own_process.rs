@@ -21,7 +21,7 @@ pub fn release_free_memory() {
 /// on do not inherit what this process's parent left open.
 ///
 /// Needs Linux 5.11; on older kernels nothing changes.
-pub fn keep_descriptors_from_programs() {
+pub fn set_descriptors_close_on_exec() {
     if let Err(error) = raw::close_range_on_exec(3, i32::MAX) {
         tracing::debug!(
             error,
@@ -32,7 +32,7 @@ pub fn keep_descriptors_from_programs() {
 
 /// Discards the resident pages of this program's code. Code that is still needed is mapped again
 /// from the page cache when it runs; start-up code is not. Does nothing if `/proc` cannot be read.
-pub fn give_back_startup_code() {
+pub fn discard_startup_code() {
     let (Ok(maps), Ok(program)) = (
         fs::read_to_string("/proc/self/maps"),
         fs::read_link("/proc/self/exe"),
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn program_runs_after_discarding_startup_code() {
-        give_back_startup_code();
+        discard_startup_code();
         assert_eq!((1..=10).sum::<u32>(), 55);
     }
 }

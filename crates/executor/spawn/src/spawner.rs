@@ -32,9 +32,10 @@ mod supervisor;
 
 pub use self::{
     command_spec::{
-        Extra, LimitedResource, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, ResourceLimit, Spec,
+        CommandSpec, InheritedFd, LimitedResource, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES,
+        ResourceLimit,
     },
-    report::{ExitReport, REPORT_BYTES, SpawnError, Stage, SupervisorOrder, SupervisorReport},
+    report::{ExitReport, REPORT_BYTES, SpawnError, SpawnStage, SupervisorOrder, SupervisorReport},
     spawner_process::{SpawnerProcess, adopt_orphans, is_subreaper, stop_orphans},
 };
 

@@ -7,12 +7,12 @@ use std::{
 
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
 };
 use exec_wire::{
     environment::EnvironmentInfo,
     error::RpcError,
-    process::{Limits, Metadata, StartProcess},
+    process::{ProcessLimits, ProcessMetadata, StartProcess},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 
@@ -114,13 +114,13 @@ pub(crate) fn now_ms() -> u64 {
 /// server applies its own setting.
 fn params(command: Command) -> StartProcess {
     let (tty, size) = match command.io {
-        Io::Terminal(size) => (true, Some(size)),
-        Io::Pipes { .. } => (false, None),
+        ProcessIo::Terminal(size) => (true, Some(size)),
+        ProcessIo::Pipes { .. } => (false, None),
     };
     let (metadata, limits) = (command.metadata, command.limits);
     StartProcess {
         process_id: command.process_id,
-        metadata: (metadata != Metadata::default()).then_some(metadata),
+        metadata: (metadata != ProcessMetadata::default()).then_some(metadata),
         argv: command.argv,
         cwd: command.cwd,
         env_policy: command.env_policy,
@@ -128,8 +128,8 @@ fn params(command: Command) -> StartProcess {
         shell_snapshot: command.shell_snapshot,
         tty,
         pipe_stdin: command.io
-            == Io::Pipes {
-                stdin: Stdin::Piped,
+            == ProcessIo::Pipes {
+                stdin: StdinMode::Piped,
             },
         arg0: command.arg0,
         sandbox: command.sandbox,
@@ -138,7 +138,7 @@ fn params(command: Command) -> StartProcess {
         network_proxy: command.network.proxy,
         size,
         mode: command.mode,
-        limits: (limits != Limits::default()).then_some(limits),
+        limits: (limits != ProcessLimits::default()).then_some(limits),
         detached: false,
     }
 }

@@ -7,17 +7,17 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use exec_env::environment::Environment;
 use exec_transport::{
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     trace::TraceSource,
 };
 use exec_wire::{
     environment::{EnvironmentInfo, EnvironmentStatus, ReadEnvironmentInfo, ReadEnvironmentStatus},
     id::{ProcessId, SessionId, WriteId},
-    initialize::{Extension, InitializeResponse},
+    initialize::{InitializeResponse, ProtocolExtension},
     message::RequestId,
     method::{Method, MethodName},
-    outgoing::Outgoing,
-    process::{AttachProcess, Attached, StartProcess, Started, WriteProcess, WriteResult},
+    outgoing_message::OutgoingMessage,
+    process::{AttachProcess, AttachResult, StartProcess, StartResult, WriteProcess, WriteResult},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::{
@@ -32,7 +32,7 @@ use crate::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
     client_shared::{ClientShared, MAX_QUEUED_WRITE_BYTES, SessionState},
-    connect::Connector,
+    connect::ServerConnector,
     driver::{
         AttachWaiter, Call, CallResult, ClientDriver, MAX_QUEUED_CALLS, RawResponse,
         RequestBuilder, ResponseSink, RetryPolicy, driver_stopped,
@@ -78,7 +78,7 @@ impl ExecServerClient {
     /// Opens a link and performs the handshake, and reconnects when the link ends. A reconnect is
     /// transparent if the server has kept the session. Dropping the future leaves nothing open.
     pub async fn connect_with(
-        connector: Arc<dyn Connector>,
+        connector: Arc<dyn ServerConnector>,
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
         let resumed = options.resume_session_id.clone();
@@ -92,7 +92,7 @@ impl ExecServerClient {
 
     fn run(
         opened: OpenedSession,
-        connector: Option<Arc<dyn Connector>>,
+        connector: Option<Arc<dyn ServerConnector>>,
         options: ExecServerClientConnectOptions,
     ) -> Self {
         let (calls, queue) = mpsc::channel(MAX_QUEUED_CALLS);
@@ -220,7 +220,7 @@ impl ExecServerClient {
         &self,
         params: StartProcess,
         events: Arc<ProcessEvents>,
-    ) -> impl Future<Output = Result<Started, ExecServerError>> + Send + use<> {
+    ) -> impl Future<Output = Result<StartResult, ExecServerError>> + Send + use<> {
         self.call_with_sink(params, |reply| ResponseSink::Start(reply, events))
             .map(|reply| decode::<StartProcess>(&reply?))
     }
@@ -230,7 +230,7 @@ impl ExecServerClient {
         &self,
         params: AttachProcess,
         events: Arc<ProcessEvents>,
-    ) -> impl Future<Output = Result<Attached, ExecServerError>> + Send + use<> {
+    ) -> impl Future<Output = Result<AttachResult, ExecServerError>> + Send + use<> {
         let after = params.after_seq.unwrap_or_default();
         let sink = move |reply| ResponseSink::Attach(AttachWaiter::Attach(reply), events, after);
         self.call_with_sink(params, sink)
@@ -265,7 +265,7 @@ impl ExecServerClient {
         W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink,
     {
         let method = M::NAME;
-        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
+        let request = move |id: &RequestId| OutgoingMessage::request(id, method.as_str(), &params);
         let retry = RetryPolicy::of(method);
         self.send(method, Box::new(request), retry, None, sink)
     }
@@ -295,7 +295,7 @@ impl ExecServerClient {
         M::Result: Send,
     {
         let method = M::NAME;
-        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
+        let request = move |id: &RequestId| OutgoingMessage::request(id, method.as_str(), &params);
         self.send(method, Box::new(request), retry, target, ResponseSink::Call)
             .map(|reply| decode::<M>(&reply?))
             .boxed()
@@ -330,14 +330,14 @@ impl ExecServerClient {
     {
         let permit = self.inner.shared.reserve(data.len());
         let sent = permit
-            .ok_or(ExecServerError::NoRoom(MAX_QUEUED_WRITE_BYTES))
+            .ok_or(ExecServerError::SendBufferFull(MAX_QUEUED_WRITE_BYTES))
             .map(|permit| {
                 let method = M::NAME;
                 let request = move |id: &RequestId| {
                     // Holds the send permit until the request is dropped.
                     let _permit = &permit;
                     let name = method.as_str();
-                    Outgoing::request_with_data(id, name, &params, member, data.clone())
+                    OutgoingMessage::request_with_data(id, name, &params, member, data.clone())
                 };
                 let retry = RetryPolicy::of(method);
                 self.send(method, Box::new(request), retry, target, sink)
@@ -368,7 +368,7 @@ impl ExecServerClient {
     }
 
     /// Returns the encoding of data on this connection.
-    pub(crate) fn encoding(&self) -> Encoding {
+    pub(crate) fn encoding(&self) -> DataEncoding {
         encoding(&self.session())
     }
 
@@ -395,7 +395,7 @@ impl ExecServerClient {
         };
         let (inner, waiting) = (Arc::clone(&self.inner), self.inner.shared.register_waiter());
         let sent = inner.calls.try_send(call).map_err(|error| match error {
-            TrySendError::Full(_) => ExecServerError::TooMany(MAX_QUEUED_CALLS),
+            TrySendError::Full(_) => ExecServerError::TooManyCalls(MAX_QUEUED_CALLS),
             TrySendError::Closed(_) => inner.disconnect_error(),
         });
         async move {
@@ -430,11 +430,11 @@ pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> ExecServerError
     }
 }
 
-fn encoding(session: &InitializeResponse) -> Encoding {
-    if session.extensions.contains(&Extension::BinaryData) {
-        Encoding::Binary
+fn encoding(session: &InitializeResponse) -> DataEncoding {
+    if session.extensions.contains(&ProtocolExtension::BinaryData) {
+        DataEncoding::Binary
     } else {
-        Encoding::Text
+        DataEncoding::Text
     }
 }
 

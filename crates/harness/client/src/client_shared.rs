@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::disconnect::Disconnect;
+use exec_env::disconnect::DisconnectReason;
 use exec_wire::{
     id::{HandleId, HttpRequestId, WatchId},
     initialize::InitializeResponse,
@@ -77,7 +77,7 @@ pub(crate) struct SessionState {
     /// The server's response to `initialize`.
     pub(crate) session: Arc<InitializeResponse>,
     /// Why the session is lost, if it is.
-    pub(crate) lost: Option<Disconnect>,
+    pub(crate) lost: Option<DisconnectReason>,
 }
 
 impl ClientShared {
@@ -158,7 +158,7 @@ impl ClientShared {
     }
 
     /// Records the loss of the session.
-    pub(crate) fn handle_lost(&self, reason: &Disconnect) {
+    pub(crate) fn handle_lost(&self, reason: &DisconnectReason) {
         self.session_state
             .send_modify(|session_state| session_state.lost = Some(reason.clone()));
     }

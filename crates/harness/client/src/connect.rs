@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Opens links to one server.
-pub trait Connector: fmt::Debug + Send + Sync {
+pub trait ServerConnector: fmt::Debug + Send + Sync {
     /// Opens a link. Dropping the future leaves none open.
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>>;
 
@@ -44,12 +44,12 @@ pub trait Connector: fmt::Debug + Send + Sync {
     }
 
     /// Returns whether a session survives its link and can be resumed over another one.
-    fn continuity(&self) -> Continuity;
+    fn continuity(&self) -> SessionContinuity;
 
     /// Returns the delay before the next reconnect attempt (backoff), given the number of failed
     /// attempts since the link was last useful.
-    fn pause(&self, failures: u32) -> Pause {
-        Pause::AfterBegin(if failures < FAST_ATTEMPTS {
+    fn retry_delay(&self, failures: u32) -> RetryDelay {
+        RetryDelay::FromStart(if failures < FAST_ATTEMPTS {
             RETRY_INTERVAL
         } else {
             SLOW_RETRY_INTERVAL
@@ -66,16 +66,16 @@ const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Start time of the next attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Pause {
+pub enum RetryDelay {
     /// This long after the start of the previous attempt, or immediately if that took longer.
-    AfterBegin(Duration),
+    FromStart(Duration),
     /// This long after the end of the previous attempt.
-    AfterEnd(Duration),
+    FromEnd(Duration),
 }
 
 /// Whether a session survives the end of its link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Continuity {
+pub enum SessionContinuity {
     /// The server keeps the session for a while.
     Resumed,
     /// The session ends with the link, as does the server that was started for it.
@@ -85,7 +85,7 @@ pub enum Continuity {
 /// Opens links with a closure, for example to a server in the same process.
 pub struct MemoryConnector<F> {
     open: F,
-    continuity: Continuity,
+    continuity: SessionContinuity,
 }
 
 impl<F> MemoryConnector<F>
@@ -93,7 +93,7 @@ where
     F: Fn() -> Link + Send + Sync + 'static,
 {
     /// Opens links with `open`, which may return one end of an in-memory pair.
-    pub fn new(open: F, continuity: Continuity) -> Self {
+    pub fn new(open: F, continuity: SessionContinuity) -> Self {
         Self { open, continuity }
     }
 }
@@ -106,7 +106,7 @@ impl<F> fmt::Debug for MemoryConnector<F> {
     }
 }
 
-impl<F> Connector for MemoryConnector<F>
+impl<F> ServerConnector for MemoryConnector<F>
 where
     F: Fn() -> Link + Send + Sync + 'static,
 {
@@ -114,7 +114,7 @@ where
         ready(()).map(|()| Ok((self.open)())).boxed()
     }
 
-    fn continuity(&self) -> Continuity {
+    fn continuity(&self) -> SessionContinuity {
         self.continuity
     }
 }
@@ -124,7 +124,7 @@ impl ExecServerClient {
     /// whether the server keeps a session without a link.
     pub async fn connect_memory(
         open: impl Fn() -> Link + Send + Sync + 'static,
-        continuity: Continuity,
+        continuity: SessionContinuity,
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
         Self::connect_with(Arc::new(MemoryConnector::new(open, continuity)), options).await

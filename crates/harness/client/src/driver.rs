@@ -32,7 +32,7 @@ pub(crate) use self::{
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::disconnect::Disconnect;
+use exec_env::disconnect::DisconnectReason;
 use tokio::{sync::mpsc, time::Instant};
 
 use self::{
@@ -44,7 +44,7 @@ use self::{
 use crate::{
     client::{ConnectionState, ExecServerClientConnectOptions},
     client_shared::ClientShared,
-    connect::{Connector, Continuity},
+    connect::{ServerConnector, SessionContinuity},
     error::ExecServerError,
     handshake::{OpenedSession, open_session},
 };
@@ -58,7 +58,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(25);
 #[derive(Debug)]
 pub(crate) struct ClientDriver {
     /// Opens connections. Absent: the client cannot reconnect.
-    connector: Option<Arc<dyn Connector>>,
+    connector: Option<Arc<dyn ServerConnector>>,
     options: ExecServerClientConnectOptions,
     queue: CallQueue,
     shared: Arc<ClientShared>,
@@ -69,8 +69,8 @@ pub(crate) struct ClientDriver {
 }
 
 /// Returns the reason for operations that fail because the driver has stopped.
-pub(crate) fn driver_stopped() -> Disconnect {
-    Disconnect::Transport("the client's driver was stopped".to_owned())
+pub(crate) fn driver_stopped() -> DisconnectReason {
+    DisconnectReason::Transport("the client's driver was stopped".to_owned())
 }
 
 impl Drop for ClientDriver {
@@ -91,16 +91,16 @@ enum DriverState {
     /// Reconnecting to resume the session.
     Recovering(ResumeState),
     /// Opening a new session for the server-owned processes that outlived the previous one.
-    Renewing(ResumeState, Disconnect),
+    Renewing(ResumeState, DisconnectReason),
     /// Without a session.
-    Lost(Disconnect),
+    Lost(DisconnectReason),
     /// All handles are dropped.
     Stopped,
 }
 
 impl ClientDriver {
     pub(crate) fn new(
-        connector: Option<Arc<dyn Connector>>,
+        connector: Option<Arc<dyn ServerConnector>>,
         options: ExecServerClientConnectOptions,
         calls: mpsc::Receiver<Call>,
         shared: Arc<ClientShared>,
@@ -164,24 +164,24 @@ impl ClientDriver {
         if resumable && self.protocol_violations < MAX_PROTOCOL_VIOLATIONS {
             return DriverState::Recovering(connection.into_resume_state(&cause, None));
         }
-        let reason = Disconnect::from(cause.clone());
+        let reason = DisconnectReason::from(cause.clone());
         self.lose_session(connection.into_resume_state(&cause, Some(&reason)), reason)
     }
 
     /// Returns whether the server survives its connections.
     fn is_resumable(&self) -> bool {
         let connector = self.connector.as_ref();
-        connector.is_some_and(|connector| connector.continuity() == Continuity::Resumed)
+        connector.is_some_and(|connector| connector.continuity() == SessionContinuity::Resumed)
     }
 
     /// Fails everything that belongs to the session. Server-owned processes continue in another
     /// session, unless the server is unreachable.
-    fn lose_session(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
+    fn lose_session(&mut self, resume_state: ResumeState, reason: DisconnectReason) -> DriverState {
         // First, so that a caller that sees a process fail and calls again does not wait for this
         // session.
         self.shared.handle_lost(&reason);
         let resume_state = resume_state.fail_session(&reason);
-        let renewable = matches!(reason, Disconnect::Session(_)) && self.is_resumable();
+        let renewable = matches!(reason, DisconnectReason::Session(_)) && self.is_resumable();
         if !renewable || resume_state.processes.is_empty() {
             return self.fail_all(resume_state, reason);
         }
@@ -191,7 +191,7 @@ impl ClientDriver {
     }
 
     /// Fails everything.
-    fn fail_all(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
+    fn fail_all(&mut self, resume_state: ResumeState, reason: DisconnectReason) -> DriverState {
         self.shared.set_connection(ConnectionState::Lost);
         resume_state.fail(&reason);
         if self.connector.is_none() {
@@ -205,7 +205,7 @@ impl ClientDriver {
 
 impl ClientDriver {
     /// Retries until a new session is open, is refused, or the recovery window is over.
-    async fn renew(&mut self, resume_state: ResumeState, reason: Disconnect) -> DriverState {
+    async fn renew(&mut self, resume_state: ResumeState, reason: DisconnectReason) -> DriverState {
         let Some(connector) = self.connector.clone() else {
             return self.fail_all(resume_state, reason);
         };
@@ -239,7 +239,7 @@ impl ClientDriver {
 impl ClientDriver {
     /// Waits for a call and opens another session for it. If that fails, the call fails, and its
     /// caller decides about a retry.
-    async fn wait_for_call(&mut self, reason: Disconnect) -> DriverState {
+    async fn wait_for_call(&mut self, reason: DisconnectReason) -> DriverState {
         let Some(call) = self.queue.next().await else {
             return DriverState::Stopped;
         };

@@ -2,8 +2,8 @@
 
 use std::{error::Error, time::Duration};
 
-use exec_env::disconnect::Disconnect;
-use exec_registry::{api::Code, registry::RegistryError};
+use exec_env::disconnect::DisconnectReason;
+use exec_registry::{api::RegistryErrorCode, registry::RegistryError};
 use exec_transport::connect;
 use exec_wire::{
     error::{ErrorCode, RpcError},
@@ -19,10 +19,10 @@ pub enum ExecServerError {
     Remote(RpcError),
     /// Caller: too many calls are pending.
     #[error("too many pending calls: limit is {0}")]
-    TooMany(usize),
+    TooManyCalls(usize),
     /// Caller: the send buffer is full.
     #[error("send buffer is full: limit is {0} bytes")]
-    NoRoom(usize),
+    SendBufferFull(usize),
     /// Caller: the id names a process that this client still follows.
     #[error("process id `{0}` is in use")]
     IdInUse(ProcessId),
@@ -69,13 +69,13 @@ pub enum ExecServerError {
     Connect(#[from] ConnectError),
     /// The session is permanently lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
 }
 
 /// The party that must act.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum FaultParty {
     /// The caller: the same call would fail again.
     Caller,
     /// The server: it refused, or violated the protocol.
@@ -88,19 +88,19 @@ pub enum Fault {
 
 impl ExecServerError {
     /// Returns the party that must act.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> FaultParty {
         match self {
-            Self::TooMany(_)
-            | Self::NoRoom(_)
+            Self::TooManyCalls(_)
+            | Self::SendBufferFull(_)
             | Self::IdInUse(_)
             | Self::UnknownProcess(_)
-            | Self::NoSuchEvent { .. } => Fault::Caller,
-            Self::Remote(_) | Self::Malformed { .. } | Self::Timeout { .. } => Fault::Peer,
-            Self::Interrupted { .. } => Fault::Transport,
+            | Self::NoSuchEvent { .. } => FaultParty::Caller,
+            Self::Remote(_) | Self::Malformed { .. } | Self::Timeout { .. } => FaultParty::Peer,
+            Self::Interrupted { .. } => FaultParty::Transport,
             Self::Connect(error) => error.fault(),
-            Self::Disconnected(Disconnect::Session(_)) => Fault::Session,
-            Self::Disconnected(Disconnect::Protocol(_)) => Fault::Peer,
-            Self::Disconnected(Disconnect::Transport(_) | _) => Fault::Transport,
+            Self::Disconnected(DisconnectReason::Session(_)) => FaultParty::Session,
+            Self::Disconnected(DisconnectReason::Protocol(_)) => FaultParty::Peer,
+            Self::Disconnected(DisconnectReason::Transport(_) | _) => FaultParty::Transport,
         }
     }
 
@@ -111,8 +111,8 @@ impl ExecServerError {
             Self::Interrupted { .. } | Self::Connect(_) | Self::Disconnected(_) => {
                 RpcError::new(DISCONNECTED, self.to_string())
             }
-            Self::TooMany(_)
-            | Self::NoRoom(_)
+            Self::TooManyCalls(_)
+            | Self::SendBufferFull(_)
             | Self::IdInUse(_)
             | Self::UnknownProcess(_)
             | Self::NoSuchEvent { .. }
@@ -122,14 +122,14 @@ impl ExecServerError {
     }
 
     /// Separates connection failures from failures of the call.
-    pub(crate) fn into_disconnect(self) -> Result<Disconnect, Self> {
+    pub(crate) fn into_disconnect(self) -> Result<DisconnectReason, Self> {
         match self {
             Self::Disconnected(reason) => Ok(reason),
             Self::Connect(error) => Ok(error.into_disconnect()),
-            Self::Interrupted { .. } => Ok(Disconnect::Transport(self.to_string())),
+            Self::Interrupted { .. } => Ok(DisconnectReason::Transport(self.to_string())),
             Self::Remote(_)
-            | Self::TooMany(_)
-            | Self::NoRoom(_)
+            | Self::TooManyCalls(_)
+            | Self::SendBufferFull(_)
             | Self::IdInUse(_)
             | Self::UnknownProcess(_)
             | Self::NoSuchEvent { .. }
@@ -157,7 +157,7 @@ pub enum ConnectError {
     Busy(String),
     /// Peer: the server permanently rejects this client's link.
     #[error("{0}")]
-    Unwelcome(String),
+    Rejected(String),
     /// Caller: the credentials were rejected.
     #[error("{0}")]
     Denied(String),
@@ -191,14 +191,14 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Returns the party that must act.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> FaultParty {
         match self {
-            Self::Address(_) | Self::Denied(_) => Fault::Caller,
-            Self::Offline(_) => Fault::Peer,
-            Self::Link(_) | Self::Broken(_) => Fault::Transport,
-            Self::Replaced(_) => Fault::Session,
-            Self::Refused(_) | Self::Timeout(_) | Self::Malformed(_) => Fault::Peer,
-            Self::Busy(_) | Self::Unwelcome(_) | Self::WrongSession { .. } => Fault::Peer,
+            Self::Address(_) | Self::Denied(_) => FaultParty::Caller,
+            Self::Offline(_) => FaultParty::Peer,
+            Self::Link(_) | Self::Broken(_) => FaultParty::Transport,
+            Self::Replaced(_) => FaultParty::Session,
+            Self::Refused(_) | Self::Timeout(_) | Self::Malformed(_) => FaultParty::Peer,
+            Self::Busy(_) | Self::Rejected(_) | Self::WrongSession { .. } => FaultParty::Peer,
         }
     }
 
@@ -210,7 +210,7 @@ impl ConnectError {
             Self::Timeout(_) | Self::Broken(_) => true,
             Self::Refused(_) => self.is_attached(),
             Self::Address(_)
-            | Self::Unwelcome(_)
+            | Self::Rejected(_)
             | Self::Denied(_)
             | Self::Replaced(_)
             | Self::Malformed(_)
@@ -224,19 +224,19 @@ impl ConnectError {
     }
 
     /// Converts to the reason for a lost session.
-    pub(crate) fn into_disconnect(self) -> Disconnect {
+    pub(crate) fn into_disconnect(self) -> DisconnectReason {
         let text = self.to_string();
         match self {
-            Self::Refused(_) | Self::Replaced(_) => Disconnect::Session(text),
-            Self::Malformed(_) | Self::WrongSession { .. } => Disconnect::Protocol(text),
+            Self::Refused(_) | Self::Replaced(_) => DisconnectReason::Session(text),
+            Self::Malformed(_) | Self::WrongSession { .. } => DisconnectReason::Protocol(text),
             Self::Address(_)
             | Self::Link(_)
             | Self::Busy(_)
-            | Self::Unwelcome(_)
+            | Self::Rejected(_)
             | Self::Denied(_)
             | Self::Offline(_)
             | Self::Timeout(_)
-            | Self::Broken(_) => Disconnect::Transport(text),
+            | Self::Broken(_) => DisconnectReason::Transport(text),
         }
     }
 }
@@ -253,10 +253,10 @@ impl From<connect::ConnectError> for ConnectError {
             None => {}
         }
         match error.fault() {
-            connect::Fault::Caller => Self::Address(text),
-            connect::Fault::Transport => Self::Link(text),
-            connect::Fault::Peer if error.is_passing() => Self::Busy(text),
-            connect::Fault::Peer => Self::Unwelcome(text),
+            connect::ConnectFault::Caller => Self::Address(text),
+            connect::ConnectFault::Transport => Self::Link(text),
+            connect::ConnectFault::Peer if error.is_passing() => Self::Busy(text),
+            connect::ConnectFault::Peer => Self::Rejected(text),
         }
     }
 }
@@ -276,10 +276,10 @@ fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
         connect::ConnectError::Refused {
             status: 401 | 403, ..
         } => Some(RefusalKind::Denied),
-        connect::ConnectError::Ticket { source, .. } => match source.downcast_ref()? {
+        connect::ConnectError::Grant { source, .. } => match source.downcast_ref()? {
             RegistryError::Denied { .. } => Some(RefusalKind::Denied),
             RegistryError::Refused {
-                code: Some(Code::EnvironmentOffline),
+                code: Some(RegistryErrorCode::EnvironmentOffline),
                 ..
             } => Some(RefusalKind::Offline),
             _ => None,
@@ -308,24 +308,39 @@ mod tests {
         let session = SessionId::new("s");
         let refusal = |code| ExecServerError::from(ConnectError::Refused(RpcError::new(code, "")));
         let faults = [
-            (ExecServerError::TooMany(1), Fault::Caller),
-            (ConnectError::Address(String::new()).into(), Fault::Caller),
-            (ExecServerError::Remote(RpcError::internal("")), Fault::Peer),
-            (refusal(ErrorCode::INVALID_REQUEST), Fault::Peer),
-            (ConnectError::Link(String::new()).into(), Fault::Transport),
+            (ExecServerError::TooManyCalls(1), FaultParty::Caller),
             (
-                Disconnect::Transport(String::new()).into(),
-                Fault::Transport,
+                ConnectError::Address(String::new()).into(),
+                FaultParty::Caller,
             ),
-            (Disconnect::Session(String::new()).into(), Fault::Session),
-            (Disconnect::Protocol(String::new()).into(), Fault::Peer),
+            (
+                ExecServerError::Remote(RpcError::internal("")),
+                FaultParty::Peer,
+            ),
+            (refusal(ErrorCode::INVALID_REQUEST), FaultParty::Peer),
+            (
+                ConnectError::Link(String::new()).into(),
+                FaultParty::Transport,
+            ),
+            (
+                DisconnectReason::Transport(String::new()).into(),
+                FaultParty::Transport,
+            ),
+            (
+                DisconnectReason::Session(String::new()).into(),
+                FaultParty::Session,
+            ),
+            (
+                DisconnectReason::Protocol(String::new()).into(),
+                FaultParty::Peer,
+            ),
             (
                 ConnectError::WrongSession {
                     asked: session.clone(),
                     given: session,
                 }
                 .into(),
-                Fault::Peer,
+                FaultParty::Peer,
             ),
         ];
         for (error, fault) in faults {
@@ -341,8 +356,8 @@ mod tests {
             ConnectError::from(Error::Refused { status, reason })
         };
         let ticket = |source: RegistryError| {
-            ConnectError::from(Error::Ticket {
-                fault: connect::Fault::Peer,
+            ConnectError::from(Error::Grant {
+                fault: connect::ConnectFault::Peer,
                 is_passing: false,
                 source: Box::new(source),
             })
@@ -358,15 +373,15 @@ mod tests {
         };
         assert!(matches!(refused(401), ConnectError::Denied(_)));
         assert!(matches!(refused(403), ConnectError::Denied(_)));
-        assert!(matches!(refused(404), ConnectError::Unwelcome(_)));
+        assert!(matches!(refused(404), ConnectError::Rejected(_)));
         assert!(matches!(refused(503), ConnectError::Busy(_)));
         assert!(matches!(ticket(denied), ConnectError::Denied(_)));
-        let offline = ticket(answered(Some(Code::EnvironmentOffline)));
+        let offline = ticket(answered(Some(RegistryErrorCode::EnvironmentOffline)));
         assert!(matches!(offline, ConnectError::Offline(_)) && offline.is_transient());
-        assert!(matches!(ticket(answered(None)), ConnectError::Unwelcome(_)));
+        assert!(matches!(ticket(answered(None)), ConnectError::Rejected(_)));
         assert!(!refused(401).is_transient());
-        assert_eq!(refused(401).fault(), Fault::Caller);
-        assert_eq!(offline.fault(), Fault::Peer);
+        assert_eq!(refused(401).fault(), FaultParty::Caller);
+        assert_eq!(offline.fault(), FaultParty::Peer);
     }
 
     #[test]
@@ -374,7 +389,7 @@ mod tests {
         let refused = |code| ConnectError::Refused(RpcError::new(code, ""));
         assert!(ConnectError::Link(String::new()).is_transient());
         assert!(ConnectError::Busy(String::new()).is_transient());
-        assert!(!ConnectError::Unwelcome(String::new()).is_transient());
+        assert!(!ConnectError::Rejected(String::new()).is_transient());
         assert!(ConnectError::Broken(String::new()).is_transient());
         assert!(ConnectError::Timeout(Duration::ZERO).is_transient());
         assert!(refused(ErrorCode::SESSION_ATTACHED).is_transient());
@@ -386,6 +401,9 @@ mod tests {
             ConnectError::Replaced("executor key changed".to_owned())
         );
         assert!(!replaced.is_transient());
-        assert!(matches!(replaced.into_disconnect(), Disconnect::Session(_)));
+        assert!(matches!(
+            replaced.into_disconnect(),
+            DisconnectReason::Session(_)
+        ));
     }
 }

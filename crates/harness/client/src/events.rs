@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 
-use exec_core::log::{Event, FollowedLog, OutputLog, Page, Retention};
-use exec_env::process::{ProcessError, Read, Status};
+use exec_core::output_log::{FollowedLog, LogEvent, LogPage, OutputLog, RetentionLimits};
+use exec_env::process::{OutputReadRequest, ProcessError, ProcessStatus};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     process::{OutputPage, ProcessStarted, WaitUntil},
@@ -102,7 +102,7 @@ impl ProcessEvents {
             last_seen: OutputSeq(0),
             read_to: OutputSeq(0),
             pages: PageSize::Whole,
-            followed: FollowedLog::new(OutputLog::new(Retention::default())),
+            followed: FollowedLog::new(OutputLog::new(RetentionLimits::default())),
             ack_cursor: AckCursor::default(),
             attachment: None,
             lag: 0,
@@ -139,7 +139,7 @@ impl ProcessEvents {
     }
 
     /// Handles an event. Returns the read that is needed to fill a gap.
-    pub(crate) fn handle_event(&self, event: Event) -> Result<Option<OutputGap>, EventsError> {
+    pub(crate) fn handle_event(&self, event: LogEvent) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
         if state.failure.is_some() {
             return Ok(None);
@@ -353,10 +353,10 @@ impl ProcessEvents {
         self.with_log(|log| log.is_closed() && log.next_seq() == seq.next())
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> ProcessStatus {
         let state = self.lock();
         let log = state.followed.log();
-        Status {
+        ProcessStatus {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             // The server does not report when descendants without open output end.
@@ -411,15 +411,15 @@ impl ProcessEvents {
 }
 
 impl EventsState {
-    fn record(&mut self, event: Event) -> Result<(), EventsError> {
+    fn record(&mut self, event: LogEvent) -> Result<(), EventsError> {
         let seq = event.seq();
-        if let Event::Output(chunk) = &event {
+        if let LogEvent::Output(chunk) = &event {
             self.written[chunk.stream as usize] += chunk.data.len() as u64;
         }
         let recorded = self.followed.record(|log| match event {
-            Event::Output(chunk) => log.append(chunk.stream, chunk.data),
-            Event::Exited(_, exit) => log.record_exit(exit),
-            Event::Closed(_) => log.record_close(),
+            LogEvent::Output(chunk) => log.append(chunk.stream, chunk.data),
+            LogEvent::Exited(_, exit) => log.record_exit(exit),
+            LogEvent::Closed(_) => log.record_close(),
         });
         if recorded == Some(seq) {
             Ok(())
@@ -465,10 +465,13 @@ impl Drop for ProcessEvents {
 impl ProcessEvents {
     /// Reads retained output from the local log, waiting for new events if requested. Used with
     /// servers that handle requests one at a time and would be blocked by a waiting read.
-    pub(crate) async fn read_local(&self, read: Read) -> Result<Page, ProcessError> {
+    pub(crate) async fn read_local(
+        &self,
+        read: OutputReadRequest,
+    ) -> Result<LogPage, ProcessError> {
         self.check()?;
         if !read.wait.is_zero() {
-            let new_events = self.wait_until(|log| log.has_news(read.after).then_some(()));
+            let new_events = self.wait_until(|log| log.is_readable_after(read.after).then_some(()));
             with_limit(Some(read.wait), new_events).await?;
         }
         Ok(self.with_log(|log| log.page(read.after, read.max_bytes)))
@@ -479,7 +482,7 @@ impl ProcessEvents {
         &self,
         until: WaitUntil,
         limit: Option<Duration>,
-    ) -> Result<Status, ProcessError> {
+    ) -> Result<ProcessStatus, ProcessError> {
         with_limit(limit, self.wait_until(|log| has_reached(log, until))).await?;
         Ok(self.status())
     }

@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::filesystem::{
-    ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPaths, MissingWatch, Open,
-    OpenFile, WatchDepth, WatchPath, Watcher,
+    ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+    OpenFile, OpenFileRequest, PathWatcher, WatchDepth, WatchPathRequest,
 };
-use exec_transport::link::Encoding;
+use exec_transport::link::DataEncoding;
 use exec_wire::{
     fs::{
-        self, Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadBlock, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult,
-        Walk, WalkResult, Watch, WatchMissing, WriteBlock, WriteFile,
+        self, CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadBlock, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, StartWatch, WalkResult, WalkTree, WatchMissing, WriteBlock,
+        WriteFile,
     },
     id::{HandleId, WatchId},
     limits,
@@ -79,7 +80,7 @@ impl RemoteFileSystem {
     }
 
     /// Opens a file after the capability checks.
-    fn open_file(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open_file(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         let id = HandleId::new(&self.client.shared().next_id());
         let params = fs::OpenFile {
             handle_id: id.clone(),
@@ -106,8 +107,8 @@ impl RemoteFileSystem {
     fn max_data_bytes(&self) -> usize {
         let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
         match self.client.encoding() {
-            Encoding::Binary => max_bytes,
-            Encoding::Text => max_bytes / 4 * 3,
+            DataEncoding::Binary => max_bytes,
+            DataEncoding::Text => max_bytes / 4 * 3,
         }
     }
 }
@@ -155,7 +156,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         self.call(get, OpenedResource::None, |metadata, _| metadata)
     }
 
-    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         self.call(canonicalize, OpenedResource::None, |canonical, _| {
             canonical.path
         })
@@ -165,23 +166,23 @@ impl ExecutorFileSystem for RemoteFileSystem {
         self.call(read, OpenedResource::None, |listing, _| listing.entries)
     }
 
-    fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult> {
         self.call(walk, OpenedResource::None, |walked, _| walked)
     }
 
-    fn remove(&self, remove: Remove) -> FileFuture<()> {
+    fn remove(&self, remove: RemovePath) -> FileFuture<()> {
         self.call_unit(remove)
     }
 
-    fn copy(&self, copy: Copy) -> FileFuture<()> {
+    fn copy(&self, copy: CopyPath) -> FileFuture<()> {
         self.call_unit(copy)
     }
 
-    fn rename(&self, rename: Rename) -> FileFuture<()> {
+    fn rename(&self, rename: RenamePath) -> FileFuture<()> {
         self.call_unit(rename)
     }
 
-    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         if let Err(error) = self.client.server_kind().check_open_mode(open.mode) {
             return ready(Err(error)).boxed();
         }
@@ -205,20 +206,20 @@ impl ExecutorFileSystem for RemoteFileSystem {
         }
     }
 
-    fn search(&self, search: Search) -> FileFuture<SearchResult> {
+    fn search(&self, search: SearchText) -> FileFuture<SearchResult> {
         self.call(search, OpenedResource::None, |found, _| found)
     }
 
-    fn find(&self, find: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, find: FindPaths) -> FileFuture<FoundPaths> {
         self.call(find, OpenedResource::None, |found, _| found)
     }
 
-    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, watch: WatchPathRequest) -> FileFuture<PathWatcher> {
         #[expect(clippy::expect_used, reason = "the text is short")]
         let id = WatchId::new(&self.client.shared().next_id())
             .expect("a short text is a valid watch id");
         let change_queue = Arc::new(ChangeQueue::new(id.clone()));
-        let params = Watch {
+        let params = StartWatch {
             watch_id: id,
             path: watch.path,
             recursive: watch.depth == WatchDepth::Tree,
@@ -226,7 +227,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         };
         let client = self.client.clone();
         let resource = OpenedResource::Watch(Arc::clone(&change_queue));
-        self.call(params, resource, move |watched, response| Watcher {
+        self.call(params, resource, move |watched, response| PathWatcher {
             path: watched.path,
             changes: ChangeStream {
                 change_queue,
@@ -237,7 +238,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         })
     }
 
-    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, missing: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         // Servers that do not report the capability do not support it.
         let session = self.client.session();
         let info = session.environment_info.as_ref();

@@ -1,19 +1,19 @@
 //! The handshake: `initialize`, its response, `initialized`.
 
 use bytes::Bytes;
-use exec_core::peer::Calls;
+use exec_core::peer::PendingCalls;
 use exec_transport::{
     connect,
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     trace::TraceSource,
 };
 use exec_wire::{
     id::SessionId,
     initialize::{InitializeParams, InitializeResponse},
-    message::{Message, split_binary},
+    message::{RpcMessage, split_binary},
     method::{INITIALIZED, Method},
-    outgoing::Outgoing,
-    process::Empty,
+    outgoing_message::OutgoingMessage,
+    process::EmptyResult,
 };
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
@@ -57,7 +57,7 @@ pub(crate) async fn perform_handshake(
         extensions: Some(options.extensions.clone()),
     };
     let limit = options.initialize_timeout;
-    let began = link.handshake_began.unwrap_or_else(Instant::now);
+    let began = link.handshake_started_at.unwrap_or_else(Instant::now);
     let initialized = initialize(&mut link, params, options.trace.as_ref());
     let (session, early_messages) = timeout_at(began + limit, initialized)
         .await
@@ -76,15 +76,15 @@ async fn initialize(
 ) -> Result<(InitializeResponse, Vec<Bytes>), ConnectError> {
     let broken = |error: &dyn std::error::Error| ConnectError::Broken(error_chain(error));
     let malformed = |error: &dyn std::error::Error| ConnectError::Malformed(error_chain(error));
-    let mut calls = Calls::new(1);
-    let id = calls.ask(()).map_err(|error| malformed(&error))?;
+    let mut calls = PendingCalls::new(1);
+    let id = calls.register(()).map_err(|error| malformed(&error))?;
     let method = InitializeParams::NAME.as_str();
-    let request = Outgoing::request(&id, method, &params);
+    let request = OutgoingMessage::request(&id, method, &params);
     let request = match trace.and_then(TraceSource::current) {
         None => request,
         Some(trace) => request.with_trace(&trace),
     };
-    link.writer.push(request, Encoding::Text);
+    link.writer.push(request, DataEncoding::Text);
     link.writer.flush().await.map_err(|error| broken(&error))?;
     let mut early_messages = Vec::new();
     let mut early_bytes = 0;
@@ -95,8 +95,8 @@ async fn initialize(
         let answer = match split_binary(&frame) {
             Some(_) => None,
             None => {
-                let message = Message::decode(&frame).map_err(|error| malformed(&error))?;
-                calls.handle_answer(message)
+                let message = RpcMessage::decode(&frame).map_err(|error| malformed(&error))?;
+                calls.handle_response(message)
             }
         };
         let Some(answer) = answer else {
@@ -116,8 +116,8 @@ async fn initialize(
             let given = given.clone();
             return Err(ConnectError::WrongSession { asked, given });
         }
-        let notification = Outgoing::notification(INITIALIZED, &Empty {});
-        link.writer.push(notification, Encoding::Text);
+        let notification = OutgoingMessage::notification(INITIALIZED, &EmptyResult {});
+        link.writer.push(notification, DataEncoding::Text);
         link.writer.flush().await.map_err(|error| broken(&error))?;
         return Ok((session, early_messages));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse};
-use exec_transport::link::Encoding;
+use exec_transport::link::DataEncoding;
 use exec_wire::{http, limits};
 use futures_util::{
     StreamExt,
@@ -20,7 +20,7 @@ use crate::{
     client::{ExecServerClient, decode, malformed},
     client_shared::{DeferredRelease, ReleaseGuard},
     driver::{OpenedResource, ResponseSink},
-    error::{ExecServerError, Fault},
+    error::{ExecServerError, FaultParty},
 };
 
 /// Reserved size of a message beside the body, for the URL and the headers.
@@ -77,8 +77,8 @@ impl RemoteHttpClient {
     /// Rejects requests that the server would not understand or accept.
     async fn check(&self, request: &HttpRequest) -> Result<(), HttpError> {
         let max_bytes = match self.client.encoding() {
-            Encoding::Binary => limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES,
-            Encoding::Text => (limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES) / 4 * 3,
+            DataEncoding::Binary => limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES,
+            DataEncoding::Text => (limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES) / 4 * 3,
         };
         if request
             .body
@@ -181,7 +181,7 @@ fn http_error(error: ExecServerError) -> HttpError {
         Ok(reason) => HttpError::Disconnected(reason),
         Err(ExecServerError::Remote(error)) => error.into(),
         Err(error @ ExecServerError::Malformed { .. }) => HttpError::Protocol(error.to_string()),
-        Err(error) if error.fault() == Fault::Caller => HttpError::Refused(error.to_string()),
+        Err(error) if error.fault() == FaultParty::Caller => HttpError::Refused(error.to_string()),
         Err(error) => HttpError::Host(error.to_string()),
     }
 }

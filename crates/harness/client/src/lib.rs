@@ -27,7 +27,7 @@ pub mod connection {
 }
 #[doc(hidden)]
 pub mod connector {
-    pub use crate::connect::{Connector, Continuity, Pause}; // MOVED
+    pub use crate::connect::{RetryDelay, ServerConnector, SessionContinuity}; // MOVED
 }
 #[doc(hidden)]
 pub mod options {

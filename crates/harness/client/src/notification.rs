@@ -1,16 +1,16 @@
 //! Notifications from the server, such as process events and file changes.
 
 use bytes::Bytes;
-use exec_core::log::{Event, Exit, OutputChunk};
+use exec_core::output_log::{ExitInfo, LogEvent, OutputChunk};
 use exec_wire::{
-    bytes::Base64,
-    fs::{Changed, MissingChanged},
+    base64_bytes::Base64Bytes,
+    fs::{MissingPathNotification, WatchNotification},
     http::HttpBodyDelta,
     id::{OutputSeq, ProcessId},
-    message::{Notification, ParamsError, decode_params},
+    message::{ParamsError, RpcNotification, decode_params},
     method::notification,
     network::PolicyDecision,
-    process::{ExitCause, Exited, OutputStream, ProcessClosed, ProcessStarted},
+    process::{ExitCause, OutputStream, ProcessClosed, ProcessExited, ProcessStarted},
 };
 use serde::Deserialize;
 
@@ -18,13 +18,13 @@ use serde::Deserialize;
 #[derive(Debug)]
 pub(crate) enum ServerNotification {
     /// An event of a process.
-    Event(ProcessId, Event),
+    Event(ProcessId, LogEvent),
     /// A process has started.
     Started(ProcessStarted),
     /// Changes of watched files.
-    Changed(Changed),
+    Changed(WatchNotification),
     /// The end of a missing-path watch.
-    MissingChanged(MissingChanged),
+    MissingChanged(MissingPathNotification),
     /// A network policy decision for a process.
     Decided(PolicyDecision),
     /// A chunk of a streamed body, or its end.
@@ -41,7 +41,7 @@ struct OutputParams {
     seq: OutputSeq,
     stream: OutputStream,
     #[serde(default)]
-    chunk: Option<Base64>,
+    chunk: Option<Base64Bytes>,
 }
 
 /// Peer: a known notification is malformed.
@@ -54,7 +54,9 @@ pub(crate) struct NotificationError {
 }
 
 /// Decodes a notification. Unknown ones are not errors.
-pub(crate) fn decode(message: &Notification<'_>) -> Result<ServerNotification, NotificationError> {
+pub(crate) fn decode(
+    message: &RpcNotification<'_>,
+) -> Result<ServerNotification, NotificationError> {
     decode_known(message).map_err(|ParamsError(reason)| NotificationError {
         process: decode_params(message.params)
             .ok()
@@ -70,7 +72,7 @@ struct ProcessRef {
     process_id: ProcessId,
 }
 
-fn decode_known(message: &Notification<'_>) -> Result<ServerNotification, ParamsError> {
+fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, ParamsError> {
     match &*message.method {
         notification::PROCESS_OUTPUT => {
             let output: OutputParams = decode_params(message.params)?;
@@ -85,12 +87,12 @@ fn decode_known(message: &Notification<'_>) -> Result<ServerNotification, Params
             };
             Ok(ServerNotification::Event(
                 output.process_id,
-                Event::Output(chunk),
+                LogEvent::Output(chunk),
             ))
         }
         notification::PROCESS_EXITED => {
-            let exited: Exited = decode_params(message.params)?;
-            let exit = Exit {
+            let exited: ProcessExited = decode_params(message.params)?;
+            let exit = ExitInfo {
                 code: exited.exit_code,
                 signal: exited.signal.as_deref().map(signal_name),
                 cause: exited.cause.unwrap_or(ExitCause::Unknown),
@@ -99,14 +101,14 @@ fn decode_known(message: &Notification<'_>) -> Result<ServerNotification, Params
             };
             Ok(ServerNotification::Event(
                 exited.process_id,
-                Event::Exited(exited.seq, exit),
+                LogEvent::Exited(exited.seq, exit),
             ))
         }
         notification::PROCESS_CLOSED => {
             let closed: ProcessClosed = decode_params(message.params)?;
             Ok(ServerNotification::Event(
                 closed.process_id,
-                Event::Closed(closed.seq),
+                LogEvent::Closed(closed.seq),
             ))
         }
         notification::PROCESS_STARTED => {

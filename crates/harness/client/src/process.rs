@@ -10,10 +10,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Follow, HeadTail, OutputChunk, OutputLog, Page, Snapshot};
+use exec_core::output_log::{
+    FollowOptions, HeadTail, LogPage, OutputChunk, OutputLog, OutputSnapshot,
+};
 use exec_env::{
-    command::Io,
-    process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status},
+    command::ProcessIo,
+    process::{
+        EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
+    },
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
@@ -77,11 +81,15 @@ impl TerminalPresence {
 }
 
 impl RemoteProcess {
-    pub(crate) fn new(client: ExecServerClient, events: &Arc<ProcessEvents>, io: Io) -> Self {
+    pub(crate) fn new(
+        client: ExecServerClient,
+        events: &Arc<ProcessEvents>,
+        io: ProcessIo,
+    ) -> Self {
         Self {
             client,
             events: Arc::clone(events),
-            terminal: TerminalPresence::of(matches!(io, Io::Terminal(_))),
+            terminal: TerminalPresence::of(matches!(io, ProcessIo::Terminal(_))),
             next_write: AtomicU64::new(0),
             write_id_prefix: "exec-client".to_owned(),
             release_guard: None,
@@ -180,7 +188,7 @@ impl RemoteProcess {
     /// Prepends the held chunks that the server's page lacks, because a server does not retain
     /// output of a server-owned process for its readers. With a byte limit, the rest follows on the
     /// next page.
-    fn prepend_held(&self, page: &mut Page, read: Read) {
+    fn prepend_held(&self, page: &mut LogPage, read: OutputReadRequest) {
         let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
         let held = self
             .events
@@ -210,11 +218,11 @@ impl ExecProcess for RemoteProcess {
         self.events.id()
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         self.events.status()
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         let (client, release_guard) = (self.client.clone(), self.release_guard.clone());
         Box::pin(EventFollower::new(
             &self.events,
@@ -224,11 +232,11 @@ impl ExecProcess for RemoteProcess {
         ))
     }
 
-    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, after: OutputSeq) -> Box<dyn OutputHold> {
         Box::new(RemoteHold::new(&self.events, after))
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         if self.client.server_kind() == ServerKind::Stock || self.is_closed_detached() {
             return self.events.read_local(read).boxed();
         }
@@ -254,7 +262,7 @@ impl ExecProcess for RemoteProcess {
                 stream: chunk.stream,
                 data: chunk.chunk.0,
             });
-            let mut page = Page {
+            let mut page = LogPage {
                 chunks: chunks.collect(),
                 next_seq: page.next_seq,
                 exit: None,
@@ -280,7 +288,7 @@ impl ExecProcess for RemoteProcess {
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let outcome = |result: Result<WriteResult, ExecServerError>| match result {
             Ok(result) => Ok(result.status),
-            Err(ExecServerError::TooMany(_) | ExecServerError::NoRoom(_)) => {
+            Err(ExecServerError::TooManyCalls(_) | ExecServerError::SendBufferFull(_)) => {
                 Err(ProcessError::StdinFull)
             }
             Err(error) => Err(process_error(error)),
@@ -365,7 +373,7 @@ impl ExecProcess for RemoteProcess {
         &self,
         until: WaitUntil,
         timeout: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         let events = Arc::clone(&self.events);
         if events.with_log(|log| has_reached(log, until)).is_some() {
             return ready(Ok(events.status())).boxed();
@@ -420,7 +428,7 @@ impl ExecProcess for RemoteProcess {
         .boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         if self.client.server_kind() == ServerKind::Stock || self.is_closed_detached() {
             let events = &self.events;
             let snapshot = events
@@ -477,7 +485,7 @@ fn process_error(error: ExecServerError) -> ProcessError {
 /// Splits the omitted bytes of a snapshot among its streams, because the wire reports only the
 /// total. Bytes that were received on a stream and are not in the snapshot were omitted from it,
 /// which is exact once all output has arrived.
-pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
+pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> OutputSnapshot {
     let mut left = snapshot.omitted_bytes;
     let [stdout, stderr, terminal] = [
         (snapshot.stdout, OutputStream::Stdout),
@@ -492,7 +500,7 @@ pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Sna
         left -= omitted;
         HeadTail { data, omitted }
     });
-    let mut snapshot = Snapshot {
+    let mut snapshot = OutputSnapshot {
         stdout,
         stderr,
         terminal,

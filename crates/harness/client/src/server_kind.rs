@@ -5,16 +5,16 @@
 
 use exec_env::{
     backend::StartError,
-    command::{Command, Io},
-    filesystem::{FileError, Open},
+    command::{Command, ProcessIo},
+    filesystem::{FileError, OpenFileRequest},
 };
 use exec_wire::{
-    environment::Capabilities,
+    environment::ServerCapabilities,
     error::{ErrorCode, RpcError},
     fs::{OpenMode, WriteFile},
     initialize::InitializeResponse,
     method::MethodName,
-    process::{Limits, TerminalSize, TerminateMode},
+    process::{ProcessLimits, TerminalSize, TerminateMode},
 };
 
 /// The only terminal size of a stock server.
@@ -63,15 +63,15 @@ impl ServerKind {
         if self == Self::Extended {
             return Ok(());
         }
-        if command.limits != Limits::default() {
+        if command.limits != ProcessLimits::default() {
             return refuse("limits", UNSUPPORTED);
         }
         match command.io {
-            Io::Terminal(size) if size != STOCK_TERMINAL_SIZE => refuse(
+            ProcessIo::Terminal(size) if size != STOCK_TERMINAL_SIZE => refuse(
                 "size",
                 "terminals of this server have 24 rows and 80 columns",
             ),
-            Io::Terminal(_) | Io::Pipes { .. } => Ok(()),
+            ProcessIo::Terminal(_) | ProcessIo::Pipes { .. } => Ok(()),
         }
     }
 
@@ -112,7 +112,7 @@ const UNSUPPORTED: &str = "not supported by this server";
 /// snapshot, because the command can run without it.
 pub(crate) fn check_capabilities(
     command: &mut Command,
-    capabilities: &Capabilities,
+    capabilities: &ServerCapabilities,
 ) -> Result<(), StartError> {
     if !capabilities.shell_snapshot_v2 {
         command.shell_snapshot = None;
@@ -133,12 +133,15 @@ pub(crate) fn check_capabilities(
 }
 
 /// Returns whether opening a file like this requires a capability of the server.
-pub(crate) fn needs_capability(open: &Open) -> bool {
+pub(crate) fn needs_capability(open: &OpenFileRequest) -> bool {
     open.sandbox.is_some() || open.mode != OpenMode::Read
 }
 
 /// Rejects sandboxed opens and replacing opens if the server does not support them.
-pub(crate) fn check_open(open: &Open, capabilities: &Capabilities) -> Result<(), FileError> {
+pub(crate) fn check_open(
+    open: &OpenFileRequest,
+    capabilities: &ServerCapabilities,
+) -> Result<(), FileError> {
     let member = if open.sandbox.is_some() && !capabilities.sandboxed_file_streaming {
         "sandbox"
     } else if open.mode != OpenMode::Read && !capabilities.file_write_streaming {

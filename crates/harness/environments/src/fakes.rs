@@ -18,8 +18,8 @@ use exec_env::{
     command::Command,
     environment::Environment,
     filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-        WatchPath, Watcher,
+        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
     http::NoHttpClient,
 };
@@ -32,16 +32,16 @@ use exec_wire::{
     environment::EnvironmentInfo,
     error::RpcError,
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::manager::{EnvironmentId, EnvironmentSource, OpenError};
+use crate::manager::{EnvironmentId, EnvironmentOpenError, EnvironmentSource};
 
 /// Returns the id of an environment.
 pub(crate) fn id(text: &str) -> EnvironmentId {
@@ -108,37 +108,37 @@ impl ExecutorFileSystem for NoFileSystem {
     fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
         no_files()
     }
-    fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, _: CanonicalizePath) -> FileFuture<PathUri> {
         no_files()
     }
     fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
         no_files()
     }
-    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
         no_files()
     }
-    fn remove(&self, _: Remove) -> FileFuture<()> {
+    fn remove(&self, _: RemovePath) -> FileFuture<()> {
         no_files()
     }
-    fn copy(&self, _: Copy) -> FileFuture<()> {
+    fn copy(&self, _: CopyPath) -> FileFuture<()> {
         no_files()
     }
-    fn rename(&self, _: Rename) -> FileFuture<()> {
+    fn rename(&self, _: RenamePath) -> FileFuture<()> {
         no_files()
     }
-    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         no_files()
     }
-    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+    fn search(&self, _: SearchText) -> FileFuture<SearchResult> {
         no_files()
     }
-    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, _: FindPaths) -> FileFuture<FoundPaths> {
         no_files()
     }
-    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, _: WatchPathRequest) -> FileFuture<PathWatcher> {
         no_files()
     }
-    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, _: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         no_files()
     }
 }
@@ -147,8 +147,9 @@ impl ExecutorFileSystem for NoFileSystem {
 #[derive(Debug)]
 pub(crate) struct ControlledSource {
     calls: watch::Sender<usize>,
-    send: mpsc::UnboundedSender<Result<Environment, OpenError>>,
-    outcomes: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Result<Environment, OpenError>>>>,
+    send: mpsc::UnboundedSender<Result<Environment, EnvironmentOpenError>>,
+    outcomes:
+        Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Result<Environment, EnvironmentOpenError>>>>,
 }
 
 impl ControlledSource {
@@ -169,13 +170,13 @@ impl ControlledSource {
     }
 
     /// Completes one call of `open` with this outcome, in the order of the calls.
-    pub(crate) fn finish(&self, outcome: Result<Environment, OpenError>) {
+    pub(crate) fn finish(&self, outcome: Result<Environment, EnvironmentOpenError>) {
         self.send.send(outcome).unwrap();
     }
 
     /// Fails one call of `open`.
     pub(crate) fn fail(&self, reason: &str) {
-        self.finish(Err(OpenError::Configuration(reason.to_owned())));
+        self.finish(Err(EnvironmentOpenError::Configuration(reason.to_owned())));
     }
 
     /// Returns the number of calls of `open`.
@@ -193,7 +194,7 @@ impl ControlledSource {
 }
 
 impl EnvironmentSource for ControlledSource {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         self.calls.send_modify(|calls| *calls += 1);
         let outcomes = Arc::clone(&self.outcomes);
         async move { outcomes.lock().await.recv().await.unwrap() }.boxed()
@@ -211,9 +212,9 @@ impl<F> fmt::Debug for ScriptedSource<F> {
 
 impl<F> EnvironmentSource for ScriptedSource<F>
 where
-    F: Fn() -> BoxFuture<'static, Result<Environment, OpenError>> + Send + Sync,
+    F: Fn() -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> + Send + Sync,
 {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         (self.0)()
     }
 }

@@ -15,7 +15,7 @@ mod tests;
 pub use self::{
     environment_id::{EnvironmentId, EnvironmentIdError},
     snapshot::{EnvironmentSnapshot, EnvironmentState},
-    source::{EnvironmentSource, OpenError, Start},
+    source::{EnvironmentOpenError, EnvironmentSource, StartMode},
     table::{MAX_ENVIRONMENTS, RETRY_AFTER},
 };
 
@@ -53,7 +53,7 @@ impl EnvironmentManager {
         &self,
         id: EnvironmentId,
         source: Arc<dyn EnvironmentSource>,
-        start: Start,
+        start: StartMode,
     ) -> Result<(), InsertError> {
         let previous = self
             .shared
@@ -70,7 +70,7 @@ impl EnvironmentManager {
         &self,
         id: EnvironmentId,
         source: Arc<dyn EnvironmentSource>,
-        start: Start,
+        start: StartMode,
     ) -> Result<(), InsertError> {
         let previous = self
             .shared
@@ -182,11 +182,11 @@ impl EnvironmentManager {
     }
 
     /// Starts the environment if its mode is eager.
-    fn start_if_eager(&self, id: &EnvironmentId, start: Start) {
+    fn start_if_eager(&self, id: &EnvironmentId, start: StartMode) {
         match start {
             // Callers that wait for the environment get the error.
-            Start::Eager => drop(self.shared.find(id, Requester::Caller)),
-            Start::Lazy => {}
+            StartMode::Eager => drop(self.shared.find(id, Requester::Caller)),
+            StartMode::Lazy => {}
         }
     }
 }
@@ -301,7 +301,7 @@ pub enum EnvironmentError {
         id: EnvironmentId,
         /// The cause.
         #[source]
-        source: Arc<OpenError>,
+        source: Arc<EnvironmentOpenError>,
     },
     /// Caller: the manager was shut down.
     #[error("the environment manager was shut down")]
@@ -309,7 +309,7 @@ pub enum EnvironmentError {
 }
 
 impl EnvironmentError {
-    fn failed(id: &EnvironmentId, source: Arc<OpenError>) -> Self {
+    fn failed(id: &EnvironmentId, source: Arc<EnvironmentOpenError>) -> Self {
         let id = id.clone();
         Self::Failed { id, source }
     }
@@ -328,7 +328,7 @@ fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Outpu
         let outcome = match open.await {
             Ok(Ok(environment)) => Ok(Arc::new(environment)),
             Ok(Err(error)) => Err(Arc::new(error)),
-            Err(_panic) => Err(Arc::new(OpenError::Panicked)),
+            Err(_panic) => Err(Arc::new(EnvironmentOpenError::Panicked)),
         };
         guard.finish(outcome);
     }
@@ -362,7 +362,7 @@ impl StartGuard {
 impl Drop for StartGuard {
     fn drop(&mut self) {
         if self.pending.is_some() {
-            self.record(Err(Arc::new(OpenError::Cancelled)));
+            self.record(Err(Arc::new(EnvironmentOpenError::Cancelled)));
         }
     }
 }

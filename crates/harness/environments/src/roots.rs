@@ -20,7 +20,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use crate::manager::{
-    EnvironmentId, EnvironmentManager, EnvironmentSnapshot, EnvironmentState, OpenError,
+    EnvironmentId, EnvironmentManager, EnvironmentOpenError, EnvironmentSnapshot, EnvironmentState,
 };
 
 /// Resolves each selected root to the handle that the step has captured. Reads no files and does
@@ -130,7 +130,7 @@ pub enum OmissionReason {
     Missing,
     /// Its environment could not be opened.
     #[error("the environment did not start")]
-    Failed(#[source] Arc<OpenError>),
+    Failed(#[source] Arc<EnvironmentOpenError>),
     /// Its location has an unknown type.
     #[error("the location of the root has an unknown type")]
     UnknownLocation,

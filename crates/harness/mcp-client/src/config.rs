@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use exec_env::{
     backend::ExecBackend,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
 };
 use exec_wire::{
     id::ProcessId,
     path_uri::PathUri,
     process::{EnvInherit, EnvPolicy},
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use rmcp::{
     RoleClient,
@@ -50,11 +50,11 @@ pub struct McpServerConfig {
     /// Variables to set.
     pub env: BTreeMap<String, String>,
     /// Variables inherited from its host.
-    pub env_vars: EnvVars,
+    pub env_vars: InheritedVariables,
     /// Working directory.
     pub cwd: PathUri,
     /// Sandbox policy. Absent: no sandbox.
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
     /// Timeout for the response to `initialize`.
     pub startup_timeout: Duration,
     /// Timeout for exiting after its stdin was closed.
@@ -67,7 +67,7 @@ pub struct McpServerConfig {
 
 /// Variables that a server inherits from its host, which is the machine where it runs.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum EnvVars {
+pub enum InheritedVariables {
     /// None.
     None,
     /// A short list of harmless variables: `PATH`, `HOME`, …
@@ -86,7 +86,7 @@ impl McpServerConfig {
             command: command.into(),
             args: Vec::new(),
             env: BTreeMap::new(),
-            env_vars: EnvVars::Core,
+            env_vars: InheritedVariables::Core,
             cwd,
             sandbox: None,
             startup_timeout: STARTUP_TIMEOUT,
@@ -103,8 +103,8 @@ impl McpServerConfig {
         Command {
             env_policy: self.env_vars.policy(),
             env: self.env.clone(),
-            io: Io::Pipes {
-                stdin: Stdin::Piped,
+            io: ProcessIo::Pipes {
+                stdin: StdinMode::Piped,
             },
             sandbox: self.sandbox.clone(),
             ..Command::new(id, argv, self.cwd.clone())
@@ -112,7 +112,7 @@ impl McpServerConfig {
     }
 }
 
-impl EnvVars {
+impl InheritedVariables {
     fn policy(&self) -> Option<EnvPolicy> {
         let policy = |inherit| EnvPolicy {
             inherit,

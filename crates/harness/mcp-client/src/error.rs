@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::{backend::StartError, process::ProcessError};
 use rmcp::service::ClientInitializeError;
 
@@ -16,7 +16,7 @@ pub enum McpTransportError {
         /// Name of the server.
         server: String,
         /// Exit of the server.
-        exit: Box<Exit>,
+        exit: Box<ExitInfo>,
         /// Last lines of its stderr.
         stderr: String,
     },
@@ -100,7 +100,7 @@ pub enum LaunchError {
     },
 }
 
-fn exit_text(exit: &Exit) -> String {
+fn exit_text(exit: &ExitInfo) -> String {
     match exit.signal {
         Some(signal) => format!("was killed by {signal}"),
         None => format!("exited with code {}", exit.code),

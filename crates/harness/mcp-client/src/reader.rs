@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::process::{EventStream, ExecProcessEvent, ProcessError};
 use exec_wire::process::OutputStream;
 use futures_util::StreamExt;
@@ -81,7 +81,7 @@ impl ServerReader {
     }
 
     async fn read(&mut self, events: &mut EventStream) -> McpTransportError {
-        let mut exited: Option<(Exit, Instant)> = None;
+        let mut exited: Option<(ExitInfo, Instant)> = None;
         loop {
             let event = match &exited {
                 None => events.next().await,
@@ -160,7 +160,7 @@ impl ServerReader {
         None
     }
 
-    fn exited(&self, exit: Exit) -> McpTransportError {
+    fn exited(&self, exit: ExitInfo) -> McpTransportError {
         McpTransportError::Exited {
             server: self.server.clone(),
             exit: Box::new(exit),
@@ -180,7 +180,7 @@ impl ServerReader {
 /// Returns the error for an event stream that ended before the process.
 fn early_end_error() -> ProcessError {
     let broken = "process events ended before the close event".to_owned();
-    exec_env::disconnect::Disconnect::Protocol(broken).into()
+    exec_env::disconnect::DisconnectReason::Protocol(broken).into()
 }
 
 /// Splits chunks into lines.

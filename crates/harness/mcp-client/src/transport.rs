@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::process::ExecProcess;
 use exec_wire::id::OutputSeq;
 use rmcp::{
@@ -59,9 +59,9 @@ impl McpTransport {
         let (messages, incoming) = mpsc::channel(INCOMING_CAPACITY);
         let (outgoing, lines) = mpsc::channel(OUTGOING_CAPACITY);
         let (closing, closed) = oneshot::channel();
-        let events = process.follow(Follow {
-            from: From::After(OutputSeq(0)),
-            pace: Pace::Held,
+        let events = process.follow(FollowOptions {
+            start: FollowStart::After(OutputSeq(0)),
+            backpressure: BackpressureMode::Pause,
         });
         let reader = ServerReader::new(
             server.clone(),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::{
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     process::{ExecProcess, ProcessError},
 };
 use exec_wire::process::{TerminateMode, WaitUntil, WriteStatus};
@@ -109,7 +109,7 @@ impl ServerWriter {
                 Ok(WriteStatus::StdinClosed) => break None,
                 Ok(status @ (WriteStatus::Starting | WriteStatus::UnknownProcess)) => {
                     let refused = format!("write returned the status `{status:?}`");
-                    break Some(Disconnect::Protocol(refused).into());
+                    break Some(DisconnectReason::Protocol(refused).into());
                 }
                 Err(error) => break Some(error),
             }

@@ -23,7 +23,7 @@ mod typed_path;
 mod workspace;
 
 pub use self::{
-    http::{AuthCheck, HttpDoor, HttpDoorOptions},
-    server::{StdioError, Tools},
-    workspace::{Enclosure, GitAccess, Network, Workspace},
+    http::{AuthCheck, McpHttpEndpoint, McpHttpOptions},
+    server::{McpStdioError, McpTools},
+    workspace::{AgentWorkspace, GitAccess, NetworkMode, WorkspaceAccess},
 };

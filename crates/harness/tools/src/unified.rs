@@ -34,10 +34,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::{
     environment::Environment,
-    process::{OpenError, ProcessError, ProcessNumber, ProcessTable, WhenFull},
+    process::{CheckoutError, EvictionPolicy, ProcessError, ProcessNumber, ProcessTable},
 };
 use exec_wire::{
     environment::EnvironmentInfo,
@@ -59,14 +59,14 @@ use self::{
 
 pub(crate) use self::plain_text::PlainText;
 pub use self::{
-    call::{CallId, ExecCommand, Program, View, WaitFor, WriteStdin},
+    call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
     exec_command::ExecCommandError,
     process::{ProcessState, ProcessSummary, UnifiedExecProcess},
-    screen::Screen,
-    settings::{AbandonedCommand, Settings, WaitWindows},
+    screen::TerminalScreen,
+    settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
     tool_policy::{
-        Approval, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial, ToolPolicy,
-        Unrestricted, WorkspaceWritePolicy,
+        ApprovalDecision, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial,
+        ToolPolicy, UnrestrictedPolicy, WorkspaceWritePolicy,
     },
     transcript::{ToolOutput, Transcript},
     write_stdin::WriteStdinError,
@@ -85,7 +85,7 @@ pub struct UnifiedExec {
 #[derive(Debug)]
 struct UnifiedExecShared {
     environment: Environment,
-    settings: Arc<Settings>,
+    settings: Arc<UnifiedExecSettings>,
     policy: Arc<dyn ToolPolicy>,
     events: Arc<dyn EventSink>,
     table: ProcessTable,
@@ -99,11 +99,11 @@ impl UnifiedExec {
     /// Creates it without commands.
     pub fn new(
         environment: Environment,
-        settings: Settings,
+        settings: UnifiedExecSettings,
         policy: Arc<dyn ToolPolicy>,
         events: Arc<dyn EventSink>,
     ) -> Self {
-        let when_full = WhenFull::GiveUpLeastRecentlyUsed;
+        let when_full = EvictionPolicy::EvictLeastRecentlyUsed;
         let suffix = || Uuid::new_v4().simple().to_string();
         // If all commands were protected, a full table could not evict any.
         let protected = settings.protected_processes;
@@ -114,7 +114,7 @@ impl UnifiedExec {
             settings: Arc::new(settings),
             policy,
             events,
-            table: table.protecting(protected),
+            table: table.with_protected(protected),
             running: Mutex::default(),
             recently_ended: RecentlyEnded::default(),
             info: OnceCell::new(),
@@ -137,14 +137,14 @@ impl UnifiedExec {
         let request = OutputRequest {
             call,
             began,
-            view: View::Plain,
+            view: OutputView::Plain,
             tokens: self.shared_exec.settings.tokens(None),
         };
         let (process, guard) = match CallGuard::open(&self.shared_exec, number) {
             Ok(guard) => (Arc::clone(guard.process()), Some(guard)),
-            Err(OpenError::Busy(_)) => {
+            Err(CheckoutError::Busy(_)) => {
                 let process = self.shared_exec.lock().get(&number).cloned();
-                (process.ok_or(OpenError::Unknown(number))?, None)
+                (process.ok_or(CheckoutError::Unknown(number))?, None)
             }
             Err(error) => {
                 let shown = self.shared_exec.show_ended_again(number, &request);
@@ -225,8 +225,8 @@ impl UnifiedExecShared {
     }
 
     /// Converts the error of a command that cannot be opened; reports evictions.
-    fn open_error(&self, error: OpenError) -> WriteStdinError {
-        if let OpenError::Unknown(number) = error
+    fn open_error(&self, error: CheckoutError) -> WriteStdinError {
+        if let CheckoutError::Unknown(number) = error
             && self.recently_ended.was_evicted(number)
         {
             return WriteStdinError::Evicted(number, self.settings.max_processes);
@@ -280,9 +280,9 @@ pub trait EventSink: fmt::Debug + Send + Sync {
 
 /// Discards every event.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoEvents;
+pub struct NullEventSink;
 
-impl EventSink for NoEvents {
+impl EventSink for NullEventSink {
     fn handle_event(&self, _event: ExecEvent) {}
 }
 
@@ -325,7 +325,7 @@ pub enum ExecEvent {
         /// Its number.
         number: ProcessNumber,
         /// Exit of the command, or why it is unknown.
-        outcome: Result<Exit, ProcessError>,
+        outcome: Result<ExitInfo, ProcessError>,
         /// Head and tail of all output.
         aggregated_output: String,
         /// Time since its start.

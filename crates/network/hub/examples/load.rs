@@ -22,19 +22,19 @@ use std::{
 use exec_hub::{
     config::HubConfig,
     hub::Hub,
-    principal::{Environments, Roles},
+    principal::{EnvironmentGlobs, RoleSet},
     store::Timestamp,
     tokens::{self, NewToken},
 };
 use exec_registry::{
-    api::EnvironmentId,
-    credentials::{Bearer, Token},
-    http::{BaseUrl, Http},
-    registry::Registry,
+    api::RegistryEnvironmentId,
+    credentials::{RegistryBearer, RegistryToken},
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
 use exec_relay::{
-    frame::{Body, Data, Frame, StreamId},
-    identity::Identity,
+    frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
+    identity::NoiseIdentity,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -71,8 +71,9 @@ async fn measure(pairs: usize) {
     let token = make_token(directory.path());
     let hub = Process::start(directory.path());
     let base = BaseUrl::parse(&hub.url).unwrap();
-    let token = Bearer::new(Token::new(&token).unwrap());
-    let registry = Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap();
+    let token = RegistryBearer::new(RegistryToken::new(&token).unwrap());
+    let registry =
+        RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap();
     // Once before measuring, so that one-time allocations do not count.
     open_pairs(&registry, "warm-up", 1).await;
     let idle = hub.resident_kib();
@@ -99,8 +100,8 @@ async fn measure(pairs: usize) {
 fn make_token(directory: &Path) -> String {
     let new = NewToken {
         principal: "load".parse().unwrap(),
-        roles: Roles::default(),
-        environments: Environments::default(),
+        roles: RoleSet::default(),
+        environments: EnvironmentGlobs::default(),
         expires_at: None,
     };
     let file = HubConfig::default_token_file(directory);
@@ -156,13 +157,13 @@ struct Pair {
     harness: TcpStream,
 }
 
-async fn open_pairs(registry: &Registry, name: &str, count: usize) -> Vec<Pair> {
-    let identity = Arc::new(Identity::generate());
+async fn open_pairs(registry: &RegistryClient, name: &str, count: usize) -> Vec<Pair> {
+    let identity = Arc::new(NoiseIdentity::generate());
     let mut opening = JoinSet::new();
     let mut opened = Vec::new();
     for number in 0..count {
         let (registry, identity) = (registry.clone(), Arc::clone(&identity));
-        let environment = EnvironmentId::new(&format!("{name}-{number}")).unwrap();
+        let environment = RegistryEnvironmentId::new(&format!("{name}-{number}")).unwrap();
         opening.spawn(async move { open_pair(&registry, &environment, &identity).await });
         if opening.len() >= 32 {
             opened.push(opening.join_next().await.unwrap().unwrap());
@@ -172,7 +173,11 @@ async fn open_pairs(registry: &Registry, name: &str, count: usize) -> Vec<Pair> 
     opened
 }
 
-async fn open_pair(registry: &Registry, environment: &EnvironmentId, identity: &Identity) -> Pair {
+async fn open_pair(
+    registry: &RegistryClient,
+    environment: &RegistryEnvironmentId,
+    identity: &NoiseIdentity,
+) -> Pair {
     let key = identity.public_key();
     let registered = registry.register(environment, key).await.unwrap();
     let executor = upgrade(registered.url.expose()).await;
@@ -187,12 +192,12 @@ async fn open_pair(registry: &Registry, environment: &EnvironmentId, identity: &
         executor,
         harness: upgrade(connected.url.expose()).await,
     };
-    let resume = Body::Resume { next_seq: 0 };
+    let resume = FrameBody::Resume { next_seq: 0 };
     pair.harness
         .write_all(&message(resume, Mask::Zero))
         .await
         .unwrap();
-    let expected = message(Body::Resume { next_seq: 0 }, Mask::None);
+    let expected = message(FrameBody::Resume { next_seq: 0 }, Mask::None);
     let mut heard = vec![0; expected.len()];
     pair.executor.read_exact(&mut heard).await.unwrap();
     assert_eq!(heard, expected);
@@ -230,8 +235,8 @@ enum Mask {
 const STREAM: &str = "0b0c8e0e-8a3c-4c53-9f0f-6f2a3b1c4d5e";
 
 /// Encodes a frame of the only stream as a websocket message.
-fn message(body: Body, mask: Mask) -> Vec<u8> {
-    let frame = Frame::new(StreamId::new(STREAM).unwrap(), body).encode();
+fn message(body: FrameBody, mask: Mask) -> Vec<u8> {
+    let frame = RelayFrame::new(StreamId::new(STREAM).unwrap(), body).encode();
     let masked = match mask {
         Mask::None => 0,
         Mask::Zero => 0x80,
@@ -252,13 +257,13 @@ fn message(body: Body, mask: Mask) -> Vec<u8> {
 }
 
 fn data(size: usize, mask: Mask) -> Vec<u8> {
-    let data = Data {
+    let data = SealedRecord {
         seq: 1,
         segment_index: 0,
         segment_count: 1,
         payload: vec![b'x'; size].into(),
     };
-    message(Body::Data(data), mask)
+    message(FrameBody::Data(data), mask)
 }
 
 /// Every pair echoes one frame, all at once.

@@ -7,7 +7,7 @@ mod tests;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_transport::http::site::Peer;
+use exec_transport::http::service::HttpPeer;
 use http::{Method, Request, Response, request::Parts};
 use http_body_util::Full;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl AdminService {
     }
 
     /// Serves a request. Its body is ignored.
-    pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>> {
+    pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>> {
         let (parts, _) = request.into_parts();
         let answered = self.answer(&parts, peer, RequestTime::now()).await;
         answered.unwrap_or_else(HttpRefusal::into_response)
@@ -56,7 +56,7 @@ impl AdminService {
     async fn answer(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let rest = parts.uri.path().strip_prefix(PATH);
@@ -93,7 +93,7 @@ impl AdminService {
     fn admit(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
         event: &mut AuditEvent,
     ) -> Result<Principal, HttpRefusal> {
@@ -107,7 +107,7 @@ impl AdminService {
     async fn list(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
         event: &mut AuditEvent,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
@@ -155,16 +155,19 @@ impl AdminService {
         Ok(list)
     }
 
-    async fn relayed(&self, registration: Registration) -> Result<EnvironmentStatus, HttpRefusal> {
+    async fn relayed(
+        &self,
+        registration: Registration,
+    ) -> Result<HubEnvironmentStatus, HttpRefusal> {
         let store = &self.services.store;
         let presence = store.presence(&registration.environment).await;
         let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
         let presence = presence.filter(|seen| seen.registration == registration.id);
-        Ok(EnvironmentStatus {
+        Ok(HubEnvironmentStatus {
             environment_id: registration.environment.to_string(),
             owner: registration.owner.to_string(),
             registration_id: Some(registration.id.to_string()),
-            transport: Transport::Noise,
+            transport: ExecutorTransport::Noise,
             online: presence.is_some(),
             node: presence.map(|seen| seen.node.to_string()),
             registered_at: Some(registration.created_at.rfc3339()),
@@ -173,17 +176,17 @@ impl AdminService {
 
     /// Returns the status of the direct executor, as far as this node knows. An environment without
     /// relay registration was registered as direct, before a restart or on another node.
-    fn direct(&self, owned: &OwnedEnvironment) -> Option<EnvironmentStatus> {
+    fn direct(&self, owned: &OwnedEnvironment) -> Option<HubEnvironmentStatus> {
         let found = self.direct.find(&owned.environment, &owned.owner);
         if found.is_none() && owned.current.is_some() {
             return None;
         }
-        Some(EnvironmentStatus {
+        Some(HubEnvironmentStatus {
             environment_id: owned.environment.to_string(),
             owner: owned.owner.to_string(),
             online: found.as_ref().is_some_and(|found| found.online),
             registration_id: found.map(|found| found.registration.to_string()),
-            transport: Transport::Direct,
+            transport: ExecutorTransport::Direct,
             node: None,
             registered_at: None,
         })
@@ -213,7 +216,7 @@ impl AdminService {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EnvironmentList {
     /// The environments of this page.
-    pub environments: Vec<EnvironmentStatus>,
+    pub environments: Vec<HubEnvironmentStatus>,
     /// Pass `?after=<this>` for the next page. Absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
@@ -221,7 +224,7 @@ pub struct EnvironmentList {
 
 /// Status of one environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct EnvironmentStatus {
+pub struct HubEnvironmentStatus {
     /// The id.
     pub environment_id: String,
     /// The principal that owns it.
@@ -230,7 +233,7 @@ pub struct EnvironmentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration_id: Option<String>,
     /// How the executor is reached.
-    pub transport: Transport,
+    pub transport: ExecutorTransport,
     /// Whether the executor is connected.
     pub online: bool,
     /// The node that the executor is connected to.
@@ -244,7 +247,7 @@ pub struct EnvironmentStatus {
 /// How an executor is reached.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum ExecutorTransport {
     /// Through the relay, encrypted end to end.
     Noise,
     /// Through a direct websocket to the hub.

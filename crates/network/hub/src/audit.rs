@@ -19,7 +19,7 @@ use std::{
     time::Instant,
 };
 
-use exec_transport::http::site::Peer;
+use exec_transport::http::service::HttpPeer;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -202,7 +202,7 @@ pub struct AuditEvent {
     /// Outcome of the request.
     pub outcome: AuditOutcome,
     /// Remote address.
-    pub peer: Peer,
+    pub peer: HttpPeer,
     /// Authenticated principal, if any.
     pub principal: Option<PrincipalName>,
     /// What the principal authenticated with: an id, never a secret.
@@ -217,7 +217,7 @@ pub struct AuditEvent {
 
 impl AuditEvent {
     /// Creates an event with outcome `Allowed`.
-    pub fn new(at: Timestamp, action: AuditAction, peer: Peer) -> Self {
+    pub fn new(at: Timestamp, action: AuditAction, peer: HttpPeer) -> Self {
         Self {
             at,
             action,

@@ -25,7 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use exec_registry::api::{
-    DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, Secret, sigv4::SignedRequest,
+    DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, SecretString,
+    sigv4::SignedRequest,
 };
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
@@ -136,7 +137,7 @@ impl DirectService {
             environment_id: environment.to_string(),
             transport: DIRECT_TRANSPORT.to_owned(),
             registration_id: registration.to_string(),
-            url: Secret::new(url),
+            url: SecretString::new(url),
         }))
     }
 }

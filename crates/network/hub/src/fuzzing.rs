@@ -12,7 +12,7 @@ use base64_simd::URL_SAFE_NO_PAD;
 use exec_registry::api::{
     DirectRegisterRequest, HarnessConnectRequest, RegisterRequest, ValidateRequest,
 };
-use exec_relay::identity::{Identity, PublicKey};
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -54,9 +54,9 @@ fn signer() -> &'static UrlSigner {
     })
 }
 
-fn harness() -> &'static PublicKey {
-    static HARNESS: OnceLock<PublicKey> = OnceLock::new();
-    HARNESS.get_or_init(|| Identity::generate().public_key().clone())
+fn harness() -> &'static NoisePublicKey {
+    static HARNESS: OnceLock<NoisePublicKey> = OnceLock::new();
+    HARNESS.get_or_init(|| NoiseIdentity::generate().public_key().clone())
 }
 
 fn parsed<T: std::str::FromStr<Err: fmt::Debug>>(text: &str) -> T {

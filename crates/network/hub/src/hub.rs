@@ -9,11 +9,11 @@ use std::{fs, io, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use exec_transport::{
     auth::SecretTooShort,
-    http::{AllowedHosts, PendingLimits, site::SiteOptions},
-    listen::ListenUrl,
+    http::{AllowedHosts, PendingLimits, service::HttpServiceOptions},
+    listen_url::ListenUrl,
     listener::Listener,
     tls::{self, TlsError},
-    websocket::socket::{Socket, SocketLimits},
+    websocket::socket::{BinarySocket, SocketLimits},
 };
 use tokio::{
     sync::watch,
@@ -270,7 +270,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         };
         let site = Arc::new(endpoints);
         listener
-            .serve_site(site, files.tls, options(files.hosts), on_upgrade)
+            .serve_http(site, files.tls, options(files.hosts), on_upgrade)
             .await;
     });
     Ok(Hub {
@@ -288,7 +288,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
 
 async fn serve(
     upgrade: HubUpgrade,
-    socket: Socket,
+    socket: BinarySocket,
     (rendezvous, direct): (Arc<RendezvousAcceptor>, Arc<DirectService>),
 ) {
     match upgrade {
@@ -316,8 +316,8 @@ fn hosts(config: &HubConfig) -> Result<AllowedHosts, HubStartError> {
     })
 }
 
-fn options(hosts: AllowedHosts) -> SiteOptions {
-    SiteOptions {
+fn options(hosts: AllowedHosts) -> HttpServiceOptions {
+    HttpServiceOptions {
         max_connections: limits::MAX_CONNECTIONS,
         pending: PendingLimits {
             max_connections: limits::MAX_PENDING_CONNECTIONS,
@@ -330,7 +330,7 @@ fn options(hosts: AllowedHosts) -> SiteOptions {
             write_timeout: limits::STALL,
             ..SocketLimits::default()
         },
-        ..SiteOptions::default()
+        ..HttpServiceOptions::default()
     }
 }
 

@@ -23,7 +23,9 @@ mod tests;
 mod window;
 
 pub use self::{
-    config::{NatsConfig, NatsServers, NatsServersError, Prefix, PrefixError, Replicas},
+    config::{
+        NatsConfig, NatsPrefix, NatsPrefixError, NatsServers, NatsServersError, ReplicaCount,
+    },
     connection::NatsError,
     mesh::NatsMesh,
     store::NatsStore,

@@ -16,9 +16,9 @@ pub struct Principal {
     /// The name.
     pub name: PrincipalName,
     /// Permitted kinds of requests.
-    pub roles: Roles,
+    pub roles: RoleSet,
     /// Environments that the token is restricted to.
-    pub environments: Environments,
+    pub environments: EnvironmentGlobs,
     /// What the caller authenticated with.
     pub evidence: AuthEvidence,
 }
@@ -37,7 +37,7 @@ impl Principal {
     /// Returns whether the principal may connect to `owner`'s environment.
     pub fn may_connect(&self, environment: &EnvironmentId, owner: &PrincipalName) -> bool {
         self.roles.contains(Role::Harness)
-            && (self.owns(environment, owner) || self.environments.name(environment))
+            && (self.owns(environment, owner) || self.environments.matches(environment))
     }
 
     /// Returns whether the principal could connect to an environment that has no owner yet.
@@ -57,7 +57,7 @@ impl Principal {
 
     /// A token with globs is valid for matching environments, any other token for all.
     fn covers(&self, environment: &EnvironmentId) -> bool {
-        self.environments.is_empty() || self.environments.name(environment)
+        self.environments.is_empty() || self.environments.matches(environment)
     }
 }
 
@@ -193,9 +193,9 @@ pub struct RoleError;
 /// A set of roles.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Roles(Vec<Role>);
+pub struct RoleSet(Vec<Role>);
 
-impl Roles {
+impl RoleSet {
     /// Creates a set from roles in any order.
     pub fn new(roles: impl IntoIterator<Item = Role>) -> Self {
         let mut roles: Vec<_> = roles.into_iter().collect();
@@ -215,7 +215,7 @@ impl Roles {
     }
 }
 
-impl Default for Roles {
+impl Default for RoleSet {
     /// The roles to run an executor and to work with it.
     fn default() -> Self {
         Self(vec![Role::Executor, Role::Harness])
@@ -224,12 +224,12 @@ impl Default for Roles {
 
 /// The environment globs of a token, such as `build-*`. An empty list matches nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Environments {
+pub struct EnvironmentGlobs {
     globs: Vec<String>,
     set: Option<GlobSet>,
 }
 
-impl Environments {
+impl EnvironmentGlobs {
     /// Longest glob and maximum number per token: more than any hand-written list.
     pub const MAX_GLOB_BYTES: usize = 256;
     /// See [`Environments::MAX_GLOB_BYTES`].
@@ -264,7 +264,7 @@ impl Environments {
     }
 
     /// Returns whether one of the globs matches.
-    pub fn name(&self, environment: &EnvironmentId) -> bool {
+    pub fn matches(&self, environment: &EnvironmentId) -> bool {
         let matches = |set: &GlobSet| set.is_match(environment.as_str());
         self.set.as_ref().is_some_and(matches)
     }
@@ -285,12 +285,12 @@ impl Environments {
 #[non_exhaustive]
 pub enum GlobError {
     /// Caller: there are too many.
-    #[error("more than {} environment globs", Environments::MAX_GLOBS)]
+    #[error("more than {} environment globs", EnvironmentGlobs::MAX_GLOBS)]
     TooMany,
     /// Caller: a glob is empty or too long.
     #[error(
         "environment glob {index} must have 1 to {} bytes",
-        Environments::MAX_GLOB_BYTES
+        EnvironmentGlobs::MAX_GLOB_BYTES
     )]
     Length {
         /// Index of the glob, from 0.
@@ -317,8 +317,8 @@ mod tests {
         let globs = globs.iter().map(|&glob| glob.to_owned()).collect();
         Principal {
             name: name.parse().unwrap(),
-            roles: Roles::new(roles.iter().copied()),
-            environments: Environments::new(globs).unwrap(),
+            roles: RoleSet::new(roles.iter().copied()),
+            environments: EnvironmentGlobs::new(globs).unwrap(),
             evidence: AuthEvidence::Jwt,
         }
     }
@@ -384,21 +384,21 @@ mod tests {
         }
     }
 
-    fn environments(globs: &[&str]) -> Result<Environments, GlobError> {
-        Environments::new(globs.iter().map(|&glob| glob.to_owned()).collect())
+    fn environments(globs: &[&str]) -> Result<EnvironmentGlobs, GlobError> {
+        EnvironmentGlobs::new(globs.iter().map(|&glob| glob.to_owned()).collect())
     }
 
     #[test]
     fn globs_match_whole_ids() {
         let build = environments(&["build-*", "box_{1,2}"]).unwrap();
-        let names = |id: &str| build.name(&id.parse().unwrap());
+        let names = |id: &str| build.matches(&id.parse().unwrap());
         assert!(names("build-7") && names("build-") && names("box_2"));
         assert!(!names("build") && !names("xbuild-7") && !names("box_3") && !names("Build-7"));
     }
 
     #[test]
     fn empty_globs_match_nothing() {
-        assert!(!environments(&[]).unwrap().name(&"a".parse().unwrap()));
+        assert!(!environments(&[]).unwrap().matches(&"a".parse().unwrap()));
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
             environments(&[""]),
             Err(GlobError::Length { index: 0 })
         ));
-        let long = "x".repeat(Environments::MAX_GLOB_BYTES + 1);
+        let long = "x".repeat(EnvironmentGlobs::MAX_GLOB_BYTES + 1);
         assert!(matches!(
             environments(&[&long]),
             Err(GlobError::Length { .. })

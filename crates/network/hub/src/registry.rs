@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_transport::http::site::Peer;
+use exec_transport::http::service::HttpPeer;
 use http::{HeaderMap, Method, Request, Response, header, request::Parts};
 use http_body_util::Full;
 use hyper::body::Body;
@@ -88,7 +88,7 @@ impl RegistryService {
 
     /// Serves a request. Once its body has been read, the operation runs to completion even if the
     /// future is dropped.
-    pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>>
+    pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -100,7 +100,7 @@ impl RegistryService {
     async fn serve_at<B>(
         &self,
         request: Request<B>,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> Response<Full<Bytes>>
     where
@@ -116,7 +116,7 @@ impl RegistryService {
         &self,
         parts: Parts,
         body: B,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal>
     where
@@ -229,7 +229,7 @@ impl RegistryService {
 pub(crate) struct RegistryCall {
     parts: Parts,
     pub(crate) environment: EnvironmentId,
-    peer: Peer,
+    peer: HttpPeer,
     moment: RequestTime,
 }
 
@@ -330,11 +330,11 @@ impl RequestGate {
     }
 
     /// Applies the rate limit of an address.
-    pub(crate) fn address(&self, peer: Peer, moment: RequestTime) -> Result<(), HttpRefusal> {
+    pub(crate) fn address(&self, peer: HttpPeer, moment: RequestTime) -> Result<(), HttpRefusal> {
         match peer {
-            Peer::Network(address) => Ok(self.rates.address(address.ip(), moment.instant)?),
+            HttpPeer::Network(address) => Ok(self.rates.address(address.ip(), moment.instant)?),
             // Peers on a unix socket are local accounts that the operator trusts.
-            Peer::Account(_) => Ok(()),
+            HttpPeer::Account(_) => Ok(()),
         }
     }
 
@@ -355,7 +355,7 @@ impl RequestGate {
     pub(crate) fn limit_failure(
         &self,
         refusal: HttpRefusal,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> HttpRefusal {
         self.address(peer, moment).err().unwrap_or(refusal)

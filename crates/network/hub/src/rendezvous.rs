@@ -20,8 +20,8 @@ use std::{
 };
 
 use exec_transport::{
-    link::ReadError,
-    websocket::socket::{Socket, SocketWriter},
+    link::LinkReadError,
+    websocket::socket::{BinarySocket, SocketWriter},
 };
 use http::StatusCode;
 use tokio::{runtime::Handle, sync::watch, time::timeout};
@@ -179,7 +179,7 @@ impl RendezvousAcceptor {
     }
 
     /// Serves a websocket until it ends. Dropping the future drops the connection.
-    pub async fn serve(&self, admission: UpgradeAdmission, mut socket: Socket) {
+    pub async fn serve(&self, admission: UpgradeAdmission, mut socket: BinarySocket) {
         let (role, open) = match &admission {
             UpgradeAdmission::Executor(_) => ("executor", &self.metrics.executors),
             UpgradeAdmission::Harness(_) => ("harness", &self.metrics.harnesses),
@@ -192,7 +192,11 @@ impl RendezvousAcceptor {
         close_cause.close_socket(&mut socket).await;
     }
 
-    async fn relay(&self, admission: UpgradeAdmission, socket: &mut Socket) -> WebSocketClose {
+    async fn relay(
+        &self,
+        admission: UpgradeAdmission,
+        socket: &mut BinarySocket,
+    ) -> WebSocketClose {
         match admission {
             UpgradeAdmission::Executor(mut attachment) => {
                 let slot = attachment.slot();
@@ -210,7 +214,7 @@ impl RendezvousAcceptor {
         }
     }
 
-    async fn relay_harness(&self, dial: DialRequest, socket: &mut Socket) -> WebSocketClose {
+    async fn relay_harness(&self, dial: DialRequest, socket: &mut BinarySocket) -> WebSocketClose {
         match timeout(DIAL_TIMEOUT, self.dialer.dial(dial)).await {
             Ok(Ok(circuit)) => harness::relay(socket, circuit, &self.metrics).await,
             Ok(Err(error)) => error.into(),
@@ -359,18 +363,18 @@ impl WebSocketClose {
     }
 
     /// Returns the close reason for a read error.
-    fn from_read_error(error: &ReadError) -> Self {
+    fn from_read_error(error: &LinkReadError) -> Self {
         match error {
-            ReadError::TooLong(_) => Self::TooLong,
-            ReadError::Protocol(_) => Self::Protocol,
-            ReadError::InvalidUtf8 => Self::Garbage,
+            LinkReadError::TooLong(_) => Self::TooLong,
+            LinkReadError::Protocol(_) => Self::Protocol,
+            LinkReadError::InvalidUtf8 => Self::Garbage,
             // Any other error means that the peer is gone.
-            ReadError::Io(_) | ReadError::Exited(_) | _ => Self::Lost,
+            LinkReadError::Io(_) | LinkReadError::Exited(_) | _ => Self::Lost,
         }
     }
 
     /// Closes a websocket within a time limit. Unsent frames are lost.
-    async fn close_socket(self, socket: &mut Socket) {
+    async fn close_socket(self, socket: &mut BinarySocket) {
         let Some((code, reason)) = self.close() else {
             return;
         };
@@ -423,7 +427,7 @@ fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<FlushOutcome
             Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
             Poll::Pending => true,
         };
-        match writer.poll_upkeep(cx) {
+        match writer.poll_keepalive(cx) {
             Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
             Poll::Ready(Ok(())) if !blocked => {}
             Poll::Ready(Ok(())) | Poll::Pending => {

@@ -29,7 +29,7 @@ pub(crate) use self::pending_authorizations::PendingAuthorizations;
 
 use std::{error::Error, fmt, sync::Arc};
 
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -143,7 +143,7 @@ pub struct NewRegistration {
     /// The new id.
     pub id: RegistrationId,
     /// The executor's public keys.
-    pub executor_key: PublicKey,
+    pub executor_key: NoisePublicKey,
     /// The registering principal.
     pub principal: PrincipalName,
     /// Time of the request.
@@ -173,7 +173,7 @@ pub struct Authorization {
     /// The registration that was current.
     pub registration: RegistrationId,
     /// The harness's public keys.
-    pub harness_key: PublicKey,
+    pub harness_key: NoisePublicKey,
     /// The principal that requested it.
     pub principal: PrincipalName,
     /// Expiry. Invalid from this time on.

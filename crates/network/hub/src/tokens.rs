@@ -12,7 +12,7 @@ mod tests;
 pub use self::{
     authenticator::{AuthenticateError, JwtAuthority, JwtError, TokenAuthenticator},
     edit::{NewToken, TokenEditError, create, list, revoke},
-    file::{Entry, HubTokenFileError, TokenEntryProblem},
+    file::{HubTokenFileError, TokenEntry, TokenEntryProblem},
 };
 
 use std::{
@@ -143,7 +143,7 @@ impl ActiveTokens {
     }
 
     /// Finds a token, expired or not.
-    fn find(&self, token: &str) -> Option<Arc<Entry>> {
+    fn find(&self, token: &str) -> Option<Arc<TokenEntry>> {
         let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
         table.find(token).cloned()
     }
@@ -176,9 +176,9 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 
 /// A token: 256 random bits with a prefix that secret scanners recognize. `Debug` redacts it.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct HubToken(String);
 
-impl Token {
+impl HubToken {
     const PREFIX: &str = "exh_";
     const BYTES: usize = 32;
 
@@ -199,7 +199,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for HubToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }

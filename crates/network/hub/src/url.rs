@@ -7,7 +7,7 @@
 mod tests;
 
 use aws_lc_rs::hmac;
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use http::{StatusCode, uri::Authority};
 use url::{Url, form_urlencoded};
 use uuid::Uuid;
@@ -67,7 +67,7 @@ impl UrlSigner {
         websocket: &str,
         environment: &EnvironmentId,
         registration: &RegistrationId,
-        harness: &PublicKey,
+        harness: &NoisePublicKey,
         now: Timestamp,
     ) -> String {
         let expires = now.plus(limits::HARNESS_URL_LIFETIME).seconds().to_string();
@@ -144,7 +144,7 @@ impl UrlSigner {
     }
 
     /// Returns the tag of a harness key.
-    fn tag(&self, harness: &PublicKey) -> HarnessTag {
+    fn tag(&self, harness: &NoisePublicKey) -> HarnessTag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(TAG_DOMAIN);
         // Both have a fixed length.

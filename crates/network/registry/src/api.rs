@@ -7,7 +7,7 @@ pub mod sigv4;
 
 use std::{fmt, sync::Arc};
 
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use serde::{
     Deserialize, Serialize,
     de::{DeserializeOwned, Error},
@@ -26,7 +26,7 @@ pub struct RegisterRequest {
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
     /// Public key that harnesses must expect.
-    pub executor_public_key: PublicKey,
+    pub executor_public_key: NoisePublicKey,
 }
 
 /// Response body of `register`.
@@ -35,7 +35,7 @@ pub struct RegisterResponse {
     /// The registered environment.
     pub environment_id: String,
     /// Rendezvous websocket of the executor. Possession of this URL authenticates the executor.
-    pub url: Secret,
+    pub url: SecretString,
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
     /// Id of this registration. The next registration supersedes it.
@@ -46,7 +46,7 @@ pub struct RegisterResponse {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HarnessConnectRequest {
     /// Public key that the harness will prove it holds.
-    pub harness_public_key: PublicKey,
+    pub harness_public_key: NoisePublicKey,
 }
 
 /// Response body of `connect`. All members are valid together, for a single connection.
@@ -55,15 +55,15 @@ pub struct HarnessConnectResponse {
     /// The requested environment.
     pub environment_id: String,
     /// Rendezvous websocket of the harness. Possession of this URL allows one attempt.
-    pub url: Secret,
+    pub url: SecretString,
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
     /// Current registration of the executor.
     pub executor_registration_id: String,
     /// Public key that the executor will prove it holds.
-    pub executor_public_key: PublicKey,
+    pub executor_public_key: NoisePublicKey,
     /// Authorization that the harness presents to the executor, which forwards it to the registry.
-    pub harness_key_authorization: Secret,
+    pub harness_key_authorization: SecretString,
 }
 
 /// Request body of `validate`: an executor asks whether to accept a harness.
@@ -72,9 +72,9 @@ pub struct ValidateRequest {
     /// Registration for which the harness was authorized.
     pub executor_registration_id: String,
     /// Public key that the harness proved it holds.
-    pub harness_public_key: PublicKey,
+    pub harness_public_key: NoisePublicKey,
     /// Authorization that the harness presented.
-    pub harness_key_authorization: Secret,
+    pub harness_key_authorization: SecretString,
 }
 
 /// Response body of `validate`.
@@ -104,15 +104,15 @@ pub struct DirectRegisterResponse {
     /// Id of this registration.
     pub registration_id: String,
     /// Websocket to dial. The URL may contain a secret.
-    pub url: Secret,
+    pub url: SecretString,
 }
 
 /// A secret string such as an authorization or a signed URL. `Debug` redacts it.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Secret(String);
+pub struct SecretString(String);
 
-impl Secret {
+impl SecretString {
     /// Wraps a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -134,7 +134,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -157,28 +157,28 @@ const MAX_ID_BYTES: usize = 256;
 
 /// Id of an environment. It is inserted into URLs verbatim, so a slash adds path segments.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct EnvironmentId(Arc<str>);
+pub struct RegistryEnvironmentId(Arc<str>);
 
-impl EnvironmentId {
+impl RegistryEnvironmentId {
     /// Validates an id after trimming whitespace.
     ///
     /// # Errors
     /// Returns an error if the id is empty, too long, or would change the path of a URL.
-    pub fn new(id: &str) -> Result<Self, EnvironmentIdError> {
+    pub fn new(id: &str) -> Result<Self, RegistryEnvironmentIdError> {
         let id = id.trim();
         if id.is_empty() {
-            return Err(EnvironmentIdError::Empty);
+            return Err(RegistryEnvironmentIdError::Empty);
         }
         if id.len() > MAX_ID_BYTES {
-            return Err(EnvironmentIdError::TooLong);
+            return Err(RegistryEnvironmentIdError::TooLong);
         }
         // `?` and `#` would end the path, and URL parsers treat a backslash as a slash.
         let is_forbidden = |c: char| c.is_control() || matches!(c, '?' | '#' | '\\');
         if let Some(found) = id.chars().find(|c| is_forbidden(*c)) {
-            return Err(EnvironmentIdError::Character(found));
+            return Err(RegistryEnvironmentIdError::Character(found));
         }
         if id.split('/').any(is_dots) {
-            return Err(EnvironmentIdError::Dots);
+            return Err(RegistryEnvironmentIdError::Dots);
         }
         Ok(Self(id.into()))
     }
@@ -195,7 +195,7 @@ fn is_dots(segment: &str) -> bool {
     matches!(plain.as_str(), "." | "..")
 }
 
-impl fmt::Display for EnvironmentId {
+impl fmt::Display for RegistryEnvironmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -204,7 +204,7 @@ impl fmt::Display for EnvironmentId {
 /// Caller: the text is not a valid environment id.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum EnvironmentIdError {
+pub enum RegistryEnvironmentIdError {
     /// The id is empty.
     #[error("environment id is empty")]
     Empty,
@@ -240,7 +240,7 @@ pub struct ErrorDetail {
 
 impl ErrorBody {
     /// Creates a body with a known code.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: RegistryErrorCode, message: impl Into<String>) -> Self {
         Self::with_code(code.as_str(), message)
     }
 
@@ -276,7 +276,7 @@ impl ErrorBody {
 /// Error codes that clients act on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Code {
+pub enum RegistryErrorCode {
     /// Another registration of the environment is in progress. The executor retries.
     RegistrationConflict,
     /// The registry cannot authenticate callers at the moment. The executor retries.
@@ -285,7 +285,7 @@ pub enum Code {
     EnvironmentOffline,
 }
 
-impl Code {
+impl RegistryErrorCode {
     const ALL: [Self; 3] = [
         Self::RegistrationConflict,
         Self::AuthenticationServiceUnavailable,
@@ -330,27 +330,33 @@ mod tests {
     fn id_is_trimmed_and_otherwise_unchanged() {
         for id in ["env-1", "a/b", "a b", "..a", "ä"] {
             let padded = format!(" {id}\n");
-            assert_eq!(EnvironmentId::new(&padded).unwrap().as_str(), id);
+            assert_eq!(RegistryEnvironmentId::new(&padded).unwrap().as_str(), id);
         }
     }
 
     #[test]
     fn ids_that_would_change_the_url_are_rejected() {
-        assert_eq!(EnvironmentId::new(" \t"), Err(EnvironmentIdError::Empty));
+        assert_eq!(
+            RegistryEnvironmentId::new(" \t"),
+            Err(RegistryEnvironmentIdError::Empty)
+        );
         for (id, found) in [("a?b", '?'), ("a#b", '#'), ("a\nb", '\n'), ("a\\b", '\\')] {
-            let refused = Err(EnvironmentIdError::Character(found));
-            assert_eq!(EnvironmentId::new(id), refused);
+            let refused = Err(RegistryEnvironmentIdError::Character(found));
+            assert_eq!(RegistryEnvironmentId::new(id), refused);
         }
         for id in ["..", "a/../b", "a/%2E%2e", "."] {
             assert_eq!(
-                EnvironmentId::new(id),
-                Err(EnvironmentIdError::Dots),
+                RegistryEnvironmentId::new(id),
+                Err(RegistryEnvironmentIdError::Dots),
                 "{id}"
             );
         }
-        assert!(EnvironmentId::new(&"x".repeat(MAX_ID_BYTES)).is_ok());
+        assert!(RegistryEnvironmentId::new(&"x".repeat(MAX_ID_BYTES)).is_ok());
         let long = "x".repeat(MAX_ID_BYTES + 1);
-        assert_eq!(EnvironmentId::new(&long), Err(EnvironmentIdError::TooLong));
+        assert_eq!(
+            RegistryEnvironmentId::new(&long),
+            Err(RegistryEnvironmentIdError::TooLong)
+        );
     }
 
     fn code(body: &str) -> Option<String> {
@@ -359,7 +365,11 @@ mod tests {
 
     #[test]
     fn code_is_read_from_error_or_detail() {
-        let own = serde_json::to_string(&ErrorBody::new(Code::EnvironmentOffline, "off")).unwrap();
+        let own = serde_json::to_string(&ErrorBody::new(
+            RegistryErrorCode::EnvironmentOffline,
+            "off",
+        ))
+        .unwrap();
         assert_eq!(
             own,
             r#"{"error":{"code":"environment_offline","message":"off"}}"#
@@ -392,9 +402,9 @@ mod tests {
 
     #[test]
     fn codes_parse_from_their_wire_form() {
-        for known in Code::ALL {
-            assert_eq!(Code::find(known.as_str()), Some(known));
+        for known in RegistryErrorCode::ALL {
+            assert_eq!(RegistryErrorCode::find(known.as_str()), Some(known));
         }
-        assert_eq!(Code::find("other"), None);
+        assert_eq!(RegistryErrorCode::find("other"), None);
     }
 }

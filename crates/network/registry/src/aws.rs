@@ -22,13 +22,13 @@ use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
 
 /// Where to look for keys and region.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct AwsKeySources {
     /// Explicit profile. If set, it is the only source of keys.
     pub profile: Option<String>,
     /// Explicit region.
     pub region: Option<String>,
     /// Values of environment variables.
-    pub environment: EnvironmentValues,
+    pub environment: AwsEnvironment,
     /// Path of the shared `config` file, if any.
     pub config_file: Option<PathBuf>,
     /// Path of the shared `credentials` file, if any.
@@ -37,7 +37,7 @@ pub struct Settings {
 
 /// Values of the AWS environment variables. Blank values count as absent. `Debug` redacts keys.
 #[derive(Clone, Default)]
-pub struct EnvironmentValues {
+pub struct AwsEnvironment {
     /// `AWS_ACCESS_KEY_ID`.
     pub access_key_id: Option<String>,
     /// `AWS_SECRET_ACCESS_KEY`.
@@ -52,7 +52,7 @@ pub struct EnvironmentValues {
     pub default_region: Option<String>,
 }
 
-impl std::fmt::Debug for EnvironmentValues {
+impl std::fmt::Debug for AwsEnvironment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EnvironmentValues")
             .field("profile", &self.profile)
@@ -64,11 +64,11 @@ impl std::fmt::Debug for EnvironmentValues {
 
 /// Resolves keys and region in the usual AWS order.
 #[derive(Clone, Debug)]
-pub struct Chain(Settings);
+pub struct AwsKeyChain(AwsKeySources);
 
-impl Chain {
+impl AwsKeyChain {
     /// Creates a chain. Nothing is looked up yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: AwsKeySources) -> Self {
         Self(settings)
     }
 

@@ -24,7 +24,7 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use http::{HeaderMap, HeaderValue, Method, header};
 use url::{Host, Url};
 
-use crate::http::is_near;
+use crate::http::is_loopback;
 
 /// Produces the headers that authenticate requests.
 pub trait Credentials: fmt::Debug + Send + Sync {
@@ -41,7 +41,7 @@ pub trait Credentials: fmt::Debug + Send + Sync {
     }
 
     /// Returns where these headers may be sent.
-    fn reach(&self) -> Reach;
+    fn secret_scope(&self) -> SecretScope;
 
     /// Returns whether errors may include response bodies of the registry.
     fn body_disclosure(&self) -> BodyDisclosure {
@@ -103,7 +103,7 @@ const VENDOR: &[&str] = &["openai.com", "openai.org"];
 
 /// Where a secret may be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reach {
+pub enum SecretScope {
     /// To any URL, even without TLS.
     Anywhere,
     /// Over `https`, or to a loopback address.
@@ -114,14 +114,14 @@ pub enum Reach {
     Vendor,
 }
 
-impl Reach {
+impl SecretScope {
     /// Checks whether the secret may be sent to a URL.
     ///
     /// # Errors
     /// Returns an error if it may not.
     pub fn admit(self, url: &Url) -> Result<(), SecretScopeError> {
         let https = url.scheme() == "https";
-        let is_local = is_near(url);
+        let is_local = is_loopback(url);
         match self {
             Self::Anywhere => Ok(()),
             Self::Private if https || is_local => Ok(()),
@@ -172,23 +172,23 @@ const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 /// A token for `Authorization: Bearer …`. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Token(HeaderValue);
+pub struct RegistryToken(HeaderValue);
 
-impl Token {
+impl RegistryToken {
     /// Validates a token after trimming whitespace.
     ///
     /// # Errors
     /// Returns an error if the token is empty, too long, or not allowed in a header.
-    pub fn new(token: &str) -> Result<Self, TokenError> {
+    pub fn new(token: &str) -> Result<Self, RegistryTokenError> {
         let token = token.trim();
         if token.is_empty() {
-            return Err(TokenError::Empty);
+            return Err(RegistryTokenError::Empty);
         }
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::TooLong);
+            return Err(RegistryTokenError::TooLong);
         }
-        let mut value =
-            HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| TokenError::Character)?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| RegistryTokenError::Character)?;
         value.set_sensitive(true);
         Ok(Self(value))
     }
@@ -199,7 +199,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for RegistryToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }
@@ -208,7 +208,7 @@ impl fmt::Debug for Token {
 /// Caller: the text is not a valid token. The error does not repeat it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum TokenError {
+pub enum RegistryTokenError {
     /// The token is empty.
     #[error("token is empty")]
     Empty,
@@ -222,15 +222,15 @@ pub enum TokenError {
 
 /// An API key. It is sent only to its vendor and to loopback addresses.
 #[derive(Clone, Debug)]
-pub struct ApiKey(Token);
+pub struct ApiKey(RegistryToken);
 
 impl ApiKey {
     /// Wraps a key.
-    pub fn new(key: Token) -> Self {
+    pub fn new(key: RegistryToken) -> Self {
         Self(key)
     }
 
-    fn token(&self) -> &Token {
+    fn token(&self) -> &RegistryToken {
         &self.0
     }
 }
@@ -240,30 +240,30 @@ impl Credentials for ApiKey {
         ready(Ok(self.0.headers())).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Vendor
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Vendor
     }
 }
 
 /// A token of the registry itself, such as a hub token. It is sent over `https` or to loopback
 /// addresses.
 #[derive(Clone, Debug)]
-pub struct Bearer(Token);
+pub struct RegistryBearer(RegistryToken);
 
-impl Bearer {
+impl RegistryBearer {
     /// Wraps a token.
-    pub fn new(token: Token) -> Self {
+    pub fn new(token: RegistryToken) -> Self {
         Self(token)
     }
 }
 
-impl Credentials for Bearer {
+impl Credentials for RegistryBearer {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
         ready(Ok(self.0.headers())).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Private
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Private
     }
 }
 
@@ -271,13 +271,13 @@ impl Credentials for Bearer {
 /// receives the registry's URL and the token together.
 #[derive(Clone, Debug)]
 pub struct HarnessToken {
-    token: Token,
+    token: RegistryToken,
     account: Option<AccountId>,
 }
 
 impl HarnessToken {
     /// Creates credentials from a token and an account.
-    pub fn new(token: Token, account: Option<AccountId>) -> Self {
+    pub fn new(token: RegistryToken, account: Option<AccountId>) -> Self {
         Self { token, account }
     }
 }
@@ -291,8 +291,8 @@ impl Credentials for HarnessToken {
         ready(Ok(headers)).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Anywhere
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Anywhere
     }
 }
 
@@ -310,12 +310,12 @@ impl AccountId {
     ///
     /// # Errors
     /// Returns an error if the id is empty or not allowed in a header.
-    pub fn new(id: &str) -> Result<Self, TokenError> {
+    pub fn new(id: &str) -> Result<Self, RegistryTokenError> {
         let id = id.trim();
         if id.is_empty() {
-            return Err(TokenError::Empty);
+            return Err(RegistryTokenError::Empty);
         }
-        let value = HeaderValue::from_str(id).map_err(|_| TokenError::Character)?;
+        let value = HeaderValue::from_str(id).map_err(|_| RegistryTokenError::Character)?;
         Ok(Self(value))
     }
 
@@ -351,7 +351,7 @@ impl From<bool> for FedrampHosting {
 mod tests {
     use super::*;
 
-    fn admitted(reach: Reach, url: &str) -> bool {
+    fn admitted(reach: SecretScope, url: &str) -> bool {
         reach.admit(&Url::parse(url).unwrap()).is_ok()
     }
 
@@ -373,11 +373,11 @@ mod tests {
             ("http://10.0.0.1", false, false),
         ];
         for (url, private, vendor) in table {
-            assert!(admitted(Reach::Anywhere, url), "{url}");
-            assert_eq!(admitted(Reach::Private, url), private, "{url}");
-            assert_eq!(admitted(Reach::Vendor, url), vendor, "{url}");
+            assert!(admitted(SecretScope::Anywhere, url), "{url}");
+            assert_eq!(admitted(SecretScope::Private, url), private, "{url}");
+            assert_eq!(admitted(SecretScope::Vendor, url), vendor, "{url}");
             assert_eq!(
-                admitted(Reach::Https, url),
+                admitted(SecretScope::Https, url),
                 url.starts_with("https:"),
                 "{url}"
             );
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn token_is_trimmed_and_redacted() {
-        let token = Token::new(" s3cret\n").unwrap();
+        let token = RegistryToken::new(" s3cret\n").unwrap();
         assert_eq!(token.headers()[header::AUTHORIZATION], "Bearer s3cret");
         assert!(token.headers()[header::AUTHORIZATION].is_sensitive());
         let key = ApiKey::new(token.clone());
@@ -395,7 +395,7 @@ mod tests {
             format!("{token:?}"),
             format!("{:?}", token.headers()),
             format!("{key:?}"),
-            format!("{:?}", Bearer::new(token)),
+            format!("{:?}", RegistryBearer::new(token)),
             format!("{harness:?}"),
         ] {
             assert!(!shown.contains("s3cret"), "{shown}");
@@ -404,18 +404,22 @@ mod tests {
 
     #[test]
     fn invalid_header_values_are_rejected_as_tokens() {
-        assert_eq!(Token::new(" \n"), Err(TokenError::Empty));
+        assert_eq!(RegistryToken::new(" \n"), Err(RegistryTokenError::Empty));
         for text in ["a\r\nX: y", "a\0b", "a\x7fb"] {
-            assert_eq!(Token::new(text), Err(TokenError::Character), "{text:?}");
+            assert_eq!(
+                RegistryToken::new(text),
+                Err(RegistryTokenError::Character),
+                "{text:?}"
+            );
         }
         let long = "x".repeat(MAX_TOKEN_BYTES + 1);
-        assert_eq!(Token::new(&long), Err(TokenError::TooLong));
+        assert_eq!(RegistryToken::new(&long), Err(RegistryTokenError::TooLong));
     }
 
     #[tokio::test]
     async fn harness_headers_include_the_account() {
         let account = AccountId::new("acc-1").unwrap();
-        let harness = HarnessToken::new(Token::new("t").unwrap(), Some(account));
+        let harness = HarnessToken::new(RegistryToken::new("t").unwrap(), Some(account));
         let headers = harness.headers().await.unwrap();
         assert_eq!(headers["chatgpt-account-id"], "acc-1");
         assert_eq!(headers.len(), 2);

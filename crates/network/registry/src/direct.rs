@@ -7,9 +7,12 @@
 use std::{convert::Infallible, sync::Arc, time::SystemTime};
 
 use exec_transport::{
-    connect::{Address, AddressError, CONNECT_TIMEOUT, ConnectError, HeaderError, WebSocket},
+    connect::{
+        CONNECT_TIMEOUT, ConnectError, RequestHeaderError, ServerAddress, ServerAddressError,
+        WebSocketConnector,
+    },
     link::Link,
-    websocket::{LinkOptions, Sends},
+    websocket::{LinkOptions, TextFraming},
 };
 use exec_wire::limits;
 use futures_util::future::BoxFuture;
@@ -22,45 +25,45 @@ use url::Url;
 
 use crate::{
     api::{
-        DirectRegisterResponse, EnvironmentId, Secret,
-        sigv4::{Scope, SigV4Timestamp, Signature, SigningRequest},
+        DirectRegisterResponse, RegistryEnvironmentId, SecretString,
+        sigv4::{SigV4Timestamp, Signature, SigningRequest, SigningScope},
     },
-    aws::{AwsRegionError, Chain},
-    credentials::{CredentialError, Credentials, OutgoingRequest, Reach},
-    delay::RegistryDelay,
-    executor::Dialing,
+    aws::{AwsKeyChain, AwsRegionError},
+    backoff::RegistryBackoff,
+    credentials::{CredentialError, Credentials, OutgoingRequest, SecretScope},
+    executor::DialOptions,
     http::BaseUrl,
-    registry::{Registry, RegistryError},
+    registry::{RegistryClient, RegistryError},
 };
 
 /// Configuration of a direct executor.
 #[derive(Debug)]
-pub struct Settings {
+pub struct DirectExecutorSettings {
     /// Client of the registry to register with.
-    pub registry: Registry,
+    pub registry: RegistryClient,
     /// Base URL of that registry.
     pub base: BaseUrl,
     /// Environment to offer.
-    pub environment: EnvironmentId,
+    pub environment: RegistryEnvironmentId,
     /// How the executor authenticates.
-    pub proof: Proof,
+    pub auth: DirectAuth,
     /// How websockets are dialled.
-    pub dialing: Dialing,
+    pub dial_options: DialOptions,
 }
 
 /// An executor that dials the harness side.
 #[derive(Debug)]
 pub struct DirectExecutor {
-    settings: Settings,
-    delay: RegistryDelay,
+    settings: DirectExecutorSettings,
+    delay: RegistryBackoff,
 }
 
 impl DirectExecutor {
     /// Creates an executor. Nothing is sent yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: DirectExecutorSettings) -> Self {
         // Keyed by environment, so that executors of one harness do not reconnect at the same
         // moment.
-        let delay = RegistryDelay::new(settings.environment.as_str());
+        let delay = RegistryBackoff::new(settings.environment.as_str());
         Self { settings, delay }
     }
 
@@ -118,7 +121,7 @@ impl DirectExecutor {
     }
 
     async fn register(&self) -> Result<DirectRegisterResponse, DirectError> {
-        let Settings {
+        let DirectExecutorSettings {
             registry,
             environment,
             ..
@@ -132,20 +135,20 @@ impl DirectExecutor {
 
     async fn open(&self, registered: &DirectRegisterResponse) -> Result<DialOutcome, DirectError> {
         let url = &registered.url;
-        let address: Address = url.expose().trim().parse()?;
-        let proof = &self.settings.proof;
+        let address: ServerAddress = url.expose().trim().parse()?;
+        let proof = &self.settings.auth;
         let auth_headers = proof.headers(url, self.settings.base.url()).await?;
-        let dialing = &self.settings.dialing;
+        let dialing = &self.settings.dial_options;
         let proxy = dialing.proxy(&address);
-        let mut socket = WebSocket {
+        let mut socket = WebSocketConnector {
             headers: dialing.headers.clone(),
             trust: dialing.trust.clone(),
             connect_timeout: CONNECT_TIMEOUT,
-            ..WebSocket::new(address)
+            ..WebSocketConnector::new(address)
         };
         add_auth_headers(&auth_headers, &mut socket)?;
         let options = LinkOptions {
-            sends: Sends::Text,
+            sends: TextFraming::Text,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
             budget: None,
         };
@@ -183,7 +186,7 @@ pub enum DirectError {
     #[error("cannot register environment `{environment}`")]
     Register {
         /// The environment.
-        environment: EnvironmentId,
+        environment: RegistryEnvironmentId,
         /// Why.
         source: RegistryError,
     },
@@ -192,10 +195,10 @@ pub enum DirectError {
     Credential(#[from] CredentialError),
     /// Peer: the registry returned a URL that cannot be dialled. The error does not repeat it.
     #[error("registry returned an unusable websocket URL")]
-    Address(#[from] AddressError),
+    Address(#[from] ServerAddressError),
     /// Caller: a header of the upgrade request is invalid.
     #[error(transparent)]
-    Header(#[from] HeaderError),
+    Header(#[from] RequestHeaderError),
     /// Peer: the acceptor rejected this executor.
     #[error("executor was rejected by the websocket that the registry returned")]
     Refused(#[source] ConnectError),
@@ -206,25 +209,25 @@ pub enum DirectError {
 
 /// How a direct executor authenticates.
 #[derive(Clone, Debug)]
-pub enum Proof {
+pub enum DirectAuth {
     /// With a signature that is valid for a single request.
-    Signature(Arc<SigV4>),
+    Signature(Arc<SigV4Signer>),
     /// With a secret known to the registry. It is sent to the websocket only if that has the
     /// registry's own origin.
     Token(Arc<dyn Credentials>),
 }
 
-impl Proof {
+impl DirectAuth {
     /// Returns the credentials for requests to the registry.
     pub fn credentials(&self) -> Arc<dyn Credentials> {
         match self {
-            Self::Signature(signer) => Arc::<SigV4>::clone(signer),
+            Self::Signature(signer) => Arc::<SigV4Signer>::clone(signer),
             Self::Token(credentials) => Arc::clone(credentials),
         }
     }
 
     /// Returns the authentication headers of an upgrade request.
-    async fn headers(&self, url: &Secret, registry: &Url) -> Result<HeaderMap, DirectError> {
+    async fn headers(&self, url: &SecretString, registry: &Url) -> Result<HeaderMap, DirectError> {
         let Some(url) = upgrade_url(url.expose()) else {
             return Ok(HeaderMap::new());
         };
@@ -244,7 +247,10 @@ impl Proof {
 }
 
 /// Adds authentication headers to an upgrade request.
-fn add_auth_headers(auth_headers: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
+fn add_auth_headers(
+    auth_headers: &HeaderMap,
+    socket: &mut WebSocketConnector,
+) -> Result<(), DirectError> {
     for (name, value) in auth_headers {
         if name == header::AUTHORIZATION {
             socket.headers.authorize(value.clone());
@@ -253,7 +259,7 @@ fn add_auth_headers(auth_headers: &HeaderMap, socket: &mut WebSocket) -> Result<
         // Credentials only produce visible ASCII values.
         let value = value
             .to_str()
-            .map_err(|_| HeaderError::Value(name.to_string()))?;
+            .map_err(|_| RequestHeaderError::Value(name.to_string()))?;
         socket.headers.add(name.as_str(), value)?;
     }
     Ok(())
@@ -275,21 +281,24 @@ pub const DEFAULT_SERVICE: &str = "execute-api";
 
 /// Signs each request with the keys that are current at that moment.
 #[derive(Clone, Debug)]
-pub struct SigV4 {
+pub struct SigV4Signer {
     /// Source of the keys.
-    pub keys: Chain,
+    pub keys: AwsKeyChain,
     /// Region and service that signatures are valid for.
-    pub scope: Scope,
+    pub scope: SigningScope,
 }
 
-impl SigV4 {
+impl SigV4Signer {
     /// Creates a signer for `service` in the region that the chain resolves.
     ///
     /// # Errors
     /// Returns an error if the region cannot be resolved.
-    pub async fn new(keys: Chain, service: impl Into<String>) -> Result<Self, AwsRegionError> {
+    pub async fn new(
+        keys: AwsKeyChain,
+        service: impl Into<String>,
+    ) -> Result<Self, AwsRegionError> {
         let (region, service) = (keys.region().await?, service.into());
-        let scope = Scope { region, service };
+        let scope = SigningScope { region, service };
         Ok(Self { keys, scope })
     }
 
@@ -313,7 +322,7 @@ impl SigV4 {
     }
 }
 
-impl Credentials for SigV4 {
+impl Credentials for SigV4Signer {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
         let reason = "a signature needs the request".to_owned();
         Box::pin(async { Err(CredentialError::Sign(reason)) })
@@ -326,8 +335,8 @@ impl Credentials for SigV4 {
         Box::pin(self.sign(request))
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Private
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Private
     }
 }
 

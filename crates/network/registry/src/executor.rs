@@ -7,13 +7,15 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use exec_transport::{
-    connect::{Address, CONNECT_TIMEOUT, ConnectError, Headers, Proxy, WebSocket},
+    connect::{
+        CONNECT_TIMEOUT, ConnectError, HttpProxy, RequestHeaders, ServerAddress, WebSocketConnector,
+    },
     link::Link,
-    relay::executor::{Claim, Executor, ValidationOutcome, Validator},
-    tls::Trust,
-    websocket::socket::Socket,
+    relay::executor::{HarnessClaim, HarnessValidator, RelayExecutor, ValidationOutcome},
+    tls::TrustStore,
+    websocket::socket::BinarySocket,
 };
 use futures_util::future::BoxFuture;
 use tokio::{
@@ -23,34 +25,34 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
-    api::{EnvironmentId, RegisterResponse, Secret, ValidateRequest},
-    delay::Backoff,
-    registry::{Registry, RegistryError},
+    api::{RegisterResponse, RegistryEnvironmentId, SecretString, ValidateRequest},
+    backoff::Backoff,
+    registry::{RegistryClient, RegistryError},
 };
 
 /// Configuration of an executor.
 #[derive(Debug)]
-pub struct Settings {
+pub struct ExecutorSettings {
     /// Client of the registry that registers the executor and validates harnesses.
-    pub registry: Registry,
+    pub registry: RegistryClient,
     /// Environment to offer.
-    pub environment: EnvironmentId,
+    pub environment: RegistryEnvironmentId,
     /// Identity of this process.
-    pub identity: Arc<Identity>,
+    pub identity: Arc<NoiseIdentity>,
     /// How websockets are dialled.
-    pub dialing: Dialing,
+    pub dial_options: DialOptions,
 }
 
 /// An executor that accepts harnesses at a rendezvous.
 #[derive(Debug)]
 pub struct RemoteExecutor {
-    settings: Settings,
-    presence: watch::Sender<Presence>,
+    settings: ExecutorSettings,
+    presence: watch::Sender<ExecutorPresence>,
 }
 
 /// Whether harnesses can reach an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Presence {
+pub enum ExecutorPresence {
     /// Not connected: starting, or about to reconnect.
     Away,
     /// Connected to the rendezvous.
@@ -59,15 +61,15 @@ pub enum Presence {
 
 impl RemoteExecutor {
     /// Creates an executor. Nothing is sent yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ExecutorSettings) -> Self {
         Self {
             settings,
-            presence: watch::Sender::new(Presence::Away),
+            presence: watch::Sender::new(ExecutorPresence::Away),
         }
     }
 
     /// Subscribes to the executor's presence.
-    pub fn presence(&self) -> watch::Receiver<Presence> {
+    pub fn presence(&self) -> watch::Receiver<ExecutorPresence> {
         self.presence.subscribe()
     }
 
@@ -99,7 +101,7 @@ impl RemoteExecutor {
             registry: self.settings.registry.clone(),
             environment: environment.clone(),
         };
-        let mut executor = Executor::new(
+        let mut executor = RelayExecutor::new(
             Arc::clone(&self.settings.identity),
             environment.to_string(),
             Arc::new(validator),
@@ -108,14 +110,14 @@ impl RemoteExecutor {
         let mut backoff = Backoff::random();
         let mut registered = self.register().await?;
         loop {
-            match self.settings.dialing.rendezvous(&registered.url).await {
+            match self.settings.dial_options.rendezvous(&registered.url).await {
                 Ok(socket) => {
                     let since = Instant::now();
                     tracing::info!(%environment, "waiting for harnesses");
                     let registration = registered.executor_registration_id.clone();
-                    self.presence.send_replace(Presence::Online);
+                    self.presence.send_replace(ExecutorPresence::Online);
                     let ended = executor.serve(socket, registration).await;
-                    self.presence.send_replace(Presence::Away);
+                    self.presence.send_replace(ExecutorPresence::Away);
                     let lasted = since.elapsed();
                     tracing::info!(%environment, ?ended, ?lasted, "rendezvous connection ended");
                     backoff.record_connection(lasted);
@@ -134,7 +136,7 @@ impl RemoteExecutor {
     }
 
     async fn register(&self) -> Result<RegisterResponse, ExecutorError> {
-        let Settings {
+        let ExecutorSettings {
             registry,
             environment,
             identity,
@@ -159,7 +161,7 @@ pub enum ExecutorError {
     #[error("cannot register environment `{environment}`")]
     Register {
         /// The environment.
-        environment: EnvironmentId,
+        environment: RegistryEnvironmentId,
         /// Why.
         source: RegistryError,
     },
@@ -170,21 +172,21 @@ pub enum ExecutorError {
 
 /// Options for every websocket that is dialled.
 #[derive(Clone, Debug, Default)]
-pub struct Dialing {
+pub struct DialOptions {
     /// Accepted certificates.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Proxy for tunnels. Loopback addresses are dialled directly.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<HttpProxy>,
     /// Headers of every upgrade request, such as the name of a cluster.
-    pub headers: Headers,
+    pub headers: RequestHeaders,
 }
 
-impl Dialing {
+impl DialOptions {
     /// Opens the websocket of a rendezvous. Each attempt has its own request id, which appears in
     /// the logs of both sides.
-    async fn rendezvous(&self, url: &Secret) -> Result<Socket, ConnectError> {
-        let address: Address = url.expose().parse()?;
-        if matches!(address, Address::Unix(_)) {
+    async fn rendezvous(&self, url: &SecretString) -> Result<BinarySocket, ConnectError> {
+        let address: ServerAddress = url.expose().parse()?;
+        if matches!(address, ServerAddress::Unix(_)) {
             // A registry is on another host and cannot know paths of this one.
             return Err(ConnectError::NotWebSocket(
                 "URL is the path of a unix socket",
@@ -193,11 +195,11 @@ impl Dialing {
         let proxy = self.proxy(&address);
         let mut headers = self.headers.clone();
         headers.add("x-request-id", &request_id())?;
-        let socket = WebSocket {
+        let socket = WebSocketConnector {
             headers,
             trust: self.trust.clone(),
             connect_timeout: CONNECT_TIMEOUT,
-            ..WebSocket::new(address)
+            ..WebSocketConnector::new(address)
         };
         match proxy {
             Some(proxy) => socket.open_socket_through(proxy).await,
@@ -206,10 +208,10 @@ impl Dialing {
     }
 
     /// Returns the proxy to use for an address.
-    pub(crate) fn proxy(&self, address: &Address) -> Option<&Proxy> {
+    pub(crate) fn proxy(&self, address: &ServerAddress) -> Option<&HttpProxy> {
         let is_local = match address {
-            Address::Network(host) => host.is_loopback(),
-            Address::Unix(_) => true,
+            ServerAddress::Network(host) => host.is_loopback(),
+            ServerAddress::Unix(_) => true,
         };
         self.proxy.as_ref().filter(|_| !is_local)
     }
@@ -222,18 +224,18 @@ fn request_id() -> String {
 /// Accepts the harnesses that the registry accepts. Without a response, harnesses are refused.
 #[derive(Debug)]
 struct RegistryValidator {
-    registry: Registry,
-    environment: EnvironmentId,
+    registry: RegistryClient,
+    environment: RegistryEnvironmentId,
 }
 
-impl Validator for RegistryValidator {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
+impl HarnessValidator for RegistryValidator {
+    fn validate(&self, claim: HarnessClaim) -> BoxFuture<'static, ValidationOutcome> {
         let (registry, environment) = (self.registry.clone(), self.environment.clone());
         Box::pin(async move {
             let request = ValidateRequest {
                 executor_registration_id: claim.registration_id,
                 harness_public_key: claim.harness_key,
-                harness_key_authorization: Secret::new(claim.authorization),
+                harness_key_authorization: SecretString::new(claim.authorization),
             };
             // The peer chose the stream id, so it is not logged.
             match registry
@@ -280,9 +282,9 @@ mod tests {
 
     #[test]
     fn loopback_is_dialled_without_a_proxy() {
-        let dialing = Dialing {
+        let dialing = DialOptions {
             proxy: Some("http://p.test:3128".parse().unwrap()),
-            ..Dialing::default()
+            ..DialOptions::default()
         };
         for (url, asked) in [
             ("wss://a.test/x", true),
@@ -299,7 +301,9 @@ mod tests {
     #[tokio::test]
     async fn unusable_rendezvous_url_is_an_error() {
         for url in ["", "x", "http://a.test", "unix:///tmp/x", "ws://"] {
-            let refused = Dialing::default().rendezvous(&Secret::new(url)).await;
+            let refused = DialOptions::default()
+                .rendezvous(&SecretString::new(url))
+                .await;
             assert!(refused.is_err(), "{url}");
         }
     }

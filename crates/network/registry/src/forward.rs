@@ -18,12 +18,12 @@ use std::{
 
 use bytes::Bytes;
 use exec_transport::{
-    connect::{Address, AddressError, ConnectError, WebSocket},
-    link::{Encoding, Link, MessageWriter, ReadError},
-    tls::Trust,
-    websocket::{LinkOptions, Sends},
+    connect::{ConnectError, ServerAddress, ServerAddressError, WebSocketConnector},
+    link::{DataEncoding, Link, LinkReadError, MessageWriter},
+    tls::TrustStore,
+    websocket::{LinkOptions, TextFraming},
 };
-use exec_wire::{limits, outgoing::Outgoing};
+use exec_wire::{limits, outgoing_message::OutgoingMessage};
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use crate::executor::{ExecutorError, RemoteExecutor};
@@ -35,13 +35,17 @@ const PENDING_STREAMS: usize = 16;
 #[derive(Debug)]
 pub struct Forwarder {
     executor: RemoteExecutor,
-    destination: Destination,
-    trust: Trust,
+    destination: ForwardDestination,
+    trust: TrustStore,
 }
 
 impl Forwarder {
     /// Creates a forwarder. `trust` applies to the destination. Nothing is sent yet.
-    pub fn new(executor: RemoteExecutor, destination: Destination, trust: Trust) -> Self {
+    pub fn new(
+        executor: RemoteExecutor,
+        destination: ForwardDestination,
+        trust: TrustStore,
+    ) -> Self {
         Self {
             executor,
             destination,
@@ -63,7 +67,11 @@ impl Forwarder {
 }
 
 /// Runs one task per stream. The executor limits their number.
-async fn forward(mut streams: mpsc::Receiver<Link>, destination: Destination, trust: Trust) {
+async fn forward(
+    mut streams: mpsc::Receiver<Link>,
+    destination: ForwardDestination,
+    trust: TrustStore,
+) {
     // Dropping the set aborts all tasks.
     let mut running = JoinSet::new();
     loop {
@@ -82,7 +90,7 @@ async fn forward(mut streams: mpsc::Receiver<Link>, destination: Destination, tr
 }
 
 /// Forwards one stream until either side ends. Failures affect only this stream.
-async fn forward_stream(stream: Link, destination: Destination, trust: Trust) {
+async fn forward_stream(stream: Link, destination: ForwardDestination, trust: TrustStore) {
     let ended = pump_stream(stream, destination.open(&trust)).await;
     match ended {
         Ok(()) => tracing::debug!(%destination, "stream ended"),
@@ -95,19 +103,19 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A websocket server: `ws://HOST:PORT/PATH` or `wss://…`. It receives no credentials.
 #[derive(Clone)]
-pub struct Destination(Address);
+pub struct ForwardDestination(ServerAddress);
 
-impl Destination {
+impl ForwardDestination {
     /// Opens a websocket. Dropping the future closes it.
-    async fn open(&self, trust: &Trust) -> Result<Link, ConnectError> {
-        let socket = WebSocket {
+    async fn open(&self, trust: &TrustStore) -> Result<Link, ConnectError> {
+        let socket = WebSocketConnector {
             trust: trust.clone(),
             connect_timeout: OPEN_TIMEOUT,
-            ..WebSocket::new(self.0.clone())
+            ..WebSocketConnector::new(self.0.clone())
         };
         // Messages are not inspected, so they are not declared as text.
         let options = LinkOptions {
-            sends: Sends::Binary,
+            sends: TextFraming::Binary,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
             budget: None,
         };
@@ -115,25 +123,25 @@ impl Destination {
     }
 }
 
-impl FromStr for Destination {
-    type Err = DestinationError;
+impl FromStr for ForwardDestination {
+    type Err = ForwardDestinationError;
 
-    fn from_str(url: &str) -> Result<Self, DestinationError> {
+    fn from_str(url: &str) -> Result<Self, ForwardDestinationError> {
         match url.trim().parse()? {
-            address @ Address::Network(_) => Ok(Self(address)),
-            Address::Unix(_) => Err(DestinationError::Unix),
+            address @ ServerAddress::Network(_) => Ok(Self(address)),
+            ServerAddress::Unix(_) => Err(ForwardDestinationError::Unix),
         }
     }
 }
 
-impl fmt::Display for Destination {
+impl fmt::Display for ForwardDestination {
     /// Writes the URL without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl fmt::Debug for Destination {
+impl fmt::Debug for ForwardDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Destination({self})")
     }
@@ -142,17 +150,17 @@ impl fmt::Debug for Destination {
 /// Caller: the text is not a valid destination.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DestinationError {
+pub enum ForwardDestinationError {
     /// The text is not the URL of a server.
     #[error("invalid destination: {0}")]
-    Address(#[from] AddressError),
+    Address(#[from] ServerAddressError),
     /// The URL names a unix socket.
     #[error("destination must begin with ws:// or wss://")]
     Unix,
 }
 
 /// Backpressure limit: while this many bytes are buffered for one side, the other is not read.
-const HIGH_WATER: usize = limits::OUTBOX_BYTES;
+const HIGH_WATER: usize = limits::SEND_BUFFER_BYTES;
 /// Time limit for the destination to acknowledge the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a harness to read the last messages of its destination.
@@ -207,7 +215,7 @@ enum ForwardError {
     Open(#[source] ConnectError),
     /// Peer: reading from the destination failed.
     #[error("failed to read from the destination")]
-    Read(#[source] ReadError),
+    Read(#[source] LinkReadError),
     /// Peer: a message of the destination exceeds the limit of a stream.
     #[error(
         "destination sent a message of more than {} bytes",
@@ -344,7 +352,7 @@ enum PumpStep {
 
 /// Forwards a message unchanged.
 fn push(to: &mut dyn MessageWriter, message: Bytes) {
-    to.push(Outgoing::Text(message.into()), Encoding::Text);
+    to.push(OutgoingMessage::Text(message.into()), DataEncoding::Text);
 }
 
 /// Flushes buffered messages and control frames.
@@ -355,7 +363,7 @@ fn poll_flush_all(writer: &mut dyn MessageWriter, cx: &mut Context<'_>) -> io::R
             Poll::Pending => return Ok(()),
         }
         // Pending registers our waker.
-        if writer.poll_upkeep(cx).is_pending() {
+        if writer.poll_keepalive(cx).is_pending() {
             return Ok(());
         }
     }

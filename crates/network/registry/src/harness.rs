@@ -9,27 +9,27 @@ use std::{
     time::Duration,
 };
 
-use exec_relay::identity::{Identity, PublicKey};
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
 use exec_transport::{
-    connect::{ConnectError, Fault},
-    relay::harness::{Ticket, Tickets},
+    connect::{ConnectError, ConnectFault},
+    relay::harness::{GrantSource, RendezvousGrant},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
-    api::{EnvironmentId, HarnessConnectResponse},
-    delay::RegistryDelay,
+    api::{HarnessConnectResponse, RegistryEnvironmentId},
+    backoff::RegistryBackoff,
     http::ExchangeError,
-    registry::{Registry, RegistryError},
+    registry::{RegistryClient, RegistryError},
 };
 
 /// Obtains grants to connect one harness to one environment.
 #[derive(Debug)]
-pub struct RegistryTickets {
-    registry: Registry,
-    environment: EnvironmentId,
-    identity: Arc<Identity>,
+pub struct RegistryGrants {
+    registry: RegistryClient,
+    environment: RegistryEnvironmentId,
+    identity: Arc<NoiseIdentity>,
     executor: Mutex<KnownExecutor>,
 }
 
@@ -37,14 +37,18 @@ pub struct RegistryTickets {
 #[derive(Debug, Default)]
 struct KnownExecutor {
     /// Executor key in the last grant.
-    last: Option<PublicKey>,
+    last: Option<NoisePublicKey>,
     /// The only accepted key while there is a session.
-    pinned: Option<PublicKey>,
+    pinned: Option<NoisePublicKey>,
 }
 
-impl RegistryTickets {
+impl RegistryGrants {
     /// Creates a source of grants for an environment and a harness identity.
-    pub fn new(registry: Registry, environment: EnvironmentId, identity: Arc<Identity>) -> Self {
+    pub fn new(
+        registry: RegistryClient,
+        environment: RegistryEnvironmentId,
+        identity: Arc<NoiseIdentity>,
+    ) -> Self {
         Self {
             registry,
             environment,
@@ -70,7 +74,7 @@ impl RegistryTickets {
     ///
     /// # Errors
     /// Returns an error if no grant is available. With a session, it gives up after one request.
-    pub async fn ticket(&self) -> Result<HarnessConnectResponse, GrantError> {
+    pub async fn grant(&self) -> Result<HarnessConnectResponse, GrantError> {
         let pinned = self.executor().pinned.clone();
         let ticket = self.ask(pinned.as_ref()).await?;
         if pinned.is_some_and(|pinned| pinned != ticket.executor_public_key) {
@@ -84,13 +88,13 @@ impl RegistryTickets {
     /// once.
     async fn ask(
         &self,
-        pinned: Option<&PublicKey>,
+        pinned: Option<&NoisePublicKey>,
     ) -> Result<HarnessConnectResponse, RegistryError> {
         let key = self.identity.public_key();
         let ask = || self.registry.connect(&self.environment, key);
         match pinned {
             Some(_) => ask().await,
-            None => retry_connect(&RegistryDelay::random(), ask).await,
+            None => retry_connect(&RegistryBackoff::random(), ask).await,
         }
     }
 
@@ -100,11 +104,11 @@ impl RegistryTickets {
     }
 }
 
-impl Tickets for RegistryTickets {
-    fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
+impl GrantSource for RegistryGrants {
+    fn fetch(&self) -> BoxFuture<'_, Result<RendezvousGrant, ConnectError>> {
         let fetch = async {
-            let ticket = self.ticket().await?;
-            Ok(Ticket {
+            let ticket = self.grant().await?;
+            Ok(RendezvousGrant {
                 url: ticket.url.into_exposed(),
                 environment_id: ticket.environment_id,
                 registration_id: ticket.executor_registration_id,
@@ -125,7 +129,7 @@ const BUDGET: Duration = Duration::from_secs(14);
 
 /// Retries with backoff until there is a grant or the time limit is reached.
 async fn retry_connect<F>(
-    delay: &RegistryDelay,
+    delay: &RegistryBackoff,
     mut ask: impl FnMut() -> F,
 ) -> Result<HarnessConnectResponse, RegistryError>
 where
@@ -178,7 +182,7 @@ impl From<GrantError> for ConnectError {
     fn from(error: GrantError) -> Self {
         match error {
             GrantError::KeyChanged => Self::ExecutorChanged,
-            GrantError::Registry(source) => Self::Ticket {
+            GrantError::Registry(source) => Self::Grant {
                 fault: fault(&source),
                 is_passing: source.may_connect_again(),
                 source: Box::new(source),
@@ -188,18 +192,18 @@ impl From<GrantError> for ConnectError {
 }
 
 /// Maps a registry error to the party at fault.
-fn fault(error: &RegistryError) -> Fault {
+fn fault(error: &RegistryError) -> ConnectFault {
     match error {
         RegistryError::Url(_)
         | RegistryError::InTheClear(_)
         | RegistryError::Credential(_)
-        | RegistryError::Denied { .. } => Fault::Caller,
+        | RegistryError::Denied { .. } => ConnectFault::Caller,
         RegistryError::Exchange(ExchangeError::TooLarge(_))
         | RegistryError::StreamId
         | RegistryError::Refused { .. }
         | RegistryError::Malformed(_)
-        | RegistryError::ResponseMember(_) => Fault::Peer,
-        RegistryError::Exchange(_) => Fault::Transport,
+        | RegistryError::ResponseMember(_) => ConnectFault::Peer,
+        RegistryError::Exchange(_) => ConnectFault::Transport,
     }
 }
 
@@ -207,14 +211,14 @@ fn fault(error: &RegistryError) -> Fault {
 mod tests {
     use std::{cell::RefCell, future::pending, time::Duration};
 
-    use exec_relay::identity::Identity;
+    use exec_relay::identity::NoiseIdentity;
     use serde_json::json;
     use tokio::time::Instant;
 
     use super::*;
     use crate::{
-        api::{Code, SECURITY_PROFILE, Secret},
-        credentials::{HarnessToken, Token},
+        api::{RegistryErrorCode, SECURITY_PROFILE, SecretString},
+        credentials::{HarnessToken, RegistryToken},
         http::{
             BaseUrl,
             tests::{Server, answer, http},
@@ -223,17 +227,17 @@ mod tests {
 
     const OFFLINE: &str = r#"{"error":{"code":"environment_offline","message":"off"}}"#;
 
-    fn tickets(server: &Server) -> (RegistryTickets, Arc<Identity>) {
-        let token = HarnessToken::new(Token::new("t").unwrap(), None);
+    fn tickets(server: &Server) -> (RegistryGrants, Arc<NoiseIdentity>) {
+        let token = HarnessToken::new(RegistryToken::new("t").unwrap(), None);
         let base = BaseUrl::parse(&server.url()).unwrap();
-        let registry = Registry::new(base, Arc::new(token), http()).unwrap();
-        let identity = Arc::new(Identity::generate());
-        let environment = EnvironmentId::new("env-1").unwrap();
-        let tickets = RegistryTickets::new(registry, environment, Arc::clone(&identity));
+        let registry = RegistryClient::new(base, Arc::new(token), http()).unwrap();
+        let identity = Arc::new(NoiseIdentity::generate());
+        let environment = RegistryEnvironmentId::new("env-1").unwrap();
+        let tickets = RegistryGrants::new(registry, environment, Arc::clone(&identity));
         (tickets, identity)
     }
 
-    fn bundle(number: usize, key: &PublicKey) -> String {
+    fn bundle(number: usize, key: &NoisePublicKey) -> String {
         let bundle = json!({
             "environment_id": "env-1",
             "url": format!("ws://127.0.0.1:1/?sig={number}"),
@@ -247,13 +251,13 @@ mod tests {
 
     #[tokio::test]
     async fn each_grant_comes_from_one_response_for_one_key() {
-        let executor = Identity::generate().public_key().clone();
+        let executor = NoiseIdentity::generate().public_key().clone();
         let key = executor.clone();
         let server = Server::start(move |number, _| answer(200, bundle(number, &key))).await;
         let (tickets, identity) = tickets(&server);
         for number in 0..2 {
             let ticket = tickets.fetch().await.unwrap();
-            let expected = Ticket {
+            let expected = RendezvousGrant {
                 url: format!("ws://127.0.0.1:1/?sig={number}"),
                 environment_id: "env-1".to_owned(),
                 registration_id: format!("reg-{number}"),
@@ -269,7 +273,7 @@ mod tests {
     #[tokio::test]
     async fn session_accepts_only_its_executor() {
         let keys: Vec<_> = (0..4)
-            .map(|_| Identity::generate().public_key().clone())
+            .map(|_| NoiseIdentity::generate().public_key().clone())
             .collect();
         // Another executor answers before the session, and two more after it.
         let order = [0, 1, 1, 2, 1, 3];
@@ -296,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn first_grant_is_retried_and_later_ones_are_not() {
-        let key = Identity::generate().public_key().clone();
+        let key = NoiseIdentity::generate().public_key().clone();
         let server = Server::start(move |number, _| match number {
             1 => answer(200, bundle(number, &key)),
             _ => answer(409, OFFLINE),
@@ -315,13 +319,13 @@ mod tests {
 
     #[tokio::test]
     async fn errors_assign_fault_and_retryability() {
-        use exec_transport::connect::Fault;
+        use exec_transport::connect::ConnectFault;
         let table = [
-            (401, "", Fault::Caller, false),
-            (403, "", Fault::Caller, false),
-            (404, "", Fault::Peer, false),
-            (409, "", Fault::Peer, false),
-            (200, "{}", Fault::Peer, false),
+            (401, "", ConnectFault::Caller, false),
+            (403, "", ConnectFault::Caller, false),
+            (404, "", ConnectFault::Peer, false),
+            (409, "", ConnectFault::Peer, false),
+            (200, "{}", ConnectFault::Peer, false),
         ];
         for (status, body, fault, passing) in table {
             let server = Server::start(move |_, _| answer(status, body)).await;
@@ -333,7 +337,7 @@ mod tests {
             );
             assert_eq!(server.seen().len(), 1);
         }
-        let key = Identity::generate().public_key().clone();
+        let key = NoiseIdentity::generate().public_key().clone();
         let server = Server::start(move |number, _| match number {
             0 => answer(200, bundle(number, &key)),
             _ => answer(503, ""),
@@ -343,20 +347,23 @@ mod tests {
         tickets.fetch().await.unwrap();
         tickets.pin();
         let error = tickets.fetch().await.unwrap_err();
-        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, true));
+        assert_eq!(
+            (error.fault(), error.is_passing()),
+            (ConnectFault::Peer, true)
+        );
         drop(server);
         tokio::task::yield_now().await;
         let error = tickets.fetch().await.unwrap_err();
         assert_eq!(
             (error.fault(), error.is_passing()),
-            (Fault::Transport, true)
+            (ConnectFault::Transport, true)
         );
     }
 
     fn offline() -> RegistryError {
         RegistryError::Refused {
             status: 409,
-            code: Some(Code::EnvironmentOffline),
+            code: Some(RegistryErrorCode::EnvironmentOffline),
             text: None,
         }
     }
@@ -364,11 +371,11 @@ mod tests {
     fn ticket() -> HarnessConnectResponse {
         HarnessConnectResponse {
             environment_id: "e".to_owned(),
-            url: Secret::new("u"),
+            url: SecretString::new("u"),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: "r".to_owned(),
-            executor_public_key: Identity::generate().public_key().clone(),
-            harness_key_authorization: Secret::new("a"),
+            executor_public_key: NoiseIdentity::generate().public_key().clone(),
+            harness_key_authorization: SecretString::new("a"),
         }
     }
 
@@ -381,7 +388,7 @@ mod tests {
         Duration,
     ) {
         let (times, started_at) = (RefCell::new(Vec::new()), Instant::now());
-        let delay = RegistryDelay::new("key");
+        let delay = RegistryBackoff::new("key");
         let outcome = retry_connect(&delay, || {
             times.borrow_mut().push(started_at.elapsed());
             answer(times.borrow().len())
@@ -398,7 +405,7 @@ mod tests {
             Err(RegistryError::Refused { status: 409, .. })
         ));
         assert_eq!(times.len(), 5);
-        let delay = RegistryDelay::new("key");
+        let delay = RegistryBackoff::new("key");
         let mut expected = Duration::ZERO;
         for (attempt, time) in (0..).zip(times) {
             let off = time.saturating_sub(expected);
@@ -419,7 +426,7 @@ mod tests {
             error,
             RegistryError::Exchange(ExchangeError::Timeout(_))
         ));
-        let delay = RegistryDelay::new("key");
+        let delay = RegistryBackoff::new("key");
         let second = REQUEST_TIMEOUT + delay.after(0);
         let third = second + REQUEST_TIMEOUT + delay.after(1);
         assert!(times[1] >= second && times[1] - second < Duration::from_millis(10));

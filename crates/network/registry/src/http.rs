@@ -8,7 +8,7 @@ mod base_url;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use self::base_url::{BaseUrl, BaseUrlError, is_near};
+pub use self::base_url::{BaseUrl, BaseUrlError, is_loopback};
 
 use std::{
     error::Error,
@@ -40,17 +40,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// It uses the system's proxies. Requests to loopback addresses bypass them, and `localhost` always
 /// resolves to loopback, because secrets are sent there without TLS.
 #[derive(Clone, Debug)]
-pub struct Http {
+pub struct HttpClient {
     pooled: PooledClients,
     fresh: PooledClients,
 }
 
-impl Http {
+impl HttpClient {
     /// Creates a client with the given TLS configuration.
     ///
     /// # Errors
     /// Returns an error if the HTTP library rejects the configuration.
-    pub fn new(tls: &Arc<ClientConfig>) -> Result<Self, HttpError> {
+    pub fn new(tls: &Arc<ClientConfig>) -> Result<Self, HttpClientError> {
         Ok(Self {
             pooled: PooledClients::new(tls, IDLE_PER_HOST)?,
             fresh: PooledClients::new(tls, 0)?,
@@ -61,11 +61,11 @@ impl Http {
     ///
     /// # Errors
     /// Returns an error if the HTTP library rejects the configuration.
-    pub fn without_tls() -> Result<Self, HttpError> {
+    pub fn without_tls() -> Result<Self, HttpClientError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(HttpError::Tls)?
+            .map_err(HttpClientError::Tls)?
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         Self::new(&Arc::new(config))
@@ -115,7 +115,7 @@ struct PooledClients {
 }
 
 impl PooledClients {
-    fn new(tls: &Arc<ClientConfig>, idle_per_host: usize) -> Result<Self, HttpError> {
+    fn new(tls: &Arc<ClientConfig>, idle_per_host: usize) -> Result<Self, HttpClientError> {
         let loopback = [
             SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
@@ -125,13 +125,13 @@ impl PooledClients {
             .no_proxy()
             .resolve_to_addrs("localhost", &loopback);
         Ok(Self {
-            remote: builder().build().map_err(HttpError::Client)?,
-            local: local.build().map_err(HttpError::Client)?,
+            remote: builder().build().map_err(HttpClientError::Client)?,
+            local: local.build().map_err(HttpClientError::Client)?,
         })
     }
 
     fn for_url(&self, url: &Url) -> &Client {
-        if is_near(url) {
+        if is_loopback(url) {
             &self.local
         } else {
             &self.remote
@@ -211,7 +211,7 @@ impl fmt::Debug for HttpReply {
 /// Host: the client could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum HttpError {
+pub enum HttpClientError {
     /// The HTTP library rejected the configuration.
     #[error("failed to set up the HTTP client")]
     Client(#[source] reqwest::Error),

@@ -7,8 +7,8 @@
 
 pub mod api;
 pub mod aws;
+pub mod backoff;
 pub mod credentials;
-pub mod delay;
 pub mod direct;
 pub mod executor;
 pub mod forward;

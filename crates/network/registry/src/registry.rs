@@ -13,7 +13,7 @@ pub use self::error::{RegistryError, ResponseMember};
 use std::{error::Error, iter, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use exec_transport::trace::TraceSource;
 use http::{HeaderMap, HeaderValue, Method, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,13 +22,13 @@ use url::Url;
 
 use crate::{
     api::{
-        DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, EnvironmentId,
-        HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
+        DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, HarnessConnectRequest,
+        HarnessConnectResponse, RegisterRequest, RegisterResponse, RegistryEnvironmentId,
         SECURITY_PROFILE, STREAM_ID_HEADER, ValidateRequest, ValidateResponse, read_object,
     },
+    backoff::RegistryBackoff,
     credentials::{BodyDisclosure, CredentialError, Credentials, OutgoingRequest},
-    delay::RegistryDelay,
-    http::{BaseUrl, ConnectionReuse, Http, HttpCall, is_near},
+    http::{BaseUrl, ConnectionReuse, HttpCall, HttpClient, is_loopback},
 };
 
 /// Timeout of a request, from the first byte to the last.
@@ -39,14 +39,14 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Client of a registry with the credentials of one caller. Clones share connections.
 #[derive(Clone, Debug)]
-pub struct Registry {
+pub struct RegistryClient {
     base: BaseUrl,
     credentials: Arc<dyn Credentials>,
-    http: Http,
+    http: HttpClient,
     trace: Option<TraceSource>,
 }
 
-impl Registry {
+impl RegistryClient {
     /// Creates a client. Nothing is sent yet.
     ///
     /// # Errors
@@ -54,9 +54,9 @@ impl Registry {
     pub fn new(
         base: BaseUrl,
         credentials: Arc<dyn Credentials>,
-        http: Http,
+        http: HttpClient,
     ) -> Result<Self, CredentialError> {
-        credentials.reach().admit(base.url())?;
+        credentials.secret_scope().admit(base.url())?;
         if !base.is_private() {
             tracing::warn!(registry = %base, "credentials are sent without encryption");
         }
@@ -81,14 +81,14 @@ impl Registry {
     /// Returns all other errors immediately.
     pub async fn register(
         &self,
-        environment: &EnvironmentId,
-        key: &PublicKey,
+        environment: &RegistryEnvironmentId,
+        key: &NoisePublicKey,
     ) -> Result<RegisterResponse, RegistryError> {
         let request = RegisterRequest {
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_public_key: key.clone(),
         };
-        let delay = RegistryDelay::random();
+        let delay = RegistryBackoff::random();
         let may_retry = RegistryError::may_register_again;
         retry_until_final(&delay, may_retry, || {
             self.register_once(environment, &request)
@@ -103,8 +103,8 @@ impl Registry {
     /// retry.
     pub async fn connect(
         &self,
-        environment: &EnvironmentId,
-        key: &PublicKey,
+        environment: &RegistryEnvironmentId,
+        key: &NoisePublicKey,
     ) -> Result<HarnessConnectResponse, RegistryError> {
         let request = HarnessConnectRequest {
             harness_public_key: key.clone(),
@@ -140,7 +140,7 @@ impl Registry {
     /// Returns an error without a valid response; treat it as a refusal.
     pub async fn validate(
         &self,
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
         stream_id: &str,
         request: &ValidateRequest,
     ) -> Result<bool, RegistryError> {
@@ -164,16 +164,16 @@ impl Registry {
     /// Returns an error if the registry refuses or the websocket would not be encrypted.
     pub async fn direct_register(
         &self,
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
     ) -> Result<DirectRegisterResponse, RegistryError> {
-        let delay = RegistryDelay::random();
+        let delay = RegistryBackoff::random();
         let may_retry = RegistryError::was_not_sent;
         retry_until_final(&delay, may_retry, || self.direct_register_once(environment)).await
     }
 
     async fn direct_register_once(
         &self,
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
     ) -> Result<DirectRegisterResponse, RegistryError> {
         if !self.base.is_private() {
             return Err(RegistryError::InTheClear(self.base.to_string()));
@@ -205,7 +205,7 @@ impl Registry {
             .map_err(|_| RegistryError::ResponseMember(ResponseMember::Url))?;
         match url.scheme() {
             "wss" => Ok(answer),
-            "ws" if is_near(&url) => Ok(answer),
+            "ws" if is_loopback(&url) => Ok(answer),
             "ws" => Err(RegistryError::InTheClear(
                 url.origin().ascii_serialization(),
             )),
@@ -215,7 +215,7 @@ impl Registry {
 
     async fn register_once(
         &self,
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
         request: &RegisterRequest,
     ) -> Result<RegisterResponse, RegistryError> {
         let context = RequestContext {
@@ -278,7 +278,7 @@ impl Registry {
 /// Everything about a request except its body.
 #[derive(Debug)]
 struct RequestContext<'a> {
-    environment: &'a EnvironmentId,
+    environment: &'a RegistryEnvironmentId,
     operation: &'static str,
     stream_id: Option<HeaderValue>,
     connection: ConnectionReuse,
@@ -287,7 +287,7 @@ struct RequestContext<'a> {
 
 /// Checks that a response is for this environment and security profile.
 fn check_target(
-    environment: &EnvironmentId,
+    environment: &RegistryEnvironmentId,
     environment_id: &str,
     security_profile: &str,
 ) -> Result<(), RegistryError> {
@@ -321,7 +321,7 @@ fn check_present(member: ResponseMember, found: &str) -> Result<(), RegistryErro
 
 /// Retries with backoff until the result is final.
 async fn retry_until_final<T, F>(
-    delay: &RegistryDelay,
+    delay: &RegistryBackoff,
     may_retry: fn(&RegistryError) -> bool,
     mut send: impl FnMut() -> F,
 ) -> Result<T, RegistryError>

@@ -20,7 +20,7 @@ pub use self::jwt_rules::{JwtRules, SecretTooShort};
 
 /// Credentials that an upgrade request must present.
 #[derive(Clone, Debug, Default)]
-pub enum Auth {
+pub enum AuthPolicy {
     /// Every client that can connect is accepted.
     #[default]
     Open,
@@ -30,7 +30,7 @@ pub enum Auth {
     SignedBearer(JwtRules),
 }
 
-impl Auth {
+impl AuthPolicy {
     /// Checks an upgrade request by the value of its `Authorization` header.
     ///
     /// Returns the client's principal, if its credentials name one.
@@ -143,10 +143,10 @@ impl TokenDigest {
     ///
     /// # Errors
     /// Fails if the trimmed text is anything else.
-    pub fn from_hex(hex: &str) -> Result<Self, DigestParseError> {
+    pub fn from_hex(hex: &str) -> Result<Self, TokenDigestParseError> {
         let (pairs, rest) = hex.trim().as_bytes().as_chunks::<2>();
         if pairs.len() != Self::LEN || !rest.is_empty() {
-            return Err(DigestParseError);
+            return Err(TokenDigestParseError);
         }
         let mut digest = [0; Self::LEN];
         for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
@@ -162,7 +162,7 @@ impl TokenDigest {
 }
 
 impl FromStr for TokenDigest {
-    type Err = DigestParseError;
+    type Err = TokenDigestParseError;
 
     fn from_str(hex: &str) -> Result<Self, Self::Err> {
         Self::from_hex(hex)
@@ -179,14 +179,14 @@ impl fmt::Debug for TokenDigest {
 /// itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a SHA-256 digest of 64 hexadecimal digits")]
-pub struct DigestParseError;
+pub struct TokenDigestParseError;
 
-fn nibble(digit: u8) -> Result<u8, DigestParseError> {
+fn nibble(digit: u8) -> Result<u8, TokenDigestParseError> {
     match digit {
         b'0'..=b'9' => Ok(digit - b'0'),
         b'a'..=b'f' => Ok(digit - b'a' + 10),
         b'A'..=b'F' => Ok(digit - b'A' + 10),
-        _ => Err(DigestParseError),
+        _ => Err(TokenDigestParseError),
     }
 }
 
@@ -273,7 +273,7 @@ mod capability_tests {
         for hex in ["", short, &long, &foreign, &prefixed, &signed, "abc"] {
             assert_eq!(
                 TokenDigest::from_hex(hex).err(),
-                Some(DigestParseError),
+                Some(TokenDigestParseError),
                 "{hex:?}"
             );
         }

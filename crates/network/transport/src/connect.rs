@@ -16,7 +16,7 @@ mod websocket;
 
 use std::{io, path::PathBuf, time::Duration};
 
-use exec_relay::handshake::HandshakeError;
+use exec_relay::handshake::NoiseHandshakeError;
 use tokio_rustls::rustls::{self, CertificateError};
 
 use crate::tls::TlsError;
@@ -24,11 +24,11 @@ use crate::tls::TlsError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::upgrade_request::fuzz_response;
 pub use self::{
-    program::{Exit, Program},
-    proxy::{Proxy, ProxyError},
-    request_headers::{BearerToken, HeaderError, Headers, TokenError},
-    server_address::{Address, AddressError, Host, Scheme},
-    websocket::{CONNECT_TIMEOUT, WebSocket},
+    program::{ProgramExit, ServerProgram},
+    proxy::{HttpProxy, HttpProxyError},
+    request_headers::{BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders},
+    server_address::{ServerAddress, ServerAddressError, ServerHost, WebSocketScheme},
+    websocket::{CONNECT_TIMEOUT, WebSocketConnector},
 };
 pub use crate::confinement::{ListenerTrust, UntrustedListener};
 
@@ -38,16 +38,16 @@ pub use crate::confinement::{ListenerTrust, UntrustedListener};
 pub enum ConnectError {
     /// Caller: the server URL is invalid.
     #[error("invalid server URL")]
-    Address(#[from] AddressError),
+    Address(#[from] ServerAddressError),
     /// Caller: a header cannot be sent.
     #[error(transparent)]
-    Header(#[from] HeaderError),
+    Header(#[from] RequestHeaderError),
     /// Caller: the bearer token is invalid.
     #[error(transparent)]
-    Token(#[from] TokenError),
+    Token(#[from] InvalidBearerToken),
     /// Caller: the token would be sent unencrypted over a network.
     #[error("a bearer token is sent over wss:// or to this machine only, not to `{0}`")]
-    TokenInTheClear(String),
+    TokenOverPlaintext(String),
     /// Caller: the certificates to trust cannot be used.
     #[error(transparent)]
     Trust(#[from] TlsError),
@@ -144,9 +144,9 @@ pub enum ConnectError {
     NotWebSocket(&'static str),
     /// The source of grants, such as a registry, returned none.
     #[error("failed to get a grant for the executor")]
-    Ticket {
+    Grant {
         /// The party that has to act.
-        fault: Fault,
+        fault: ConnectFault,
         /// Whether a retry may succeed.
         is_passing: bool,
         /// Cause.
@@ -157,7 +157,7 @@ pub enum ConnectError {
     ExecutorChanged,
     /// Peer: the handshake with the executor failed.
     #[error("handshake with the executor failed")]
-    Handshake(#[from] HandshakeError),
+    Handshake(#[from] NoiseHandshakeError),
     /// Peer: the executor reset the stream without a reason.
     #[error("executor refused the stream")]
     StreamRefused,
@@ -177,7 +177,7 @@ pub enum ConnectError {
 
 /// The party that has to act on an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fault {
+pub enum ConnectFault {
     /// The connecting side: the request cannot succeed. A retry does not help.
     Caller,
     /// The server's operator: the server was reached and refused.
@@ -188,20 +188,20 @@ pub enum Fault {
 
 impl ConnectError {
     /// Returns the party that has to act.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> ConnectFault {
         match self {
             Self::Address(_)
             | Self::Header(_)
             | Self::Token(_)
-            | Self::TokenInTheClear(_)
+            | Self::TokenOverPlaintext(_)
             | Self::Forbidden { .. }
             | Self::Trust(_)
             | Self::Start { .. }
-            | Self::WorkingDirectory { .. } => Fault::Caller,
+            | Self::WorkingDirectory { .. } => ConnectFault::Caller,
             Self::Resolve { .. }
             | Self::Unreachable { .. }
             | Self::Io(_)
-            | Self::Timeout { .. } => Fault::Transport,
+            | Self::Timeout { .. } => ConnectFault::Transport,
             Self::Certificate { .. }
             | Self::Untrusted { .. }
             | Self::Tls { .. }
@@ -213,8 +213,8 @@ impl ConnectError {
             | Self::StreamRefused
             | Self::Relay(_)
             | Self::ProxyRefused { .. }
-            | Self::NotProxy(_) => Fault::Peer,
-            Self::Ticket { fault, .. } => *fault,
+            | Self::NotProxy(_) => ConnectFault::Peer,
+            Self::Grant { fault, .. } => *fault,
         }
     }
 
@@ -229,11 +229,13 @@ impl ConnectError {
             Self::Refused { status, .. } | Self::ProxyRefused { status } => {
                 matches!(status, 408 | 429 | 500..=599)
             }
-            Self::Ticket { is_passing, .. } => *is_passing,
+            Self::Grant { is_passing, .. } => *is_passing,
             // An executor that has just registered again rejects handshakes for its previous
             // registration.
-            Self::Closed | Self::StreamRefused | Self::Handshake(HandshakeError::Rejected) => true,
-            error => error.fault() == Fault::Transport,
+            Self::Closed | Self::StreamRefused | Self::Handshake(NoiseHandshakeError::Rejected) => {
+                true
+            }
+            error => error.fault() == ConnectFault::Transport,
         }
     }
 }

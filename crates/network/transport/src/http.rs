@@ -5,7 +5,7 @@ mod allowed_hosts;
 mod connection;
 mod handshake;
 mod pending_connections;
-pub mod site;
+pub mod service;
 
 use std::{
     convert::Infallible,
@@ -29,11 +29,11 @@ use tokio::sync::Semaphore;
 use self::{
     connection::{ConnectionTimeouts, IntoSplit, PendingUpgrade, serve_connection},
     handshake::{check_request, text_response, upgrade_response},
-    site::{Answer, Peer, Site},
+    service::{HttpOutcome, HttpPeer, HttpService},
 };
 use crate::{
-    auth::{Auth, UnixSeconds},
-    link::{Link, Principal, Role},
+    auth::{AuthPolicy, UnixSeconds},
+    link::{Link, LinkRole, Principal},
     websocket::{self, LinkOptions, MessageBudget},
 };
 
@@ -48,11 +48,11 @@ pub use self::{
 
 /// Configuration of a server's HTTP routes.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct HttpEndpoint {
     /// Authentication for websockets and metrics.
-    pub auth: Arc<Auth>,
+    pub auth: Arc<AuthPolicy>,
     /// Renderer of `/metrics`. Absent: the route does not exist.
-    pub metrics: Option<Exposition>,
+    pub metrics: Option<MetricsEndpoint>,
     /// Set while the server drains: it is alive but not ready.
     pub draining: Arc<AtomicBool>,
     /// Host names that requests may use. Unix sockets accept any.
@@ -64,7 +64,7 @@ pub struct Door {
 /// How long a request in progress may still take when its connection has timed out.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Door {
+impl HttpEndpoint {
     fn timeouts(&self) -> ConnectionTimeouts {
         ConnectionTimeouts {
             total: self.pending.timeout,
@@ -77,7 +77,7 @@ impl Door {
 /// one of the `slots`; without a free slot the upgrade is refused.
 pub(crate) async fn serve_endpoint<S: IntoSplit>(
     stream: S,
-    endpoint: Door,
+    endpoint: HttpEndpoint,
     peer: String,
     budget: MessageBudget,
     slots: &Arc<Semaphore>,
@@ -108,11 +108,11 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
         input,
         output,
         &already_read,
-        Role::Server,
+        LinkRole::Server,
         peer,
         LinkOptions {
             budget: Some(budget),
-            ..LinkOptions::of(Role::Server)
+            ..LinkOptions::of(LinkRole::Server)
         },
     );
     Some(Link {
@@ -128,7 +128,7 @@ const TOO_MANY_CONNECTIONS: &str = "too many connections";
 /// Answers every request on a new connection with a refusal.
 pub(crate) async fn refuse_connection<S: IntoSplit>(
     stream: S,
-    endpoint: &Door,
+    endpoint: &HttpEndpoint,
     reason: &'static str,
     peer: &str,
 ) {
@@ -141,7 +141,7 @@ pub(crate) async fn refuse_connection<S: IntoSplit>(
 
 /// Answers a request. Returns the principal of an upgrade, if it has one.
 fn respond(
-    endpoint: &Door,
+    endpoint: &HttpEndpoint,
     request: &Request<Incoming>,
 ) -> (Response<Full<Bytes>>, Option<Principal>) {
     if let Err(refusal) = check_request(request, &endpoint.hosts) {
@@ -172,7 +172,7 @@ fn respond(
 }
 
 /// Serves metrics. They reveal the activity of all clients, so they require the same credentials.
-fn metrics(endpoint: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
+fn metrics(endpoint: &HttpEndpoint, headers: &HeaderMap) -> Response<Full<Bytes>> {
     match (authenticate(endpoint, headers), &endpoint.metrics) {
         (Err(refusal), _) => refusal,
         (Ok(_), Some(metrics)) => metrics.answer(),
@@ -185,7 +185,7 @@ fn metrics(endpoint: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     reason = "the refusal is the response, made once per request"
 )]
 fn authenticate(
-    endpoint: &Door,
+    endpoint: &HttpEndpoint,
     headers: &HeaderMap,
 ) -> Result<Option<Principal>, Response<Full<Bytes>>> {
     let authorization = headers
@@ -203,7 +203,7 @@ fn authenticate(
     reason = "the refusal is the response, made once per request"
 )]
 fn authorize_upgrade(
-    endpoint: &Door,
+    endpoint: &HttpEndpoint,
     headers: &HeaderMap,
 ) -> Result<Option<Principal>, Response<Full<Bytes>>> {
     let principal = authenticate(endpoint, headers)?;
@@ -216,9 +216,9 @@ fn authorize_upgrade(
 
 /// Renders the text of `/metrics` in Prometheus format.
 #[derive(Clone)]
-pub struct Exposition(Arc<dyn Fn() -> String + Send + Sync>);
+pub struct MetricsEndpoint(Arc<dyn Fn() -> String + Send + Sync>);
 
-impl Exposition {
+impl MetricsEndpoint {
     /// Calls `render` once per request.
     pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(render))
@@ -233,7 +233,7 @@ impl Exposition {
     }
 }
 
-impl fmt::Debug for Exposition {
+impl fmt::Debug for MetricsEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exposition").finish_non_exhaustive()
     }
@@ -242,17 +242,21 @@ impl fmt::Debug for Exposition {
 /// A service with the health, readiness and metrics routes only, for a separate listener without
 /// authentication.
 #[derive(Debug)]
-pub struct Lookout {
+pub struct HealthService {
     /// Renderer of `/metrics`.
-    pub metrics: Exposition,
+    pub metrics: MetricsEndpoint,
     /// Set while the server drains.
     pub draining: Arc<AtomicBool>,
 }
 
-impl Site for Lookout {
+impl HttpService for HealthService {
     type Upgrade = Infallible;
 
-    fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<Infallible>> {
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        _: HttpPeer,
+    ) -> BoxFuture<'_, HttpOutcome<Infallible>> {
         let response = match request.uri().path() {
             "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
                 method_not_allowed()
@@ -262,7 +266,7 @@ impl Site for Lookout {
             "/metrics" => self.metrics.answer(),
             _ => text_response(StatusCode::NOT_FOUND, ""),
         };
-        ready(Answer::Reply(response)).boxed()
+        ready(HttpOutcome::Reply(response)).boxed()
     }
 }
 

@@ -11,7 +11,7 @@ pub mod fuzzing;
 pub mod http;
 pub mod lines;
 pub mod link;
-pub mod listen;
+pub mod listen_url;
 pub mod listener;
 pub mod memory;
 mod peer_account;

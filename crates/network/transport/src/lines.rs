@@ -8,10 +8,12 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use exec_wire::{bytes::encode_append, limits, outgoing::Outgoing};
+use exec_wire::{base64_bytes::encode_append, limits, outgoing_message::OutgoingMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError, Role};
+use crate::link::{
+    BinarySupport, DataEncoding, Link, LinkReadError, LinkRole, MessageReader, MessageWriter,
+};
 
 /// Raw bytes encoded at a time: a multiple of three, so that base64 needs no padding between
 /// blocks.
@@ -20,7 +22,7 @@ const BLOCK_BYTES: usize = 192 << 10;
 const READ_BYTES: usize = 16 << 10;
 
 /// Makes a link of two byte streams.
-pub fn link<R, W>(input: R, output: W, role: Role, peer: &str) -> Link
+pub fn link<R, W>(input: R, output: W, role: LinkRole, peer: &str) -> Link
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -41,10 +43,10 @@ where
             queued_bytes: 0,
         }),
         peer: peer.to_owned(),
-        binary: Binary::Refused,
-        most_unanswered: usize::MAX,
+        binary: BinarySupport::TextOnly,
+        max_in_flight: usize::MAX,
         slot: None,
-        handshake_began: None,
+        handshake_started_at: None,
         principal: None,
         path: None,
     }
@@ -69,12 +71,12 @@ impl std::fmt::Debug for LineReader {
 
 impl LineReader {
     /// Takes the next complete line that is not blank, without its terminator.
-    fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
+    fn take_line(&mut self) -> Result<Option<Bytes>, LinkReadError> {
         loop {
             let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
             let length = found.map_or(self.buffer.len(), |index| self.searched + index);
             if length > self.max_line_bytes {
-                return Err(ReadError::TooLong(self.max_line_bytes));
+                return Err(LinkReadError::TooLong(self.max_line_bytes));
             }
             self.searched = length;
             let line = match found {
@@ -96,7 +98,7 @@ impl LineReader {
             };
             if line.iter().any(|byte| !byte.is_ascii_whitespace()) {
                 if std::str::from_utf8(&line).is_err() {
-                    return Err(ReadError::Protocol("line is not UTF-8"));
+                    return Err(LinkReadError::Protocol("line is not UTF-8"));
                 }
                 return Ok(Some(line));
             }
@@ -108,7 +110,7 @@ impl LineReader {
 }
 
 impl MessageReader for LineReader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         loop {
             if let Some(line) = self.take_line()? {
                 return Poll::Ready(Ok(Some(line)));
@@ -175,9 +177,9 @@ impl std::fmt::Debug for LineWriter {
 }
 
 impl MessageWriter for LineWriter {
-    fn push(&mut self, message: Outgoing, _: Encoding) {
+    fn push(&mut self, message: OutgoingMessage, _: DataEncoding) {
         match message {
-            Outgoing::Data(message) if message.data_len() > BLOCK_BYTES => {
+            OutgoingMessage::Data(message) if message.data_len() > BLOCK_BYTES => {
                 let (prefix, data, mut suffix) = message.into_text_parts();
                 suffix.push(b'\n');
                 self.push_text(prefix);
@@ -185,7 +187,7 @@ impl MessageWriter for LineWriter {
                 self.queue.push_back(QueuedPart::Data(data));
                 self.push_text(suffix);
             }
-            message @ (Outgoing::Text(_) | Outgoing::Data(_)) => {
+            message @ (OutgoingMessage::Text(_) | OutgoingMessage::Data(_)) => {
                 if self.queue.is_empty() {
                     message.encode_text(&mut self.buffer);
                     self.buffer.push(b'\n');
@@ -219,14 +221,14 @@ impl MessageWriter for LineWriter {
                 count => self.written += count,
             }
         }
-        self.buffer.shrink_to(limits::OUTBOX_BYTES);
+        self.buffer.shrink_to(limits::SEND_BUFFER_BYTES);
         match &mut self.output {
             Some(output) => Pin::new(output).poll_flush(cx),
             None => Poll::Ready(Ok(())),
         }
     }
 
-    fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_keepalive(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 
@@ -245,8 +247,8 @@ impl MessageWriter for LineWriter {
 mod tests {
     use super::*;
 
-    async fn lines(input: &'static [u8]) -> (Vec<Bytes>, Result<Option<Bytes>, ReadError>) {
-        let mut link = link(input, tokio::io::sink(), Role::Server, "test");
+    async fn lines(input: &'static [u8]) -> (Vec<Bytes>, Result<Option<Bytes>, LinkReadError>) {
+        let mut link = link(input, tokio::io::sink(), LinkRole::Server, "test");
         let mut lines = Vec::new();
         loop {
             match link.reader.next().await {
@@ -266,13 +268,14 @@ mod tests {
     #[tokio::test]
     async fn large_message_is_sent_as_one_line() {
         let (near, far) = tokio::io::duplex(1000);
-        let mut from = link(tokio::io::empty(), near, Role::Server, "test");
-        let mut to = link(far, tokio::io::sink(), Role::Server, "test");
+        let mut from = link(tokio::io::empty(), near, LinkRole::Server, "test");
+        let mut to = link(far, tokio::io::sink(), LinkRole::Server, "test");
         let data = Bytes::from(vec![0x5a; (1 << 20) + 1]);
         let id = exec_wire::message::RequestId::Number(1);
-        let large =
-            || Outgoing::result_with_data(&id, &serde_json::json!({}), "chunk", data.clone());
-        let small = || Outgoing::notification("small", &());
+        let large = || {
+            OutgoingMessage::result_with_data(&id, &serde_json::json!({}), "chunk", data.clone())
+        };
+        let small = || OutgoingMessage::notification("small", &());
         let messages = [small(), large(), large(), small(), small()];
         let texts = messages.clone().map(|message| {
             let mut text = Vec::new();
@@ -281,7 +284,7 @@ mod tests {
         });
         let send = async {
             for message in messages {
-                from.writer.push(message, Encoding::Text);
+                from.writer.push(message, DataEncoding::Text);
             }
             from.writer.flush().await.unwrap();
             assert_eq!(from.writer.buffered(), 0);
@@ -298,7 +301,7 @@ mod tests {
     async fn invalid_utf8_line_ends_the_link() {
         let (lines, end) = lines(b"{}\n\xff\n{}\n").await;
         assert_eq!(lines, ["{}"]);
-        assert!(matches!(end, Err(ReadError::Protocol(_))));
+        assert!(matches!(end, Err(LinkReadError::Protocol(_))));
     }
 
     #[tokio::test]
@@ -306,13 +309,13 @@ mod tests {
         let mut link = link(
             tokio::io::repeat(b'x'),
             tokio::io::sink(),
-            Role::Server,
+            LinkRole::Server,
             "test",
         );
         let end = link.reader.next().await;
         assert!(matches!(
             end,
-            Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES))
+            Err(LinkReadError::TooLong(limits::MAX_MESSAGE_BYTES))
         ));
     }
 }

@@ -9,14 +9,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::stream::StreamError;
-use exec_wire::{limits, outgoing::Outgoing};
+use exec_relay::stream::RelayStreamError;
+use exec_wire::{limits, outgoing_message::OutgoingMessage};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
 };
 
-use crate::connect::Exit;
+use crate::connect::ProgramExit;
 
 /// A connection to a peer.
 #[derive(Debug)]
@@ -28,19 +28,19 @@ pub struct Link {
     /// Name of the peer for logs and messages.
     pub peer: String,
     /// Whether the link can carry raw data.
-    pub binary: Binary,
+    pub binary: BinarySupport,
     /// Maximum number of requests in flight. A peer with a bounded queue may accept no more.
-    pub most_unanswered: usize,
+    pub max_in_flight: usize,
     /// Connection slot of a listener, released when the link is dropped.
     pub slot: Option<OwnedSemaphorePermit>,
     /// When the handshake of the link started, if it had one. The session handshake shares its
     /// timeout.
-    pub handshake_began: Option<Instant>,
+    pub handshake_started_at: Option<Instant>,
     /// The authenticated client, if its credentials name one. Links without a principal all belong
     /// to the same one.
     pub principal: Option<Principal>,
     /// State of the underlying path, if the link survives its loss. For status messages.
-    pub path: Option<watch::Receiver<Path>>,
+    pub path: Option<watch::Receiver<LinkPathState>>,
 }
 
 /// The authenticated name of a client: the subject of its signed token.
@@ -49,9 +49,9 @@ pub struct Principal(pub Arc<str>);
 
 /// State of the path below a link that survives the loss of its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Path {
+pub enum LinkPathState {
     /// The peer is reachable.
-    There,
+    Connected,
     /// The path is lost; the link reconnects.
     Lost,
 }
@@ -59,41 +59,41 @@ pub enum Path {
 /// Which end of a link this is. Clients mask their frames; servers send pings and have a lower
 /// message limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Role {
+pub enum LinkRole {
     /// The end that accepted the connection.
     Server,
     /// The end that opened it.
     Client,
 }
 
-impl Role {
+impl LinkRole {
     /// Returns the maximum message size that this end accepts.
     pub const fn max_message_bytes(self) -> usize {
         match self {
             Self::Server => limits::MAX_MESSAGE_BYTES,
-            Self::Client => limits::MAX_ANSWER_BYTES,
+            Self::Client => limits::MAX_RESPONSE_BYTES,
         }
     }
 }
 
 /// Whether a link can carry raw data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Binary {
+pub enum BinarySupport {
     /// Text and binary messages are distinct.
-    Possible,
+    Supported,
     /// The link carries text only.
-    Refused,
+    TextOnly,
 }
 
 /// Reads messages from a link.
 pub trait MessageReader: fmt::Debug + Send {
     /// Returns the next message; `None` when the peer has closed. Cancel safe.
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>>;
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>>;
 }
 
 impl dyn MessageReader + '_ {
     /// Waits for the next message.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, LinkReadError> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 }
@@ -101,7 +101,7 @@ impl dyn MessageReader + '_ {
 /// Writes messages to a link.
 pub trait MessageWriter: fmt::Debug + Send {
     /// Encodes a message after those not flushed yet.
-    fn push(&mut self, message: Outgoing, encoding: Encoding);
+    fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding);
 
     /// Returns the number of bytes waiting to be flushed.
     fn buffered(&self) -> usize;
@@ -110,7 +110,7 @@ pub trait MessageWriter: fmt::Debug + Send {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Resolves when the link itself has something to flush, such as a keepalive ping.
-    fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Flushes and closes the link.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -130,14 +130,14 @@ impl dyn MessageWriter + '_ {
 
 /// Encoding of binary data in messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Encoding {
+pub enum DataEncoding {
     /// Base64 inside the text.
     Text,
     /// Raw bytes after the text.
     Binary,
 }
 
-impl ReadError {
+impl LinkReadError {
     /// Returns the websocket close code (RFC 6455 section 7.4) for the peer; `None` if it cannot be
     /// reached.
     pub const fn close_code(&self) -> Option<u16> {
@@ -154,7 +154,7 @@ impl ReadError {
 /// Peer: the link cannot be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum LinkReadError {
     /// The connection failed.
     #[error("connection broke")]
     Io(#[from] io::Error),
@@ -172,11 +172,11 @@ pub enum ReadError {
     Stalled,
     /// The program at the other end exited.
     #[error("server program {0}")]
-    Exited(Exit),
+    Exited(ProgramExit),
     /// The executor behind the relay is gone with its sessions: another one uses its name.
     #[error("executor key changed")]
     ExecutorChanged,
     /// The stream through a relay failed.
     #[error(transparent)]
-    Stream(StreamError),
+    Stream(RelayStreamError),
 }

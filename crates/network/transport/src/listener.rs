@@ -14,11 +14,11 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::{
     confinement::is_more_confined,
     http::{
-        AllowedHosts, Door, PendingConnections, refuse_connection, serve_endpoint,
-        site::{self, Peer, Site, SiteOptions},
+        AllowedHosts, HttpEndpoint, PendingConnections, refuse_connection, serve_endpoint,
+        service::{self, HttpPeer, HttpService, HttpServiceOptions},
     },
     link::Link,
-    listen::ListenUrl,
+    listen_url::ListenUrl,
     peer_account::PeerAccount,
     unix_socket::UnixSocket,
     websocket::{MessageBudget, MessageBudgetLimits, socket},
@@ -94,7 +94,7 @@ impl Listener {
     /// closed.
     pub async fn run(
         mut self,
-        mut endpoint: Door,
+        mut endpoint: HttpEndpoint,
         tls: Option<TlsAcceptor>,
         links: mpsc::Sender<Link>,
     ) {
@@ -134,15 +134,15 @@ impl Listener {
 
     /// Accepts connections, lets an HTTP service handle their requests, and passes on each accepted
     /// websocket. Runs until dropped, which closes all connections that are not yet a websocket.
-    pub async fn serve_site<S, F>(
+    pub async fn serve_http<S, F>(
         mut self,
         handler: Arc<S>,
         tls: Option<TlsAcceptor>,
-        options: SiteOptions,
+        options: HttpServiceOptions,
         on_upgrade: F,
     ) where
-        S: Site,
-        F: Fn(S::Upgrade, socket::Socket) + Send + Sync + 'static,
+        S: HttpService,
+        F: Fn(S::Upgrade, socket::BinarySocket) + Send + Sync + 'static,
     {
         let slots = Arc::new(Semaphore::new(options.max_connections));
         let pending = PendingConnections::new(options.pending);
@@ -214,7 +214,7 @@ enum AcceptedConnection {
 impl AcceptedConnection {
     async fn into_link(
         self,
-        endpoint: Door,
+        endpoint: HttpEndpoint,
         tls: Option<TlsAcceptor>,
         budget: MessageBudget,
         slots: &Arc<Semaphore>,
@@ -244,34 +244,34 @@ impl AcceptedConnection {
         }
     }
 
-    async fn into_socket<S: Site>(
+    async fn into_socket<S: HttpService>(
         self,
         handler: &S,
         tls: Option<TlsAcceptor>,
-        options: SiteOptions,
+        options: HttpServiceOptions,
         slots: Arc<Semaphore>,
-    ) -> Option<(S::Upgrade, socket::Socket)> {
+    ) -> Option<(S::Upgrade, socket::BinarySocket)> {
         let peer = self.peer();
         match (self, tls) {
             (Self::Tcp(stream, _), None) => {
-                site::serve(stream, handler, peer, options, slots).await
+                service::serve(stream, handler, peer, options, slots).await
             }
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = tls_accept(stream, &tls, peer).await?;
-                site::serve(stream, handler, peer, options, slots).await
+                service::serve(stream, handler, peer, options, slots).await
             }
             (Self::OtherAccount(..), _) => None,
             // An HTTP service checks its own credentials.
             (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
-                site::serve(stream, handler, peer, options, slots).await
+                service::serve(stream, handler, peer, options, slots).await
             }
         }
     }
 
-    fn peer(&self) -> Peer {
+    fn peer(&self) -> HttpPeer {
         match self {
-            Self::Tcp(_, address) | Self::OtherAccount(_, address) => Peer::Network(*address),
-            Self::Unix(_, uid) | Self::Confined(_, uid) => Peer::Account(*uid),
+            Self::Tcp(_, address) | Self::OtherAccount(_, address) => HttpPeer::Network(*address),
+            Self::Unix(_, uid) | Self::Confined(_, uid) => HttpPeer::Account(*uid),
         }
     }
 }
@@ -279,7 +279,7 @@ impl AcceptedConnection {
 async fn tls_accept(
     stream: TcpStream,
     tls: &TlsAcceptor,
-    peer: Peer,
+    peer: HttpPeer,
 ) -> Option<TlsStream<TcpStream>> {
     match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),

@@ -7,10 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::sync::mpsc;
 
-use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
+use crate::link::{BinarySupport, DataEncoding, Link, LinkReadError, MessageReader, MessageWriter};
 
 /// Capacity of each direction in messages.
 const CHANNEL_CAPACITY: usize = 64;
@@ -33,10 +33,10 @@ fn link_end(sender: mpsc::Sender<Bytes>, receiver: mpsc::Receiver<Bytes>) -> Lin
             queued_bytes: 0,
         }),
         peer: "memory".to_owned(),
-        binary: Binary::Possible,
-        most_unanswered: usize::MAX,
+        binary: BinarySupport::Supported,
+        max_in_flight: usize::MAX,
         slot: None,
-        handshake_began: None,
+        handshake_started_at: None,
         principal: None,
         path: None,
     }
@@ -48,7 +48,7 @@ struct MemoryReader {
 }
 
 impl MessageReader for MemoryReader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         self.receiver.poll_recv(cx).map(Ok)
     }
 }
@@ -61,10 +61,10 @@ struct MemoryWriter {
 }
 
 impl MessageWriter for MemoryWriter {
-    fn push(&mut self, message: Outgoing, encoding: Encoding) {
+    fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         let mut text = Vec::with_capacity(message.text_len());
         match (message, encoding) {
-            (Outgoing::Data(message), Encoding::Binary) => {
+            (OutgoingMessage::Data(message), DataEncoding::Binary) => {
                 let data = message.encode_binary(&mut text);
                 text.extend_from_slice(&data);
             }
@@ -90,7 +90,7 @@ impl MessageWriter for MemoryWriter {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_keepalive(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 

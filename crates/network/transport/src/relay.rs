@@ -17,11 +17,11 @@ use std::{io, pin::Pin, task::Context};
 
 use exec_relay::{
     limits,
-    stream::{PushError, StreamError},
+    stream::{RelayStreamError, StreamPushError},
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::link::ReadError;
+use crate::link::LinkReadError;
 
 /// Close reason of a stream.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -47,22 +47,22 @@ pub enum StreamCloseReason {
     Protocol(&'static str),
     /// This end tried to send a message that exceeds the limit.
     #[error(transparent)]
-    Message(#[from] PushError),
+    Message(#[from] StreamPushError),
     /// The stream core failed.
     #[error(transparent)]
-    Stream(#[from] StreamError),
+    Stream(#[from] RelayStreamError),
 }
 
 impl StreamCloseReason {
     /// Converts to the result of a reader.
-    fn read_error(&self) -> Result<(), ReadError> {
+    fn read_error(&self) -> Result<(), LinkReadError> {
         match self {
             Self::Closed => Ok(()),
-            Self::Reset | Self::Lost | Self::Refused(_) => Err(ReadError::Io(self.io_error())),
-            Self::ExecutorChanged => Err(ReadError::ExecutorChanged),
-            Self::Protocol(what) => Err(ReadError::Protocol(what)),
-            Self::Message(_) => Err(ReadError::TooLong(limits::MESSAGE_BYTES)),
-            Self::Stream(error) => Err(ReadError::Stream(*error)),
+            Self::Reset | Self::Lost | Self::Refused(_) => Err(LinkReadError::Io(self.io_error())),
+            Self::ExecutorChanged => Err(LinkReadError::ExecutorChanged),
+            Self::Protocol(what) => Err(LinkReadError::Protocol(what)),
+            Self::Message(_) => Err(LinkReadError::TooLong(limits::MESSAGE_BYTES)),
+            Self::Stream(error) => Err(LinkReadError::Stream(*error)),
         }
     }
 

@@ -35,7 +35,7 @@ const PLATFORM_BUNDLES: &[&str] = &[
 /// Certificates that a client trusts for `wss://`. Files are read once, when the first connection
 /// needs them; clones share the result.
 #[derive(Clone, Debug)]
-pub struct Trust {
+pub struct TrustStore {
     roots: RootSource,
     files: Vec<PathBuf>,
     /// The parsed configuration. Failures are not cached: the next connection retries.
@@ -48,7 +48,7 @@ enum RootSource {
     None,
 }
 
-impl Trust {
+impl TrustStore {
     /// Trusts the root certificates of this host.
     pub fn platform() -> Self {
         Self::new(RootSource::Platform, Vec::new())
@@ -109,7 +109,7 @@ impl Trust {
     }
 }
 
-impl Default for Trust {
+impl Default for TrustStore {
     fn default() -> Self {
         Self::platform()
     }
@@ -252,9 +252,9 @@ mod tests {
         std::fs::write(path("broken.pem"), broken).unwrap();
         let section = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(path("junk.pem"), section).unwrap();
-        assert!(Trust::only(path("good.pem")).build().is_ok());
+        assert!(TrustStore::only(path("good.pem")).build().is_ok());
         for bad in ["empty.pem", "broken.pem", "junk.pem", "none.pem"] {
-            let trust = Trust::only(path("good.pem")).and(path(bad));
+            let trust = TrustStore::only(path("good.pem")).and(path(bad));
             let error = trust.build().err().unwrap();
             assert!(error.to_string().contains(bad), "{bad}: {error}");
         }

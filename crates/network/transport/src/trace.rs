@@ -2,22 +2,22 @@
 
 use std::{fmt, sync::Arc};
 
-use exec_wire::message::Trace;
+use exec_wire::message::TraceContext;
 use http::{HeaderName, HeaderValue};
 
 /// Provides the trace context of a request. Called for every request, on the task that makes it.
 #[derive(Clone)]
-pub struct TraceSource(Arc<dyn Fn() -> Option<Trace> + Send + Sync>);
+pub struct TraceSource(Arc<dyn Fn() -> Option<TraceContext> + Send + Sync>);
 
 impl TraceSource {
     /// Creates a source from a function, which must not block. `None` sends the request without a
     /// trace.
-    pub fn new(source: impl Fn() -> Option<Trace> + Send + Sync + 'static) -> Self {
+    pub fn new(source: impl Fn() -> Option<TraceContext> + Send + Sync + 'static) -> Self {
         Self(Arc::new(source))
     }
 
     /// Returns the trace context of the current request.
-    pub fn current(&self) -> Option<Trace> {
+    pub fn current(&self) -> Option<TraceContext> {
         (self.0)()
     }
 
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn invalid_header_values_are_omitted() {
         let source = TraceSource::new(|| {
-            Some(Trace {
+            Some(TraceContext {
                 traceparent: Some("00-ab-cd-01".to_owned()),
                 tracestate: Some("a=b\r\nhost: elsewhere".to_owned()),
             })

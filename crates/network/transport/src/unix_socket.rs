@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 
-use crate::listen::lock_path;
+use crate::listen_url::lock_path;
 
 /// How often a server checks that its socket file is still its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

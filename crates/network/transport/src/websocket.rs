@@ -25,7 +25,7 @@ use self::{
     reader::FrameReader,
     writer::FrameWriter,
 };
-use crate::link::{Binary, Link, Role};
+use crate::link::{BinarySupport, Link, LinkRole};
 
 pub(crate) use self::boxed_with as boxed_link_with;
 #[cfg(any(test, fuzzing))]
@@ -39,7 +39,7 @@ pub use self::{
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// Frame type of text messages.
-    pub sends: Sends,
+    pub sends: TextFraming,
     /// Maximum size of an incoming message.
     pub max_message_bytes: usize,
     /// Shared memory budget for large incoming messages. `None`: bounded only by the message size.
@@ -48,9 +48,9 @@ pub struct LinkOptions {
 
 impl LinkOptions {
     /// Returns the options for session links.
-    pub fn of(role: Role) -> Self {
+    pub fn of(role: LinkRole) -> Self {
         Self {
-            sends: Sends::Text,
+            sends: TextFraming::Text,
             max_message_bytes: role.max_message_bytes(),
             budget: None,
         }
@@ -59,7 +59,7 @@ impl LinkOptions {
 
 /// Frame type in which a link sends its texts. It accepts either.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sends {
+pub enum TextFraming {
     /// Text frames.
     Text,
     /// Binary frames, for intermediaries that forward messages unread.
@@ -67,7 +67,7 @@ pub enum Sends {
 }
 
 /// Makes a link of an upgraded connection. `already_read` holds bytes that followed the handshake.
-pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: Role, peer: String) -> Link
+pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: LinkRole, peer: String) -> Link
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -88,7 +88,7 @@ pub(crate) fn boxed_with(
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
     already_read: &[u8],
-    role: Role,
+    role: LinkRole,
     peer: String,
     options: LinkOptions,
 ) -> Link {
@@ -103,10 +103,10 @@ pub(crate) fn boxed_with(
                 .with_text_framing(options.sends),
         ),
         peer,
-        binary: Binary::Possible,
-        most_unanswered: usize::MAX,
+        binary: BinarySupport::Supported,
+        max_in_flight: usize::MAX,
         slot: None,
-        handshake_began: None,
+        handshake_started_at: None,
         principal: None,
         path: None,
     }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use exec_core::log::{Exit, Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart};
 use exec_env::process::ExecProcessEvent as Event;
 use exec_env::process::{EventStream, ExecProcess, ProcessError};
 use exec_wire::{
@@ -28,7 +28,7 @@ pub(crate) struct EventHistory(pub(crate) Vec<Event>);
 
 impl FollowedProcess {
     pub(crate) fn new(process: Arc<dyn ExecProcess>, capabilities: SubjectCapabilities) -> Self {
-        let events = follow(&process, Pace::Held);
+        let events = follow(&process, BackpressureMode::Pause);
         Self {
             process,
             capabilities,
@@ -70,7 +70,7 @@ impl FollowedProcess {
     }
 
     /// Waits for the exit event.
-    pub(crate) async fn exit(&mut self) -> Exit {
+    pub(crate) async fn exit(&mut self) -> ExitInfo {
         loop {
             if let Some(exit) = self.told.exit() {
                 return exit;
@@ -132,7 +132,7 @@ impl EventHistory {
     }
 
     /// Returns the exit status if it has exited.
-    pub(crate) fn exit(&self) -> Option<Exit> {
+    pub(crate) fn exit(&self) -> Option<ExitInfo> {
         self.0.iter().find_map(|event| match event {
             Event::Exited(_, exit) => Some(exit.clone()),
             Event::Output(_) | Event::Closed(_) | Event::Failed(_) => None,
@@ -177,10 +177,10 @@ pub(crate) fn assert_unknown<T: Debug>(outcome: Result<T, ProcessError>) {
 }
 
 /// Follows a process from its first event.
-pub(crate) fn follow(process: &Arc<dyn ExecProcess>, pace: Pace) -> EventStream {
-    process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace,
+pub(crate) fn follow(process: &Arc<dyn ExecProcess>, pace: BackpressureMode) -> EventStream {
+    process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: pace,
     })
 }
 

@@ -16,12 +16,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
     backend::StartError,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
     environment::Environment,
-    process::{EventStream, ExecProcess, ExecProcessEvent, Read},
+    process::{EventStream, ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{
     fs::{ReadFile, WriteFile},
@@ -110,13 +110,13 @@ impl LoadGenerator {
 
     /// Starts a command. A start that was cut off reports an error to the caller; retry it here
     /// under another id.
-    async fn start(&self, argv: &[&str], stdin: Stdin) -> Arc<dyn ExecProcess> {
+    async fn start(&self, argv: &[&str], stdin: StdinMode) -> Arc<dyn ExecProcess> {
         loop {
             let number = self.started.fetch_add(1, Ordering::Relaxed);
             let id = ProcessId::new(&format!("p{number}")).unwrap();
             let argv = argv.iter().map(|&argument| argument.to_owned()).collect();
             let command = Command {
-                io: Io::Pipes { stdin },
+                io: ProcessIo::Pipes { stdin },
                 env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
                 ..Command::new(id, argv, "file:///".parse().unwrap())
             };
@@ -141,7 +141,7 @@ async fn writers(load: LoadGenerator) {
     });
     loop {
         let process = load
-            .start(&["seq", "1", &LINES.to_string()], Stdin::Null)
+            .start(&["seq", "1", &LINES.to_string()], StdinMode::Null)
             .await;
         let (output, code) = finish(&process, follow(&process)).await;
         assert_eq!(code, 0);
@@ -155,7 +155,7 @@ async fn writers(load: LoadGenerator) {
 /// Sends lines through `cat` one at a time, like interactive input.
 async fn echoes(load: LoadGenerator) {
     for round in 0.. {
-        let process = load.start(&["cat"], Stdin::Piped).await;
+        let process = load.start(&["cat"], StdinMode::Piped).await;
         let mut events = follow(&process);
         let (mut output, mut written) = (Vec::new(), Vec::new());
         for line in 0..200 {
@@ -191,7 +191,7 @@ async fn echoes(load: LoadGenerator) {
 async fn short_commands(load: LoadGenerator) {
     for round in 0.. {
         let script = format!("echo {round}; exit 7");
-        let process = load.start(&["sh", "-c", &script], Stdin::Null).await;
+        let process = load.start(&["sh", "-c", &script], StdinMode::Null).await;
         let (output, code) = finish(&process, follow(&process)).await;
         assert_eq!(code, 7);
         compare(&output, format!("{round}\n").as_bytes());
@@ -240,18 +240,18 @@ async fn files(load: LoadGenerator) {
 }
 
 fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
-    process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     })
 }
 
 async fn next(process: &Arc<dyn ExecProcess>, events: &mut EventStream) -> ExecProcessEvent {
     let Ok(event) = timeout(STEP, events.next()).await else {
         let here = process.status();
-        let read = Read {
+        let read = OutputReadRequest {
             after: OutputSeq(here.next_seq.0 - 1),
-            ..Read::default()
+            ..OutputReadRequest::default()
         };
         let there = timeout(STEP, process.read(read)).await;
         panic!(

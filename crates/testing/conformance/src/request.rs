@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use exec_env::filesystem::{MissingPaths, Open, WatchDepth, WatchPath};
+use exec_env::filesystem::{MissingPathsRequest, OpenFileRequest, WatchDepth, WatchPathRequest};
 use exec_wire::{
     fs::{
-        Canonicalize, Copy, CreateDirectory, Find, GetMetadata, OpenMode, ReadDirectory, ReadFile,
-        Remove, Rename, Search, Walk, WalkOptions, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, FindPaths, GetMetadata, OpenMode,
+        ReadDirectory, ReadFile, RemovePath, RenamePath, SearchText, WalkOptions, WalkTree,
+        WriteFile,
     },
     limits,
     path_uri::PathUri,
@@ -74,8 +75,8 @@ pub(crate) fn metadata(path: &(impl ToPathUri + ?Sized)) -> GetMetadata {
     }
 }
 
-pub(crate) fn canonicalize(path: &(impl ToPathUri + ?Sized)) -> Canonicalize {
-    Canonicalize {
+pub(crate) fn canonicalize(path: &(impl ToPathUri + ?Sized)) -> CanonicalizePath {
+    CanonicalizePath {
         path: path.uri(),
         sandbox: None,
     }
@@ -97,16 +98,16 @@ pub(crate) const UNLIMITED_WALK: WalkOptions = WalkOptions {
     prune_hidden_directories: false,
 };
 
-pub(crate) fn walk(path: &(impl ToPathUri + ?Sized), options: WalkOptions) -> Walk {
-    Walk {
+pub(crate) fn walk(path: &(impl ToPathUri + ?Sized), options: WalkOptions) -> WalkTree {
+    WalkTree {
         path: path.uri(),
         options,
         sandbox: None,
     }
 }
 
-pub(crate) fn remove(path: &(impl ToPathUri + ?Sized)) -> Remove {
-    Remove {
+pub(crate) fn remove(path: &(impl ToPathUri + ?Sized)) -> RemovePath {
+    RemovePath {
         path: path.uri(),
         recursive: None,
         force: None,
@@ -119,8 +120,8 @@ pub(crate) fn remove(path: &(impl ToPathUri + ?Sized)) -> Remove {
 pub(crate) fn copy(
     source: &(impl ToPathUri + ?Sized),
     destination: &(impl ToPathUri + ?Sized),
-) -> Copy {
-    Copy {
+) -> CopyPath {
+    CopyPath {
         source_path: source.uri(),
         destination_path: destination.uri(),
         recursive: false,
@@ -132,8 +133,8 @@ pub(crate) fn copy(
 pub(crate) fn copy_tree(
     source: &(impl ToPathUri + ?Sized),
     destination: &(impl ToPathUri + ?Sized),
-) -> Copy {
-    Copy {
+) -> CopyPath {
+    CopyPath {
         recursive: true,
         ..copy(source, destination)
     }
@@ -143,8 +144,8 @@ pub(crate) fn copy_tree(
 pub(crate) fn rename(
     source: &(impl ToPathUri + ?Sized),
     destination: &(impl ToPathUri + ?Sized),
-) -> Rename {
-    Rename {
+) -> RenamePath {
+    RenamePath {
         source_path: source.uri(),
         destination_path: destination.uri(),
         overwrite: false,
@@ -152,8 +153,8 @@ pub(crate) fn rename(
     }
 }
 
-pub(crate) fn open(path: &(impl ToPathUri + ?Sized), mode: OpenMode) -> Open {
-    Open {
+pub(crate) fn open(path: &(impl ToPathUri + ?Sized), mode: OpenMode) -> OpenFileRequest {
+    OpenFileRequest {
         path: path.uri(),
         mode,
         sandbox: None,
@@ -161,8 +162,8 @@ pub(crate) fn open(path: &(impl ToPathUri + ?Sized), mode: OpenMode) -> Open {
 }
 
 /// Builds a search for plain text.
-pub(crate) fn search(path: &(impl ToPathUri + ?Sized), pattern: &str) -> Search {
-    Search {
+pub(crate) fn search(path: &(impl ToPathUri + ?Sized), pattern: &str) -> SearchText {
+    SearchText {
         path: path.uri(),
         pattern: pattern.to_owned(),
         regex: false,
@@ -175,16 +176,16 @@ pub(crate) fn search(path: &(impl ToPathUri + ?Sized), pattern: &str) -> Search 
 }
 
 /// Builds a search for a regular expression.
-pub(crate) fn search_regex(path: &(impl ToPathUri + ?Sized), pattern: &str) -> Search {
-    Search {
+pub(crate) fn search_regex(path: &(impl ToPathUri + ?Sized), pattern: &str) -> SearchText {
+    SearchText {
         regex: true,
         ..search(path, pattern)
     }
 }
 
 /// Builds a find by glob.
-pub(crate) fn find(path: &(impl ToPathUri + ?Sized), glob: &str) -> Find {
-    Find {
+pub(crate) fn find(path: &(impl ToPathUri + ?Sized), glob: &str) -> FindPaths {
+    FindPaths {
         path: path.uri(),
         glob: Some(glob.to_owned()),
         query: None,
@@ -194,24 +195,24 @@ pub(crate) fn find(path: &(impl ToPathUri + ?Sized), glob: &str) -> Find {
 }
 
 /// Builds a find by fuzzy query.
-pub(crate) fn find_query(path: &(impl ToPathUri + ?Sized), query: &str) -> Find {
-    Find {
+pub(crate) fn find_query(path: &(impl ToPathUri + ?Sized), query: &str) -> FindPaths {
+    FindPaths {
         glob: None,
         query: Some(query.to_owned()),
         ..find(path, "")
     }
 }
 
-pub(crate) fn watch(path: &(impl ToPathUri + ?Sized), depth: WatchDepth) -> WatchPath {
-    WatchPath {
+pub(crate) fn watch(path: &(impl ToPathUri + ?Sized), depth: WatchDepth) -> WatchPathRequest {
+    WatchPathRequest {
         path: path.uri(),
         depth,
         sandbox: None,
     }
 }
 
-pub(crate) fn missing(missing: &[&Path], present: Option<&Path>) -> MissingPaths {
-    MissingPaths {
+pub(crate) fn missing(missing: &[&Path], present: Option<&Path>) -> MissingPathsRequest {
+    MissingPathsRequest {
         missing: missing.iter().map(|path| uri(path)).collect(),
         present: present.map(uri),
         sandbox: None,

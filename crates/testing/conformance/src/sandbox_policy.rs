@@ -5,16 +5,16 @@ use std::{path::Path, sync::Arc};
 use bytes::Bytes;
 use exec_env::{
     command::Command,
-    filesystem::{FileFuture, Open, OpenFile},
+    filesystem::{FileFuture, OpenFile, OpenFileRequest},
 };
 use exec_wire::{
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, OpenMode, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ impl PolicyBuilder {
     }
 
     /// Returns the policy as a request field.
-    pub(crate) fn sandbox(&self) -> Option<Box<Sandbox>> {
+    pub(crate) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
         let sandbox = serde_json::from_value(self.0.clone());
         Some(Box::new(sandbox.expect("failed to decode the policy")))
     }
@@ -151,7 +151,7 @@ impl SandboxedFiles<'_> {
     }
 
     pub(crate) fn canonicalize(&self, path: &Path) -> FileFuture<PathUri> {
-        self.subject.files.canonicalize(Canonicalize {
+        self.subject.files.canonicalize(CanonicalizePath {
             sandbox: self.policy.sandbox(),
             ..request::canonicalize(path)
         })
@@ -165,14 +165,14 @@ impl SandboxedFiles<'_> {
     }
 
     pub(crate) fn walk(&self, path: &Path) -> FileFuture<WalkResult> {
-        self.subject.files.walk(Walk {
+        self.subject.files.walk(WalkTree {
             sandbox: self.policy.sandbox(),
             ..request::walk(path, request::UNLIMITED_WALK)
         })
     }
 
     pub(crate) fn remove(&self, path: &Path) -> FileFuture<()> {
-        self.subject.files.remove(Remove {
+        self.subject.files.remove(RemovePath {
             sandbox: self.policy.sandbox(),
             force: Some(false),
             ..request::remove(path)
@@ -180,35 +180,35 @@ impl SandboxedFiles<'_> {
     }
 
     pub(crate) fn copy(&self, source: &Path, destination: &Path) -> FileFuture<()> {
-        self.subject.files.copy(Copy {
+        self.subject.files.copy(CopyPath {
             sandbox: self.policy.sandbox(),
             ..request::copy_tree(source, destination)
         })
     }
 
     pub(crate) fn rename(&self, source: &Path, destination: &Path) -> FileFuture<()> {
-        self.subject.files.rename(Rename {
+        self.subject.files.rename(RenamePath {
             sandbox: self.policy.sandbox(),
             ..request::rename(source, destination)
         })
     }
 
     pub(crate) fn search(&self, path: &Path, text: &str) -> FileFuture<SearchResult> {
-        self.subject.files.search(Search {
+        self.subject.files.search(SearchText {
             sandbox: self.policy.sandbox(),
             ..request::search(path, text)
         })
     }
 
     pub(crate) fn find(&self, path: &Path, glob: &str) -> FileFuture<FoundPaths> {
-        self.subject.files.find(Find {
+        self.subject.files.find(FindPaths {
             sandbox: self.policy.sandbox(),
             ..request::find(path, glob)
         })
     }
 
     pub(crate) fn open(&self, path: &Path, mode: OpenMode) -> FileFuture<Arc<dyn OpenFile>> {
-        self.subject.files.open(Open {
+        self.subject.files.open(OpenFileRequest {
             sandbox: self.policy.sandbox(),
             ..request::open(path, mode)
         })

@@ -12,11 +12,11 @@ use std::{
 };
 
 use exec_client::client::ExecServerClient;
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::{
     backend::{ExecBackend, StartError},
     catalog::ExecutorCatalog,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
     environment::Environment,
     filesystem::ExecutorFileSystem,
     http::HttpClient,
@@ -155,7 +155,7 @@ impl Subject {
     #[track_caller]
     pub(crate) fn assert_end(
         &self,
-        exit: &Exit,
+        exit: &ExitInfo,
         code: i32,
         signal: Option<&'static str>,
         cause: ExitCause,
@@ -235,8 +235,8 @@ impl Subject {
 /// Returns the command with a piped stdin.
 pub(crate) fn piped(command: Command) -> Command {
     Command {
-        io: Io::Pipes {
-            stdin: Stdin::Piped,
+        io: ProcessIo::Pipes {
+            stdin: StdinMode::Piped,
         },
         ..command
     }
@@ -245,7 +245,7 @@ pub(crate) fn piped(command: Command) -> Command {
 /// Returns the command on a terminal.
 pub(crate) fn on_terminal(command: Command, rows: u16, cols: u16) -> Command {
     Command {
-        io: Io::Terminal(TerminalSize { rows, cols }),
+        io: ProcessIo::Terminal(TerminalSize { rows, cols }),
         ..command
     }
 }

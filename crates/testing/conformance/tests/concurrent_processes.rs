@@ -6,9 +6,9 @@ use std::{
 };
 
 use exec_client::{
-    client::ExecServerClient, connector::Continuity, options::ExecServerClientConnectOptions,
+    client::ExecServerClient, connector::SessionContinuity, options::ExecServerClientConnectOptions,
 };
-use exec_core::log::{Follow, From, Pace, Retention};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart, RetentionLimits};
 use exec_env::{
     catalog::NoCatalog,
     command::Command,
@@ -19,13 +19,13 @@ use exec_env::{
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
-    initialize::{Extension, ServerName},
+    initialize::{ProtocolExtension, ServerInfo},
     limits,
 };
 use futures_util::{StreamExt, future::join_all};
@@ -34,9 +34,9 @@ use tokio::time::timeout;
 /// Timeout of every wait, sized for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const ALL: Follow = Follow {
-    from: From::After(OutputSeq(0)),
-    pace: Pace::Held,
+const ALL: FollowOptions = FollowOptions {
+    start: FollowStart::After(OutputSeq(0)),
+    backpressure: BackpressureMode::Pause,
 };
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -52,10 +52,13 @@ async fn connect() -> ExecServerClient {
         here
     };
     let options = ExecServerClientConnectOptions::default();
-    let connected = ExecServerClient::connect_memory(open, Continuity::Resumed, options);
+    let connected = ExecServerClient::connect_memory(open, SessionContinuity::Resumed, options);
     let client = within(connected).await.unwrap();
     let granted = &client.session().extensions;
-    assert!(granted.contains(&Extension::Acknowledge), "{granted:?}");
+    assert!(
+        granted.contains(&ProtocolExtension::Acknowledge),
+        "{granted:?}"
+    );
     client
 }
 
@@ -132,7 +135,7 @@ async fn two_hundred_processes_stream_concurrently_without_starvation() {
 fn service() -> Service {
     let env: BTreeMap<OsString, OsString> =
         BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -143,8 +146,8 @@ fn service() -> Service {
         env,
         host,
         version: "0.0.0".to_owned(),
-        retention: Retention::default(),
-        sandbox: exec_sandbox::Settings::default(),
+        retention: RetentionLimits::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     });
     let config = ServiceConfig {
         session_ttl: limits::SESSION_TTL,
@@ -153,13 +156,13 @@ fn service() -> Service {
         allow_direct_exec: true,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
-        attention: Duration::ZERO,
-        server: ServerName {
+        busy_poll: Duration::ZERO,
+        server_name: ServerInfo {
             name: "memory".to_owned(),
             version: "0.0.0".to_owned(),
         },
     };
-    let files = LocalFileSystem::default().with_policies_of(&backend);
+    let files = LocalFileSystem::default().with_policies(&backend);
     Service::new(config, move || Environment {
         backend: Arc::new(backend.clone()),
         files: Arc::new(files.clone()),

@@ -6,13 +6,13 @@ use std::{ffi::OsString, path::Path, time::Duration};
 use exec_client::{
     client::ExecServerClient,
     connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
-    error::Fault,
+    error::FaultParty,
     options::ExecServerClientConnectOptions,
 };
 use exec_conformance::server::{self, Server};
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{command::Command, process::ExecProcessEvent};
-use exec_transport::{connect::BearerToken, tls::Trust};
+use exec_transport::{connect::BearerToken, tls::TrustStore};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
@@ -54,9 +54,9 @@ async fn run(client: &ExecServerClient, script: &str) -> String {
     let command = Command::new(id, argv, cwd);
     let started = within("a start", client.environment().backend.start(command)).await;
     let process = started.unwrap().process;
-    let mut events = process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let mut events = process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     });
     let mut written = Vec::new();
     while let Some(event) = within("an event", events.next()).await {
@@ -94,7 +94,7 @@ async fn connects_by_websocket_with_a_token_file() {
     ] {
         let refused = within("a refusal", ExecServerClient::connect_websocket(args)).await;
         let error = refused.unwrap_err();
-        assert_eq!(error.fault(), Fault::Caller);
+        assert_eq!(error.fault(), FaultParty::Caller);
         assert!(error.to_string().contains(words), "{error}");
     }
 }
@@ -120,14 +120,14 @@ async fn connects_by_tls_with_a_trusted_certificate() {
     ];
     let server = Server::listen_with("wss://127.0.0.1:0", &flags).await;
     let trusting = RemoteExecServerConnectArgs {
-        trust: Trust::only(&cert),
+        trust: TrustStore::only(&cert),
         ..with_token(&server.url, TOKEN)
     };
     let connecting = ExecServerClient::connect_websocket(trusting);
     expect_served(&within("a client", connecting).await.unwrap()).await;
     // An additional root certificate keeps the connection trusted; a different one does not.
     let both = RemoteExecServerConnectArgs {
-        trust: Trust::platform().and(&cert),
+        trust: TrustStore::platform().and(&cert),
         ..with_token(&server.url, TOKEN)
     };
     expect_served(
@@ -139,12 +139,12 @@ async fn connects_by_tls_with_a_trusted_certificate() {
     let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(path("other.pem"), other.cert.pem()).unwrap();
     let wary = RemoteExecServerConnectArgs {
-        trust: Trust::only(path("other.pem")),
+        trust: TrustStore::only(path("other.pem")),
         ..with_token(&server.url, TOKEN)
     };
     let refused = within("a refusal", ExecServerClient::connect_websocket(wary)).await;
     let error = refused.unwrap_err();
-    assert_eq!(error.fault(), Fault::Peer);
+    assert_eq!(error.fault(), FaultParty::Peer);
     assert!(
         error.to_string().contains("issuer is not trusted"),
         "{error}"

@@ -9,11 +9,11 @@ use exec_client::{
     error::ExecServerError,
 };
 use exec_conformance::{cutting_proxy::CuttingProxy, server::Server};
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
     backend::StartError,
-    command::{Command, Io, Stdin},
-    process::{ExecProcess, ExecProcessEvent, Read},
+    command::{Command, ProcessIo, StdinMode},
+    process::{ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{
     id::{OutputSeq, ProcessId},
@@ -22,9 +22,9 @@ use exec_wire::{
 };
 use futures_util::StreamExt;
 
-const ALL: Follow = Follow {
-    from: From::After(OutputSeq(0)),
-    pace: Pace::Held,
+const ALL: FollowOptions = FollowOptions {
+    start: FollowStart::After(OutputSeq(0)),
+    backpressure: BackpressureMode::Pause,
 };
 
 /// Waits for a future and panics after a timeout.
@@ -52,8 +52,8 @@ fn script(name: &str, script: &str) -> Command {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let cwd = PathUri::from_native(Path::new("/")).unwrap();
     Command {
-        io: Io::Pipes {
-            stdin: Stdin::Piped,
+        io: ProcessIo::Pipes {
+            stdin: StdinMode::Piped,
         },
         ..Command::new(id(name), argv, cwd)
     }
@@ -154,7 +154,7 @@ async fn attached_process_supports_every_operation() {
         "terminal",
         "trap 'stty size' WINCH; echo up; while :; do read x; done",
     );
-    command.io = Io::Terminal(TerminalSize { rows: 24, cols: 80 });
+    command.io = ProcessIo::Terminal(TerminalSize { rows: 24, cols: 80 });
     drop(start(&client, command).await);
     let process = attach(&client, "terminal", None).await;
     let hold = process.hold(OutputSeq(0));
@@ -162,7 +162,7 @@ async fn attached_process_supports_every_operation() {
     let size = TerminalSize { rows: 5, cols: 9 };
     within("a resize", process.resize(size)).await.unwrap();
     assert_eq!(output(&process, 9).await.0, "up\r\n5 9\r\n");
-    let page = within("a page", process.read(Read::default())).await;
+    let page = within("a page", process.read(OutputReadRequest::default())).await;
     let read: Vec<u8> = page
         .unwrap()
         .chunks

@@ -19,8 +19,8 @@ use exec_conformance::{
     server::Server,
 };
 use exec_env::{
-    command::{Command, Io, Stdin},
-    process::Communicate,
+    command::{Command, ProcessIo, StdinMode},
+    process::CommunicateOptions,
 };
 use exec_wire::{id::ProcessId, path_uri::PathUri};
 use tokio::{runtime::Builder, time::timeout};
@@ -88,8 +88,8 @@ async fn command_survives_a_silently_dead_executor_connection() {
     let began = client.session().session_id.clone();
     let argv = ["cat"].map(str::to_owned).to_vec();
     let command = Command {
-        io: Io::Pipes {
-            stdin: Stdin::Piped,
+        io: ProcessIo::Pipes {
+            stdin: StdinMode::Piped,
         },
         ..Command::new(
             ProcessId::new("cat").unwrap(),
@@ -100,7 +100,10 @@ async fn command_survives_a_silently_dead_executor_connection() {
     let started = client.environment().backend.start(command).await;
     let cat = started.unwrap().process;
     proxy.blackhole_existing();
-    let said = cat.communicate(Bytes::from_static(b"still there"), Communicate::default());
+    let said = cat.communicate(
+        Bytes::from_static(b"still there"),
+        CommunicateOptions::default(),
+    );
     let said = timeout(RELAY_TIMEOUT, said).await.unwrap().unwrap();
     assert_eq!(said.stdout.data, b"still there");
     assert_eq!(client.session().session_id, began);

@@ -8,33 +8,37 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
-use exec_core::log::{Exit, Follow, From, OutputChunk, OutputLog, Pace, Page, Retention, Snapshot};
+use exec_core::output_log::{
+    BackpressureMode, ExitInfo, FollowOptions, FollowStart, LogPage, OutputChunk, OutputLog,
+    OutputSnapshot, RetentionLimits,
+};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     catalog::NoCatalog,
     command::Command,
     environment::Environment,
     filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-        WatchPath, Watcher,
+        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
     http::NoHttpClient,
     process::{
-        EventStream, ExecProcess, ExecProcessEvent as Event, Hold, ProcessError, Read, Status,
+        EventStream, ExecProcess, ExecProcessEvent as Event, OutputHold, OutputReadRequest,
+        ProcessError, ProcessStatus,
     },
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;
 use exec_wire::{
-    environment::{Capabilities, EnvironmentInfo, Shell},
+    environment::{EnvironmentInfo, ServerCapabilities, ShellProgram},
     error::RpcError,
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, WalkResult, WalkTree, WriteFile,
     },
     id::{OutputSeq, ProcessId, WriteId},
-    initialize::ServerName,
+    initialize::ServerInfo,
     limits,
     path_uri::PathUri,
     process::{
@@ -53,9 +57,9 @@ struct FakeBackend;
 
 impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        let mut log = OutputLog::new(Retention::default());
+        let mut log = OutputLog::new(RetentionLimits::default());
         log.append(OutputStream::Stdout, Bytes::from(command.argv.join(" ")));
-        log.record_exit(Exit {
+        log.record_exit(ExitInfo {
             code: 42,
             signal: None,
             cause: ExitCause::Exit,
@@ -75,7 +79,7 @@ impl ExecBackend for FakeBackend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        let shell = Shell {
+        let shell = ShellProgram {
             name: "fake".to_owned(),
             path: "/fake".to_owned(),
         };
@@ -89,7 +93,7 @@ impl ExecBackend for FakeBackend {
             prepend_path_dirs: Vec::new(),
             temporary_directories: None,
             temp_dir: None,
-            capabilities: Capabilities::default(),
+            capabilities: ServerCapabilities::default(),
         };
         ready(Ok(info)).boxed()
     }
@@ -107,8 +111,8 @@ impl ExecProcess for FinishedProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
-        Status {
+    fn status(&self) -> ProcessStatus {
+        ProcessStatus {
             exit: self.log.exit().cloned(),
             closed: true,
             tree_alive: false,
@@ -119,10 +123,10 @@ impl ExecProcess for FinishedProcess {
         }
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
-        let mut after = match follow.from {
-            From::After(after) => after,
-            From::Now => self.log.next_seq(),
+    fn follow(&self, follow: FollowOptions) -> EventStream {
+        let mut after = match follow.start {
+            FollowStart::After(after) => after,
+            FollowStart::Now => self.log.next_seq(),
         };
         let events = std::iter::from_fn(|| {
             let event = self.log.event_after(after)?;
@@ -132,11 +136,11 @@ impl ExecProcess for FinishedProcess {
         stream::iter(events.collect::<Vec<_>>()).boxed()
     }
 
-    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, _: OutputSeq) -> Box<dyn OutputHold> {
         Box::new(NoopHold)
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         ready(Ok(self.log.page(read.after, read.max_bytes))).boxed()
     }
 
@@ -171,11 +175,11 @@ impl ExecProcess for FinishedProcess {
         &self,
         _: WaitUntil,
         _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         ready(Ok(self.status())).boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready(Ok(self.log.snapshot())).boxed()
     }
 }
@@ -205,7 +209,7 @@ impl ExecutorFileSystem for FakeFileSystem {
         refuse()
     }
 
-    fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, _: CanonicalizePath) -> FileFuture<PathUri> {
         refuse()
     }
 
@@ -213,39 +217,39 @@ impl ExecutorFileSystem for FakeFileSystem {
         refuse()
     }
 
-    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
         refuse()
     }
 
-    fn remove(&self, _: Remove) -> FileFuture<()> {
+    fn remove(&self, _: RemovePath) -> FileFuture<()> {
         refuse()
     }
 
-    fn copy(&self, _: Copy) -> FileFuture<()> {
+    fn copy(&self, _: CopyPath) -> FileFuture<()> {
         refuse()
     }
 
-    fn rename(&self, _: Rename) -> FileFuture<()> {
+    fn rename(&self, _: RenamePath) -> FileFuture<()> {
         refuse()
     }
 
-    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         refuse()
     }
 
-    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+    fn search(&self, _: SearchText) -> FileFuture<SearchResult> {
         refuse()
     }
 
-    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, _: FindPaths) -> FileFuture<FoundPaths> {
         refuse()
     }
 
-    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, _: WatchPathRequest) -> FileFuture<PathWatcher> {
         refuse()
     }
 
-    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, _: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         refuse()
     }
 }
@@ -258,8 +262,8 @@ async fn connect() -> ExecServerClient {
         allow_direct_exec: true,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
-        attention: Duration::ZERO,
-        server: ServerName {
+        busy_poll: Duration::ZERO,
+        server_name: ServerInfo {
             name: "fake".to_owned(),
             version: "0.0.0".to_owned(),
         },
@@ -284,9 +288,9 @@ async fn service_serves_a_fake_environment() {
     let argv = ["a", "b"].map(str::to_owned).to_vec();
     let command = Command::new(id, argv, "file:///".parse().unwrap());
     let process = backend.start(command).await.unwrap().process;
-    let follow = Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let follow = FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     };
     let events: Vec<Event> = process.follow(follow).collect().await;
     let chunk = OutputChunk {
@@ -296,7 +300,15 @@ async fn service_serves_a_fake_environment() {
     };
     assert_eq!(events[0], Event::Output(chunk));
     assert!(matches!(&events[1..], [Event::Exited(_, exit), Event::Closed(_)] if exit.code == 42));
-    assert_eq!(process.read(Read::default()).await.unwrap().chunks.len(), 1);
+    assert_eq!(
+        process
+            .read(OutputReadRequest::default())
+            .await
+            .unwrap()
+            .chunks
+            .len(),
+        1
+    );
     assert_eq!(process.snapshot().await.unwrap().stdout.data, b"a b");
 }
 
@@ -310,7 +322,7 @@ async fn service_serves_a_fake_filesystem() {
         sandbox: None,
     };
     assert_eq!(files.read_file(read).await.unwrap(), path.as_str());
-    let canonicalize = Canonicalize {
+    let canonicalize = CanonicalizePath {
         path,
         sandbox: None,
     };
@@ -325,6 +337,6 @@ async fn service_serves_a_fake_filesystem() {
 #[derive(Debug)]
 struct NoopHold;
 
-impl Hold for NoopHold {
+impl OutputHold for NoopHold {
     fn acknowledge(&self, _: OutputSeq) {}
 }

@@ -6,13 +6,13 @@ use exec_conformance::{
     conformance_suite, server,
     subject::{HOST_ENVIRONMENT, ProcessIdScope, StartErrorForm, Subject, SubjectCapabilities},
 };
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::environment::Environment;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
 };
 
@@ -22,7 +22,7 @@ fn subject() -> Subject {
     let mut env: BTreeMap<OsString, OsString> =
         BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
     env.extend(HOST_ENVIRONMENT.map(|(name, value)| (name.into(), value.into())));
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -30,15 +30,15 @@ fn subject() -> Subject {
         exists: &|path: &Path| path.exists(),
     });
     let http = LocalHttpClient::new(env.clone());
-    let (version, retention) = ("0.0.0".to_owned(), Retention::default());
+    let (version, retention) = ("0.0.0".to_owned(), RetentionLimits::default());
     let backend = LocalBackend::new(LocalConfig {
         env,
         host,
         version,
         retention,
-        sandbox: exec_sandbox::Settings::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     });
-    let files = LocalFileSystem::default().with_policies_of(&backend);
+    let files = LocalFileSystem::default().with_policies(&backend);
     let home = server::home();
     let catalog = LocalCatalog::new(CatalogConfig {
         files: Arc::new(files.clone()),

@@ -17,7 +17,7 @@ use exec_conformance::{
     hub::{ENVIRONMENT, Hub},
     subject::{HOST_ENVIRONMENT, Subject},
 };
-use exec_transport::connect::{Program, WebSocket};
+use exec_transport::connect::{ServerProgram, WebSocketConnector};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
@@ -69,7 +69,7 @@ async fn over_websocket() -> Subject {
         .expect("failed to read stdout");
     let url = line.expect("server prints its URL");
     let url = url.parse().expect("stock server printed no URL");
-    let link = WebSocket::new(url)
+    let link = WebSocketConnector::new(url)
         .open()
         .await
         .expect("failed to accept or connect");
@@ -110,9 +110,9 @@ async fn over_stdio() -> Subject {
     args.extend(variables);
     args.push(executable().into());
     args.extend(["exec-server", "--listen", "stdio"].map(OsString::from));
-    let program = Program {
+    let program = ServerProgram {
         args,
-        ..Program::new("env")
+        ..ServerProgram::new("env")
     };
     let link = program.start().expect("failed to start the stock server");
     Subject::remote_with(link, STOCK, PROBE, home).await

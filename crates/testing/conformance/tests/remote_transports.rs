@@ -16,21 +16,21 @@ use exec_conformance::{
     server::{self, Server},
     subject::{HOST_ENVIRONMENT, Subject},
 };
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::environment::Environment;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
-    connect::{Address, Program, WebSocket},
+    connect::{ServerAddress, ServerProgram, WebSocketConnector},
     memory,
 };
-use exec_wire::{initialize::ServerName, limits};
+use exec_wire::{initialize::ServerInfo, limits};
 
 const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
 
@@ -45,13 +45,13 @@ async fn over_memory() -> Subject {
         allow_direct_exec: true,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
-        attention: Duration::ZERO,
-        server: ServerName {
+        busy_poll: Duration::ZERO,
+        server_name: ServerInfo {
             name: "memory".to_owned(),
             version: "0.0.0".to_owned(),
         },
     };
-    let files = LocalFileSystem::default().with_policies_of(&backend);
+    let files = LocalFileSystem::default().with_policies(&backend);
     let home = server::home();
     let catalog = LocalCatalog::new(CatalogConfig {
         files: Arc::new(files.clone()),
@@ -83,20 +83,20 @@ fn environment() -> BTreeMap<OsString, OsString> {
 
 fn local_backend() -> LocalBackend {
     let env = environment();
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
         cwd: Path::new("/"),
         exists: &|path: &Path| path.exists(),
     });
-    let (version, retention) = ("0.0.0".to_owned(), Retention::default());
+    let (version, retention) = ("0.0.0".to_owned(), RetentionLimits::default());
     LocalBackend::new(LocalConfig {
         env,
         host,
         version,
         retention,
-        sandbox: exec_sandbox::Settings::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     })
 }
 
@@ -109,7 +109,7 @@ async fn over_stdio() -> Subject {
 }
 
 /// Returns a server program with the environment that subjects need, and no variables of the test.
-fn stdio_program(home: &Path) -> Program {
+fn stdio_program(home: &Path) -> ServerProgram {
     let mut server = server::program("stdio");
     let server = server.env("HOME", home).as_std();
     let variables = server.get_envs().map(|(name, value)| {
@@ -122,9 +122,9 @@ fn stdio_program(home: &Path) -> Program {
     args.extend(variables);
     args.push(server.get_program().to_owned());
     args.extend(server.get_args().map(ToOwned::to_owned));
-    Program {
+    ServerProgram {
         args,
-        ..Program::new("env")
+        ..ServerProgram::new("env")
     }
 }
 
@@ -134,7 +134,10 @@ async fn over_unix() -> Subject {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let server = Server::listen(&format!("unix://{}", socket.display())).await;
-    let link = WebSocket::new(Address::Unix(socket)).open().await.unwrap();
+    let link = WebSocketConnector::new(ServerAddress::Unix(socket))
+        .open()
+        .await
+        .unwrap();
     Subject::remote(link, PROBE, (server, directory)).await
 }
 
@@ -142,7 +145,7 @@ conformance_suite!(remote_websocket, over_websocket());
 
 async fn over_websocket() -> Subject {
     let server = Server::listen("ws://127.0.0.1:0").await;
-    let link = WebSocket::new(server.url.parse().unwrap())
+    let link = WebSocketConnector::new(server.url.parse().unwrap())
         .open()
         .await
         .unwrap();

@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use clap::Args;
 use exec_client::client::ExecServerClient;
 use exec_env::process::ExecProcess;
-use exec_tools::unified::Screen;
+use exec_tools::unified::TerminalScreen;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     process::{ProcessSummary, TerminalSize},
@@ -124,7 +124,7 @@ impl ScreenSnapshot {
     /// Replays the retained output on a virtual screen of the local size.
     async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
         let retained_output = retained_output(client, id).await?;
-        let mut screen = Screen::new(terminal::size().unwrap_or_default());
+        let mut screen = TerminalScreen::new(terminal::size().unwrap_or_default());
         for (_, data) in &retained_output.pieces {
             screen.feed(data);
         }

@@ -13,18 +13,18 @@ use std::{
 
 use bytes::Bytes;
 use clap::Args;
-use exec_core::log::{Follow, From as FollowFrom, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart as FollowFrom};
 use exec_env::{
-    command::{Command, Io},
-    filesystem::{FileError, Open, OpenFile},
+    command::{Command, ProcessIo},
+    filesystem::{FileError, OpenFile, OpenFileRequest},
     process::{EventStream, ExecProcess, ExecProcessEvent},
 };
 use exec_wire::{
-    fs::{OpenMode, Remove},
+    fs::{OpenMode, RemovePath},
     id::{OutputSeq, ProcessId},
     limits,
     path_uri::PathUri,
-    process::{EnvInherit, EnvPolicy, Limits, TerminalSize, TerminateMode, WaitUntil},
+    process::{EnvInherit, EnvPolicy, ProcessLimits, TerminalSize, TerminateMode, WaitUntil},
 };
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
@@ -265,7 +265,7 @@ impl BenchRunner {
         path: &PathUri,
         mode: OpenMode,
     ) -> Result<std::sync::Arc<dyn OpenFile>, CommandFailure> {
-        let open = Open {
+        let open = OpenFileRequest {
             path: path.clone(),
             mode,
             sandbox: None,
@@ -276,7 +276,7 @@ impl BenchRunner {
     }
 
     async fn remove(&self, path: &PathUri) -> Result<(), CommandFailure> {
-        let remove = Remove {
+        let remove = RemovePath {
             path: path.clone(),
             recursive: Some(false),
             force: Some(true),
@@ -309,7 +309,7 @@ impl BenchRunner {
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
         let mut command = Command::new(id, argv, self.env.path("/").await?);
         if let Some(size) = terminal {
-            command.io = Io::Terminal(size);
+            command.io = ProcessIo::Terminal(size);
         }
         command.env_policy = Some(EnvPolicy {
             inherit: EnvInherit::Core,
@@ -318,9 +318,9 @@ impl BenchRunner {
             set: Default::default(),
             include_only: Vec::new(),
         });
-        command.limits = Limits {
+        command.limits = ProcessLimits {
             wall_ms: Some(u64::try_from((self.span + TIMEOUT).as_millis()).unwrap_or(u64::MAX)),
-            ..Limits::default()
+            ..ProcessLimits::default()
         };
         let started = within(self.env.environment().backend.start(command)).await?;
         Ok(started.map_err(failed)?.process)
@@ -328,9 +328,9 @@ impl BenchRunner {
 }
 
 fn follow(process: &dyn ExecProcess) -> EventStream {
-    process.follow(Follow {
-        from: FollowFrom::After(OutputSeq(0)),
-        pace: Pace::Held,
+    process.follow(FollowOptions {
+        start: FollowFrom::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     })
 }
 

@@ -7,7 +7,7 @@ use std::{ffi::OsString, io, process::ExitCode};
 
 use bytes::Bytes;
 use clap::Args;
-use exec_env::filesystem::{ExecutorFileSystem, FileError, Open};
+use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFileRequest};
 use exec_wire::{fs::OpenMode, limits, path_uri::PathUri, process::OutputStream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -136,7 +136,7 @@ async fn print_from(
     offset: &mut u64,
     numbers: &mut Option<LineNumbers>,
 ) -> Result<(), CatError> {
-    let open = Open {
+    let open = OpenFileRequest {
         path: path.clone(),
         mode: OpenMode::Read,
         sandbox: None,

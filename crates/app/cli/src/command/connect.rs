@@ -16,7 +16,7 @@ use exec_client::{
     error::{ConnectError, ExecServerError},
 };
 use exec_env::environment::Environment;
-use exec_transport::connect::{Address, Scheme};
+use exec_transport::connect::{ServerAddress, WebSocketScheme};
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use tokio::time::timeout;
@@ -246,7 +246,7 @@ fn connect_failure(
         ConnectError::Busy(_) => {
             failure(FailureKind::Unreachable).next("try again in a moment, or ask its operator")
         }
-        ConnectError::Unwelcome(_) => match is_tls(endpoint) {
+        ConnectError::Rejected(_) => match is_tls(endpoint) {
             true => failure(FailureKind::Unreachable)
                 .next("check the URL; SSL_CERT_FILE names certificates to trust"),
             false => failure(FailureKind::Unreachable)
@@ -294,8 +294,10 @@ fn environment_offline(endpoint: &EnvEndpoint) -> String {
 
 fn unreachable(name: &str, endpoint: &EnvEndpoint) -> String {
     match endpoint {
-        EnvEndpoint::Url(url) => match url.url.parse::<Address>() {
-            Ok(address @ (Address::Unix(_) | Address::Network(_))) if address.is_private() => {
+        EnvEndpoint::Url(url) => match url.url.parse::<ServerAddress>() {
+            Ok(address @ (ServerAddress::Unix(_) | ServerAddress::Network(_)))
+                if address.is_private() =>
+            {
                 format!("start a server there: exec-server --listen {address}")
             }
             Ok(_) | Err(_) => "check the network, and that a server listens there".to_owned(),
@@ -310,8 +312,8 @@ fn unreachable(name: &str, endpoint: &EnvEndpoint) -> String {
 fn is_tls(endpoint: &EnvEndpoint) -> bool {
     match endpoint {
         EnvEndpoint::Url(url) => matches!(
-            url.url.parse::<Address>(),
-            Ok(Address::Network(host)) if host.scheme == Scheme::Wss
+            url.url.parse::<ServerAddress>(),
+            Ok(ServerAddress::Network(host)) if host.scheme == WebSocketScheme::Wss
         ),
         EnvEndpoint::Relay(relay) => relay.registry_url.url().scheme() == "https",
         EnvEndpoint::Program(_) => false,

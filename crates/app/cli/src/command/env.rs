@@ -119,7 +119,8 @@ impl EnvAddCommand {
     fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
-        let id = EnvironmentId::chosen(&self.name).map_err(|error| usage(error.to_string()))?;
+        let id = EnvironmentId::parse_user_defined(&self.name)
+            .map_err(|error| usage(error.to_string()))?;
         if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
             return Err(usage("a hub requires a token".to_owned())
                 .next("pass --token-file FILE or --token-env VARIABLE"));

@@ -118,8 +118,8 @@ impl From<ExecServerError> for CommandFailure {
                 FailureKind::Unreachable
             }
             ExecServerError::Remote(_)
-            | ExecServerError::TooMany(_)
-            | ExecServerError::NoRoom(_)
+            | ExecServerError::TooManyCalls(_)
+            | ExecServerError::SendBufferFull(_)
             | ExecServerError::IdInUse(_)
             | ExecServerError::Malformed { .. }
             | _ => FailureKind::Failed,

@@ -6,7 +6,7 @@ mod entries;
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError, FileFuture};
 use exec_wire::{
-    fs::{Canonicalize, FileMetadata, GetMetadata},
+    fs::{CanonicalizePath, FileMetadata, GetMetadata},
     path_uri::PathUri,
 };
 
@@ -108,7 +108,7 @@ pub(crate) async fn is_dangling_link(
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(false);
     };
-    let canonicalize = Canonicalize {
+    let canonicalize = CanonicalizePath {
         path: parent,
         sandbox: None,
     };
@@ -137,14 +137,14 @@ pub(crate) async fn is_dangling_link(
 mod tests {
     use std::{cell::Cell, os::unix::fs::symlink};
 
-    use exec_env::disconnect::Disconnect;
+    use exec_env::disconnect::DisconnectReason;
     use exec_local::filesystem::LocalFileSystem;
     use futures_util::future::{FutureExt, ready};
 
     use super::*;
 
     fn cut() -> FileError {
-        FileError::Disconnected(Disconnect::Transport("cut".to_owned()))
+        FileError::Disconnected(DisconnectReason::Transport("cut".to_owned()))
     }
 
     #[tokio::test]

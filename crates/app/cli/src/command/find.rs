@@ -61,7 +61,7 @@ impl FindCommand {
         let operand = operands.resolve(&self.path).await?;
         let (env, path) = (&operand.env, &operand.path);
         let files = env.environment().files;
-        let find = fs::Find {
+        let find = fs::FindPaths {
             path: path.clone(),
             glob: match self.name {
                 Some(_) => None,

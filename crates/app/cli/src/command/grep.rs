@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::Args;
 use exec_wire::{
-    fs::{Search, SearchMatch, SearchResult},
+    fs::{SearchMatch, SearchResult, SearchText},
     limits,
     path_uri::PathUri,
 };
@@ -92,7 +92,7 @@ impl GrepCommand {
         let operand = operands.resolve(&self.path).await?;
         let (env, path) = (&operand.env, &operand.path);
         let files = env.environment().files;
-        let search = Search {
+        let search = SearchText {
             path: path.clone(),
             pattern: self.pattern.clone(),
             regex: !self.fixed_strings,

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use exec_env::environment::Environment;
-use exec_tools::mcp::{Enclosure, GitAccess, Network, Tools, Workspace};
+use exec_tools::mcp::{AgentWorkspace, GitAccess, McpTools, NetworkMode, WorkspaceAccess};
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 
 use crate::{
@@ -108,7 +108,7 @@ impl McpCommand {
             false => GitAccess::Protected,
         });
         let workspace = workspace.with_more(scene.paths(&self.writable).await?);
-        let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
+        let tools = McpTools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
         let mut stop = ShutdownSignal::new(StdinClose::Ignored)
             .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
         match door {
@@ -135,25 +135,25 @@ impl McpCommand {
         &self.http_host
     }
 
-    fn enclosure(&self) -> Enclosure {
+    fn enclosure(&self) -> WorkspaceAccess {
         match self.sandbox {
-            McpSandbox::ReadOnly => Enclosure::ReadOnly,
-            McpSandbox::WorkspaceWrite => Enclosure::WorkspaceWrite,
-            McpSandbox::None => Enclosure::Open,
+            McpSandbox::ReadOnly => WorkspaceAccess::ReadOnly,
+            McpSandbox::WorkspaceWrite => WorkspaceAccess::WorkspaceWrite,
+            McpSandbox::None => WorkspaceAccess::Open,
         }
     }
 
-    fn network(&self) -> Network {
+    fn network(&self) -> NetworkMode {
         match self.network {
-            Some(NetworkChoice::Full) => Network::Open,
-            Some(NetworkChoice::Loopback) => Network::Loopback,
-            None => Network::Closed,
+            Some(NetworkChoice::Full) => NetworkMode::Open,
+            Some(NetworkChoice::Loopback) => NetworkMode::Loopback,
+            None => NetworkMode::Closed,
         }
     }
 }
 
 /// Explains the problem to a user who started this on a terminal.
-fn refused(error: exec_tools::mcp::StdioError) -> CommandFailure {
+fn refused(error: exec_tools::mcp::McpStdioError) -> CommandFailure {
     use std::error::Error;
     let what = match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -199,15 +199,15 @@ impl McpContext {
     async fn workspace(
         &self,
         directories: &[PathBuf],
-        enclosure: Enclosure,
-        network: Network,
-    ) -> Result<Workspace, CommandFailure> {
+        enclosure: WorkspaceAccess,
+        network: NetworkMode,
+    ) -> Result<AgentWorkspace, CommandFailure> {
         let mut roots = self.paths(directories).await?;
         if roots.is_empty() {
             roots.push(self.here().await?);
         }
         let root = roots.remove(0);
-        let workspace = Workspace::new(root, enclosure, network);
+        let workspace = AgentWorkspace::new(root, enclosure, network);
         Ok(workspace.with_more(roots).on(&self.info))
     }
 

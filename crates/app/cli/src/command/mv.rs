@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::Args;
 use exec_env::filesystem::FileError;
-use exec_wire::{error::ErrorCode, fs::Rename, path_uri::PathUri};
+use exec_wire::{error::ErrorCode, fs::RenamePath, path_uri::PathUri};
 
 use crate::command::{
     connect::EnvArgs,
@@ -99,7 +99,7 @@ impl MvCommand {
             let what = format!("`{}` is both source and target", display_path(&to));
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
-        let rename = Rename {
+        let rename = RenamePath {
             source_path: source.path.clone(),
             destination_path: to.clone(),
             overwrite: !self.no_clobber,

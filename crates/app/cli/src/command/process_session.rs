@@ -12,9 +12,9 @@ mod terminal_mode;
 use std::{cell::RefCell, io, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use exec_client::{client::ExecServerClient, connection::ConnectionState};
-use exec_core::log::{Exit, Follow, From as FollowFrom, Pace};
+use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart as FollowFrom};
 use exec_env::{
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError},
 };
 use exec_wire::{
@@ -101,7 +101,7 @@ pub(crate) enum TerminalUse {
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
     /// The process exited and its output is complete.
-    Exited(Exit),
+    Exited(ExitInfo),
     /// The output is complete; the exit was reported before we attached.
     Closed,
     /// The time limit was reached, and the process was terminated.
@@ -144,9 +144,9 @@ impl ProcessSession {
         modes: &RefCell<TerminalModeTracker>,
     ) -> SessionEnd {
         let process = Arc::clone(&self.process);
-        let events = process.follow(Follow {
-            from: FollowFrom::After(self.after),
-            pace: Pace::Held,
+        let events = process.follow(FollowOptions {
+            start: FollowFrom::After(self.after),
+            backpressure: BackpressureMode::Pause,
         });
         let (exited, mut notice) = (RefCell::new(None), ConnectionNotice::new());
         let mut output = pin!(show(events, self.after, &exited, modes));
@@ -231,7 +231,7 @@ impl ProcessSession {
     async fn handle_signal(
         &self,
         passed: ForwardedSignal,
-        exited: &RefCell<Option<Exit>>,
+        exited: &RefCell<Option<ExitInfo>>,
         stop_requests: &mut StopRequests,
     ) -> Option<SessionEnd> {
         let ends = passed.ends();
@@ -328,7 +328,7 @@ impl ProcessSession {
 async fn show(
     mut events: EventStream,
     after: OutputSeq,
-    exited: &RefCell<Option<Exit>>,
+    exited: &RefCell<Option<ExitInfo>>,
     modes: &RefCell<TerminalModeTracker>,
 ) -> SessionEnd {
     let mut last = after;
@@ -402,7 +402,7 @@ impl SessionEnd {
 }
 
 /// Returns the status of an exited process, or explains what terminated it.
-pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn exit_status(exit: &ExitInfo) -> Result<ExitCode, CommandFailure> {
     if exit.sandbox_denied && StandardStream::Error.is_terminal() {
         print_notice(
             "the sandbox may have denied access: it protects .git (see --allow-git), other \
@@ -447,7 +447,7 @@ pub(crate) fn timed_out() -> CommandFailure {
 fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailure {
     let lost = CommandFailure::new(FailureKind::Lost, error);
     match (owner, error) {
-        (ProcessOwner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
+        (ProcessOwner::Us, ProcessError::Disconnected(DisconnectReason::Session(_))) => {
             lost.next("the command ended with its session; use --detach for one that outlives it")
         }
         (ProcessOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(

@@ -236,7 +236,7 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use exec_wire::{id::ProcessId, path_uri::PathUri, process::Usage};
+    use exec_wire::{id::ProcessId, path_uri::PathUri, process::ResourceUsage};
 
     use super::*;
 
@@ -260,10 +260,10 @@ mod tests {
         let ended = ProcessSummary {
             running: false,
             exit_code: Some(143),
-            usage: Some(Usage {
+            usage: Some(ResourceUsage {
                 user_ms: 1500,
                 max_rss_bytes: 3 << 20,
-                ..Usage::default()
+                ..ResourceUsage::default()
             }),
             tty: false,
             ..process("b", &["sh", "-c", "echo 'a'", "\x1b[31m"])

@@ -4,7 +4,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt, process::ExitCode};
 
 use clap::Args;
 use exec_env::filesystem::FileError;
-use exec_wire::fs::{GetMetadata, Remove};
+use exec_wire::fs::{GetMetadata, RemovePath};
 
 use crate::command::{
     connect::EnvArgs,
@@ -75,7 +75,7 @@ impl RmCommand {
         let mut attempts = 0;
         let removed = retry_disconnected(|| {
             attempts += 1;
-            files.remove(Remove {
+            files.remove(RemovePath {
                 path: path.clone(),
                 recursive: Some(is_directory),
                 // After a lost connection, the first attempt may have removed it.

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use clap::Args;
-use exec_env::command::Stdin;
+use exec_env::command::StdinMode;
 use exec_wire::id::ProcessId;
 
 use crate::command::{
@@ -91,8 +91,8 @@ impl RunCommand {
             return start::run(request).await;
         }
         let stdin = match self.interactive {
-            true => Stdin::Piped,
-            false => Stdin::Null,
+            true => StdinMode::Piped,
+            false => StdinMode::Null,
         };
         start::detach(request, stdin).await?;
         write_result(&format!("{id}\n"))

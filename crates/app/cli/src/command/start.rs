@@ -6,13 +6,13 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use exec_env::{
     backend::StartError,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
 };
 use exec_wire::{
     error::ErrorCode,
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
-    process::Limits,
+    process::ProcessLimits,
 };
 use tokio::time::timeout;
 
@@ -84,8 +84,8 @@ async fn run_session(
 ) -> Result<RunOutcome, CommandFailure> {
     let failed = |error| CommandFailure::new(FailureKind::Failed, error);
     let stdin = match input {
-        Some(_) => Stdin::Piped,
-        None => Stdin::Null,
+        Some(_) => StdinMode::Piped,
+        None => StdinMode::Null,
     };
     let mut command = request.command(stdin).await?;
     let (env, id) = (request.env, request.id.clone());
@@ -169,7 +169,10 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Starts a command that outlives this client. With `Stdin::Piped`, `attach` can write to it.
-pub(crate) async fn detach(request: StartRequest<'_>, stdin: Stdin) -> Result<(), CommandFailure> {
+pub(crate) async fn detach(
+    request: StartRequest<'_>,
+    stdin: StdinMode,
+) -> Result<(), CommandFailure> {
     let mut command = request.command(stdin).await?;
     command.limits.wall_ms = request.limit.map(DurationArg::millis);
     let started = request.env.client.start_detached(command).await;
@@ -193,15 +196,15 @@ impl StartRequest<'_> {
         Err(CommandFailure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
     }
 
-    async fn command(&self, stdin: Stdin) -> Result<Command, CommandFailure> {
+    async fn command(&self, stdin: StdinMode) -> Result<Command, CommandFailure> {
         let directory = self.exec_args.directory(self.env).await?;
         let io = match self.terminal {
-            TerminalUse::None => Io::Pipes { stdin },
-            TerminalUse::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),
+            TerminalUse::None => ProcessIo::Pipes { stdin },
+            TerminalUse::Theirs => ProcessIo::Terminal(terminal::size().unwrap_or_default()),
         };
         let mut command = Command {
             io,
-            limits: Limits::default(),
+            limits: ProcessLimits::default(),
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
         self.exec_args.surround(&mut command, self.env).await?;

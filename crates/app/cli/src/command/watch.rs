@@ -10,9 +10,9 @@ mod trigger;
 use std::{ffi::OsString, process::ExitCode, task::Poll, time::Duration};
 
 use clap::Args;
-use exec_env::filesystem::{Changes, ExecutorFileSystem, WatchDepth, WatchPath};
+use exec_env::filesystem::{ChangeBatch, ExecutorFileSystem, WatchDepth, WatchPathRequest};
 use exec_wire::{
-    fs::Change,
+    fs::PathChange,
     id::ProcessId,
     path_uri::PathUri,
     process::{TerminateMode, TerminateProcess},
@@ -295,9 +295,9 @@ enum RunEnd {
 
 /// All watches.
 struct FileWatch {
-    changes: SelectAll<BoxStream<'static, (usize, Changes)>>,
+    changes: SelectAll<BoxStream<'static, (usize, ChangeBatch)>>,
     ignored: Vec<IgnoreRules>,
-    pending: Vec<Change>,
+    pending: Vec<PathChange>,
     lost: EventLoss,
 }
 
@@ -309,7 +309,7 @@ impl FileWatch {
     ) -> Result<Self, CommandFailure> {
         let (mut streams, mut ignored) = (Vec::new(), Vec::new());
         for (number, root) in roots.iter().enumerate() {
-            let watch = WatchPath {
+            let watch = WatchPathRequest {
                 path: root.clone(),
                 depth: WatchDepth::Tree,
                 sandbox: None,
@@ -333,7 +333,7 @@ impl FileWatch {
     }
 
     /// Waits for relevant changes; `None` if a watch ended. Cancel-safe.
-    async fn next(&mut self) -> Option<(usize, Changes)> {
+    async fn next(&mut self) -> Option<(usize, ChangeBatch)> {
         loop {
             let (number, mut changes) = self.changes.next().await?;
             if let Some(ignored) = self.ignored.get(number) {
@@ -347,7 +347,7 @@ impl FileWatch {
         }
     }
 
-    fn take(&mut self, (_, changes): (usize, Changes)) {
+    fn take(&mut self, (_, changes): (usize, ChangeBatch)) {
         self.pending.extend(changes.changes);
         if changes.overflow || self.pending.len() > MAX_CHANGES {
             self.lost = EventLoss::Some;
@@ -356,7 +356,7 @@ impl FileWatch {
     }
 
     /// Collects changes until they pause for `pause`, up to a limit.
-    async fn collect_changes(&mut self, pause: Duration) -> (Vec<Change>, EventLoss) {
+    async fn collect_changes(&mut self, pause: Duration) -> (Vec<PathChange>, EventLoss) {
         let until = Instant::now() + MAX_SETTLE_TIME.max(pause);
         while let Ok(Some(changes)) = timeout(pause, self.next()).await {
             self.take(changes);

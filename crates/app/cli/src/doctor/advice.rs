@@ -1,6 +1,6 @@
 //! What prevents a mechanism, and how to fix it: a pure function of the probe results.
 
-use exec_sandbox::abilities::{Abilities, Ability, Host};
+use exec_sandbox::abilities::{HostAbilities, HostInfo, ProbeOutcome};
 use serde::Serialize;
 
 /// One problem.
@@ -16,7 +16,7 @@ pub struct DoctorAdvice {
 }
 
 /// Lists the problems of a machine and their remedies.
-pub fn advice(can: &Abilities) -> Vec<DoctorAdvice> {
+pub fn advice(can: &HostAbilities) -> Vec<DoctorAdvice> {
     let mut advice = Vec::new();
     advice.extend(seccomp(can));
     advice.extend(landlock(can));
@@ -42,7 +42,7 @@ fn one<T: Into<String>>(
     }
 }
 
-fn seccomp(can: &Abilities) -> Option<DoctorAdvice> {
+fn seccomp(can: &HostAbilities) -> Option<DoctorAdvice> {
     let reason = can.seccomp.reason()?;
     let remedy = if can.host.seccomp_actions.is_empty() {
         "a kernel with CONFIG_SECCOMP_FILTER; gVisor and other user-space kernels lack it"
@@ -56,7 +56,7 @@ fn seccomp(can: &Abilities) -> Option<DoctorAdvice> {
 /// The Landlock ABI that covers everything we use, and the kernel that introduced it.
 const FULL_LANDLOCK: (u32, &str) = (6, "6.12");
 
-fn landlock(can: &Abilities) -> Option<DoctorAdvice> {
+fn landlock(can: &HostAbilities) -> Option<DoctorAdvice> {
     let (full, kernel) = FULL_LANDLOCK;
     if can.landlock >= full {
         return None;
@@ -106,7 +106,7 @@ const MOUNT_CALLS: (u32, u32) = (5, 12);
 const CALLS: &str = "clone, unshare, mount, umount2, pivot_root, open_tree, move_mount, \
                      mount_setattr, fsopen, fsconfig and fsmount";
 
-fn namespaces(can: &Abilities) -> Vec<DoctorAdvice> {
+fn namespaces(can: &HostAbilities) -> Vec<DoctorAdvice> {
     const ABOUT: &str = "user namespaces";
     let host = &can.host;
     let ordinary = host.account != 0;
@@ -205,7 +205,7 @@ fn container_remedies(container: &str) -> Vec<String> {
     }
 }
 
-fn processes(can: &Abilities) -> Option<DoctorAdvice> {
+fn processes(can: &HostAbilities) -> Option<DoctorAdvice> {
     let reason = can.processes.reason()?;
     let effect = if can.landlock >= FULL_LANDLOCK.0 {
         "commands see the host's processes, though they cannot signal or trace them"
@@ -228,7 +228,7 @@ fn processes(can: &Abilities) -> Option<DoctorAdvice> {
     Some(one("pid namespace", problem, remedies))
 }
 
-fn guards(can: &Abilities) -> Option<DoctorAdvice> {
+fn guards(can: &HostAbilities) -> Option<DoctorAdvice> {
     let reason = can.guards.reason()?;
     if can.landlock < 2 {
         // The advice about Landlock covers this.
@@ -249,8 +249,8 @@ fn guards(can: &Abilities) -> Option<DoctorAdvice> {
     Some(one("guarded names", problem, remedies))
 }
 
-fn bubblewrap(can: &Abilities) -> Option<DoctorAdvice> {
-    if can.bubblewrap_path.is_some() || can.bubblewrap == Ability::Works {
+fn bubblewrap(can: &HostAbilities) -> Option<DoctorAdvice> {
+    if can.bubblewrap_path.is_some() || can.bubblewrap == ProbeOutcome::Works {
         return None;
     }
     Some(one(
@@ -261,7 +261,7 @@ fn bubblewrap(can: &Abilities) -> Option<DoctorAdvice> {
     ))
 }
 
-fn sysctl(setting: &str, host: &Host) -> String {
+fn sysctl(setting: &str, host: &HostInfo) -> String {
     let place = match host.container {
         Some(_) => " on the host",
         None => "",

@@ -5,17 +5,17 @@ mod report;
 
 use std::path::PathBuf;
 
-use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Host};
+use exec_sandbox::abilities::{CgroupSupport, HostAbilities, HostInfo, ProbeOutcome};
 
-fn fails(reason: &str) -> Ability {
-    Ability::Fails(reason.to_owned())
+fn fails(reason: &str) -> ProbeOutcome {
+    ProbeOutcome::Fails(reason.to_owned())
 }
 
 /// Returns a machine on which everything works that an ordinary account can use.
-fn sound() -> Abilities {
+fn sound() -> HostAbilities {
     let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    Abilities {
-        host: Host {
+    HostAbilities {
+        host: HostInfo {
             kernel: "6.12.8-made-up".to_owned(),
             account: 1000,
             max_user_namespaces: Some(15000),
@@ -25,22 +25,22 @@ fn sound() -> Abilities {
             seccomp_actions: text(&["kill_process", "user_notif", "allow"]),
             under_a_filter: false,
             container: None,
-            cgroups: Cgroups::Unified,
+            cgroups: CgroupSupport::Unified,
         },
         landlock: 6,
-        seccomp: Ability::Works,
-        namespaces: Ability::Works,
+        seccomp: ProbeOutcome::Works,
+        namespaces: ProbeOutcome::Works,
         privileged_namespaces: fails("cannot make namespaces: Operation not permitted"),
-        processes: Ability::Works,
-        guards: Ability::Works,
+        processes: ProbeOutcome::Works,
+        guards: ProbeOutcome::Works,
         bubblewrap: fails("bwrap is not installed"),
         bubblewrap_path: None,
     }
 }
 
-fn without_namespaces(host: impl FnOnce(&mut Host)) -> Abilities {
+fn without_namespaces(host: impl FnOnce(&mut HostInfo)) -> HostAbilities {
     let no = "cannot make namespaces: Operation not permitted (os error 1)";
-    let mut can = Abilities {
+    let mut can = HostAbilities {
         namespaces: fails(no),
         processes: fails(no),
         guards: fails("there are no namespaces to guard"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Outlook};
+use exec_sandbox::abilities::{CgroupSupport, HostAbilities, PolicySupport, ProbeOutcome};
 
 use crate::doctor::{DoctorReport, advice::DoctorAdvice};
 
@@ -31,7 +31,7 @@ impl fmt::Display for DoctorReport {
             paragraph(f, &verdict, &detail)?;
         }
         writeln!(f, "\nWhat enforces each kind of policy")?;
-        for Outlook {
+        for PolicySupport {
             policy,
             mechanism,
             reason,
@@ -46,7 +46,7 @@ impl fmt::Display for DoctorReport {
                 }
             }
         }
-        let is_long = |outlook: &Outlook| outlook.reason.as_deref().is_some_and(is_long);
+        let is_long = |outlook: &PolicySupport| outlook.reason.as_deref().is_some_and(is_long);
         if self.outlook.iter().any(is_long) {
             writeln!(f, "  (`exec-server doctor --json` has the reasons in full)")?;
         }
@@ -77,7 +77,7 @@ impl fmt::Display for DoctorReport {
     }
 }
 
-fn table(can: &Abilities) -> Vec<(&'static str, &'static str, String)> {
+fn table(can: &HostAbilities) -> Vec<(&'static str, &'static str, String)> {
     let mut rows = vec![
         (
             "Landlock",
@@ -114,13 +114,13 @@ fn table(can: &Abilities) -> Vec<(&'static str, &'static str, String)> {
 
 fn row(
     name: &'static str,
-    ability: &Ability,
+    ability: &ProbeOutcome,
     detail: &str,
 ) -> (&'static str, &'static str, String) {
     match ability {
-        Ability::Works => (name, "yes", detail.to_owned()),
-        Ability::Fails(reason) => (name, "no", reason.clone()),
-        Ability::Untried => (name, "-", "not probed".to_owned()),
+        ProbeOutcome::Works => (name, "yes", detail.to_owned()),
+        ProbeOutcome::Fails(reason) => (name, "no", reason.clone()),
+        ProbeOutcome::Untried => (name, "-", "not probed".to_owned()),
     }
 }
 
@@ -135,12 +135,12 @@ fn landlock(abi: u32) -> String {
     format!("ABI {abi}: {meaning}")
 }
 
-fn cgroups(found: Cgroups) -> (&'static str, &'static str) {
+fn cgroups(found: CgroupSupport) -> (&'static str, &'static str) {
     match found {
-        Cgroups::None => ("no", "none are mounted; no policy needs them"),
-        Cgroups::First => ("v1", "no policy needs them"),
-        Cgroups::Unified => ("v2", "not writable for this account; no policy needs them"),
-        Cgroups::Writable => ("v2", "writable for this account; no policy needs them"),
+        CgroupSupport::None => ("no", "none are mounted; no policy needs them"),
+        CgroupSupport::First => ("v1", "no policy needs them"),
+        CgroupSupport::Unified => ("v2", "not writable for this account; no policy needs them"),
+        CgroupSupport::Writable => ("v2", "writable for this account; no policy needs them"),
     }
 }
 

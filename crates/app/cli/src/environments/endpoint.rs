@@ -12,14 +12,14 @@ use exec_client::{
 };
 use exec_env::environment::Environment;
 use exec_environments::manager::{
-    EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start,
+    EnvironmentId, EnvironmentManager, EnvironmentOpenError, EnvironmentSource, StartMode,
 };
 use exec_registry::{
-    api::EnvironmentId as EnvironmentName,
-    credentials::{AccountId, Credentials, HarnessToken, Token},
+    api::RegistryEnvironmentId as EnvironmentName,
+    credentials::{AccountId, Credentials, HarnessToken, RegistryToken},
     http::BaseUrl,
 };
-use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
+use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, ServerAddress, ServerProgram};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::runtime::Handle;
 
@@ -69,7 +69,7 @@ impl UrlEndpoint {
 impl fmt::Debug for UrlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UrlReach")
-            .field("url", &self.url.parse::<Address>())
+            .field("url", &self.url.parse::<ServerAddress>())
             .field("auth_bearer_token", &self.auth_bearer_token)
             .field("connect_timeout", &self.connect_timeout)
             .field("initialize_timeout", &self.initialize_timeout)
@@ -81,7 +81,7 @@ impl fmt::Debug for UrlEndpoint {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ProgramEndpoint {
     /// Program to start.
-    pub program: Program,
+    pub program: ServerProgram,
     /// Timeout of `initialize`.
     pub initialize_timeout: Duration,
 }
@@ -107,18 +107,18 @@ pub struct RelayEndpoint {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TokenSource {
     /// The token itself.
-    Value(Token),
+    Value(RegistryToken),
     /// The token, read from the variable of this name.
-    Variable(String, Token),
+    Variable(String, RegistryToken),
     /// This file, read for each connection, because it may be replaced.
     File(PathBuf),
 }
 
 /// Parses the address of a server on a network.
-pub(super) fn network_address(url: &str) -> Option<Address> {
+pub(super) fn network_address(url: &str) -> Option<ServerAddress> {
     match url.parse() {
-        Ok(address @ Address::Network(_)) => Some(address),
-        Ok(Address::Unix(_)) | Err(_) => None,
+        Ok(address @ ServerAddress::Network(_)) => Some(address),
+        Ok(ServerAddress::Unix(_)) | Err(_) => None,
     }
 }
 
@@ -145,12 +145,12 @@ impl EnvironmentSelection {
         if self.local {
             let machine = LocalMachine::new(paths)?;
             let source = Arc::new(LocalSource { machine });
-            manager.insert(EnvironmentId::local(), source, Start::Eager)?;
+            manager.insert(EnvironmentId::local(), source, StartMode::Eager)?;
         }
         for remote in self.remotes {
             let start = match &remote.endpoint {
-                EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => Start::Eager,
-                EnvEndpoint::Program(_) => Start::Lazy,
+                EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => StartMode::Eager,
+                EnvEndpoint::Program(_) => StartMode::Lazy,
             };
             let source = Arc::new(RemoteSource {
                 endpoint: remote.endpoint,
@@ -169,7 +169,7 @@ struct LocalSource {
 }
 
 impl EnvironmentSource for LocalSource {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         ready(Ok(self.machine.environment())).boxed()
     }
 }
@@ -181,13 +181,15 @@ struct RemoteSource {
 }
 
 impl EnvironmentSource for RemoteSource {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         let endpoint = self.endpoint.clone();
         let connect = async move {
             match endpoint.connect(CLIENT_NAME).await {
                 Ok(client) => Ok(client.environment()),
-                Err(EndpointError::Settings(error)) => Err(OpenError::Connect(error)),
-                Err(EndpointError::Connect(error)) => Err(OpenError::Connect(error.into())),
+                Err(EndpointError::Settings(error)) => Err(EnvironmentOpenError::Connect(error)),
+                Err(EndpointError::Connect(error)) => {
+                    Err(EnvironmentOpenError::Connect(error.into()))
+                }
             }
         };
         connect.boxed()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use exec_environments::manager::{EnvironmentId, MAX_ENVIRONMENTS};
-use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
+use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, ServerAddress, ServerProgram};
 use toml::de::DeTable;
 
 use crate::environments::{
@@ -210,7 +210,7 @@ impl RemoteEntry {
 }
 
 fn id(item: &TomlItem<'_>) -> Result<EnvironmentId, EnvironmentsError> {
-    EnvironmentId::chosen(item.text()?).map_err(|error| item.wrong(error.into()))
+    EnvironmentId::parse_user_defined(item.text()?).map_err(|error| item.wrong(error.into()))
 }
 
 fn endpoint(
@@ -260,7 +260,7 @@ fn url_endpoint(
 /// Reads the token of a listening server from its source.
 fn bearer_token(
     section: &TomlSection<'_>,
-    address: &Address,
+    address: &ServerAddress,
     context: EntryContext<'_>,
 ) -> Result<Option<BearerToken>, EnvironmentsError> {
     let keys = ["auth_bearer_token", "auth_token_env", "auth_token_file"];
@@ -299,7 +299,7 @@ fn program_endpoint(
         env.entries()?.iter().map(variable).collect()
     })?;
     let cwd = section.item("cwd").map(|cwd| Ok(home.join(cwd.name()?)));
-    let program = Program {
+    let program = ServerProgram {
         program: program.name()?.into(),
         args,
         env,

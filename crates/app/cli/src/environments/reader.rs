@@ -9,8 +9,10 @@ use std::{
 };
 
 use exec_environments::manager::{EnvironmentId, EnvironmentIdError};
-use exec_registry::{api::EnvironmentIdError as NameError, credentials, http::BaseUrlError};
-use exec_transport::connect::TokenError;
+use exec_registry::{
+    api::RegistryEnvironmentIdError as NameError, credentials, http::BaseUrlError,
+};
+use exec_transport::connect::InvalidBearerToken;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -346,7 +348,7 @@ pub enum EnvironmentsFault {
     Name(#[from] NameError),
     /// The registry token is not a valid header value.
     #[error(transparent)]
-    AuthToken(#[from] credentials::TokenError),
+    AuthToken(#[from] credentials::RegistryTokenError),
     /// The token would be sent unencrypted.
     #[error("a token needs a {0} URL or one of this machine, or others can read it")]
     TokenInClear(&'static str),
@@ -369,7 +371,7 @@ pub enum EnvironmentsFault {
     },
     /// The token is not a valid header value.
     #[error(transparent)]
-    Token(#[from] TokenError),
+    Token(#[from] InvalidBearerToken),
     /// Invalid variable name.
     #[error("expected the name of a variable: not empty, without `=` and NUL")]
     Variable,

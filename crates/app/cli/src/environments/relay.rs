@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf};
 use exec_env::credential::CredentialVariable;
 use exec_environments::manager::EnvironmentId;
 use exec_registry::{
-    api::{EnvironmentId as EnvironmentName, EnvironmentIdError},
-    credentials::{AccountId, Token, TokenError},
+    api::{RegistryEnvironmentId as EnvironmentName, RegistryEnvironmentIdError},
+    credentials::{AccountId, RegistryToken, RegistryTokenError},
     http::{BaseUrl, BaseUrlError},
 };
 use exec_transport::connect::CONNECT_TIMEOUT;
@@ -42,10 +42,10 @@ pub enum RelaySettingError {
     Url(#[from] BaseUrlError),
     /// Invalid environment name for a registry.
     #[error(transparent)]
-    Name(#[from] EnvironmentIdError),
+    Name(#[from] RegistryEnvironmentIdError),
     /// Not a valid header value.
     #[error(transparent)]
-    Header(#[from] TokenError),
+    Header(#[from] RegistryTokenError),
 }
 
 /// Parses the keys of an environment in a registry, which defaults to its own id.
@@ -98,7 +98,7 @@ fn auth_token(
     if !registry.is_private() {
         return Err(item.wrong(EnvironmentsFault::TokenInClear("https://")));
     }
-    let token = |text: &str| Token::new(text).map_err(|error| item.wrong(error.into()));
+    let token = |text: &str| RegistryToken::new(text).map_err(|error| item.wrong(error.into()));
     match key {
         "auth_token_env" => {
             let value = token(&variable(item, around)?)?;
@@ -176,7 +176,7 @@ pub(super) fn of_variables(
             .map_err(|error| refused(VARIABLES[0], error.into()))?,
         environment_id: EnvironmentName::new(environment_id)
             .map_err(|error| refused(VARIABLES[1], error.into()))?,
-        auth_token: Token::new(token)
+        auth_token: RegistryToken::new(token)
             .map(|token| TokenSource::Variable(VARIABLES[2].to_owned(), token))
             .map_err(|error| refused(VARIABLES[2], error.into()))?,
         chatgpt_account_id: account

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
-use exec_registry::{api::EnvironmentId, forward::Destination, http::BaseUrl};
+use exec_registry::{api::RegistryEnvironmentId, forward::ForwardDestination, http::BaseUrl};
 
 use crate::cli::Cli;
 
@@ -23,9 +23,9 @@ pub struct RegistrationArgs {
     /// Name of this machine at the registry.
     #[arg(
         long, value_name = "ID", requires = "remote", help_heading = REMOTE,
-        value_parser = EnvironmentId::new
+        value_parser = RegistryEnvironmentId::new
     )]
-    pub environment_id: Option<EnvironmentId>,
+    pub environment_id: Option<RegistryEnvironmentId>,
 
     /// Accepted for compatibility; not sent anywhere.
     #[arg(long, value_name = "NAME", requires = "remote", help_heading = REMOTE)]
@@ -178,7 +178,7 @@ pub enum RemoteTransport {
 pub struct ForwardArgs {
     /// Server to offer: a ws:// or wss:// URL.
     #[arg(long, value_name = "URL")]
-    pub connect: Destination,
+    pub connect: ForwardDestination,
 
     /// Where to offer it.
     #[command(flatten)]

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Subcommand};
 use exec_hub::{
-    nats::{NatsServers, Prefix, Replicas},
+    nats::{NatsPrefix, NatsServers, ReplicaCount},
     principal::{PrincipalName, Role},
     store::NodeName,
 };
@@ -80,12 +80,12 @@ pub struct HubFlags {
 
     /// Number of NATS servers that store each record: 1, 3 or 5 [default: 1].
     #[arg(long, value_name = "N", requires = "nats", value_parser = replicas)]
-    pub nats_replicas: Option<Replicas>,
+    pub nats_replicas: Option<ReplicaCount>,
 
     /// Prefix of all subjects and buckets; hubs with different prefixes are separate [default:
     /// exec-hub].
     #[arg(long, value_name = "PREFIX", requires = "nats")]
-    pub nats_prefix: Option<Prefix>,
+    pub nats_prefix: Option<NatsPrefix>,
 
     /// Name of this hub in lists and logs [default: the host's].
     #[arg(long, value_name = "NAME")]
@@ -247,11 +247,11 @@ impl FromStr for TokenLifetime {
 #[error("expected a whole number with s, m, h, d or w, such as 90d, and at most a hundred years")]
 pub struct TokenLifetimeParseError;
 
-fn replicas(text: &str) -> Result<Replicas, &'static str> {
+fn replicas(text: &str) -> Result<ReplicaCount, &'static str> {
     match text {
-        "1" => Ok(Replicas::One),
-        "3" => Ok(Replicas::Three),
-        "5" => Ok(Replicas::Five),
+        "1" => Ok(ReplicaCount::One),
+        "3" => Ok(ReplicaCount::Three),
+        "5" => Ok(ReplicaCount::Five),
         _ => Err("expected 1, 3 or 5"),
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use exec_transport::auth::SecretTooShort;
-use exec_transport::listen::ListenUrl;
+use exec_transport::listen_url::ListenUrl;
 
 use super::SettingError;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use exec_sandbox::{Mechanism, Processes};
+use exec_sandbox::{MechanismChoice, ProcessIsolation};
 
 /// Concurrent requests per connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -111,7 +111,7 @@ impl FromStr for SandboxMechanism {
     }
 }
 
-impl From<SandboxMechanism> for Mechanism {
+impl From<SandboxMechanism> for MechanismChoice {
     fn from(mechanism: SandboxMechanism) -> Self {
         match mechanism {
             SandboxMechanism::Cheapest => Self::Cheapest,
@@ -144,7 +144,7 @@ impl FromStr for PidNamespace {
     }
 }
 
-impl From<PidNamespace> for Processes {
+impl From<PidNamespace> for ProcessIsolation {
     fn from(namespace: PidNamespace) -> Self {
         match namespace {
             PidNamespace::Isolate => Self::Isolated,
@@ -200,19 +200,23 @@ mod tests {
     #[test]
     fn mechanism_and_pid_namespace_names_are_parsed() {
         let mechanisms = [
-            ("cheapest", Mechanism::Cheapest),
-            ("landlock", Mechanism::Landlock),
-            ("namespaces", Mechanism::Namespaces),
-            ("bubblewrap", Mechanism::Bubblewrap),
+            ("cheapest", MechanismChoice::Cheapest),
+            ("landlock", MechanismChoice::Landlock),
+            ("namespaces", MechanismChoice::Namespaces),
+            ("bubblewrap", MechanismChoice::Bubblewrap),
         ];
         for (text, mechanism) in mechanisms {
-            let read = text.parse::<SandboxMechanism>().map(Mechanism::from);
+            let read = text.parse::<SandboxMechanism>().map(MechanismChoice::from);
             assert_eq!(read, Ok(mechanism), "{text}");
         }
-        let isolate = "isolate".parse::<PidNamespace>().map(Processes::from);
-        assert_eq!(isolate, Ok(Processes::Isolated));
-        let inherit = "inherit".parse::<PidNamespace>().map(Processes::from);
-        assert_eq!(inherit, Ok(Processes::Inherited));
+        let isolate = "isolate"
+            .parse::<PidNamespace>()
+            .map(ProcessIsolation::from);
+        assert_eq!(isolate, Ok(ProcessIsolation::Isolated));
+        let inherit = "inherit"
+            .parse::<PidNamespace>()
+            .map(ProcessIsolation::from);
+        assert_eq!(inherit, Ok(ProcessIsolation::Inherited));
         for text in ["", "Landlock", "bwrap", "none", "isolate,inherit"] {
             assert!(text.parse::<SandboxMechanism>().is_err(), "{text}");
             assert!(text.parse::<PidNamespace>().is_err(), "{text}");

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use exec_transport::auth::TokenDigest;
 use exec_transport::http::HostNames;
-use exec_transport::listen::ListenUrl;
+use exec_transport::listen_url::ListenUrl;
 
 use super::{
     ConcurrentRequests, LogFormat, LogLevel, MetricsAddress, PidNamespace, SandboxMechanism,

@@ -6,11 +6,11 @@ use anyhow::{Context, ensure};
 use exec_cli::{command::TextTable, settings_source};
 use exec_env::credential::CredentialVariable;
 use exec_hub::{
-    admin::{EnvironmentList, EnvironmentStatus, Transport},
+    admin::{EnvironmentList, ExecutorTransport, HubEnvironmentStatus},
     store::EnvironmentId,
 };
 use exec_registry::http::BaseUrl;
-use exec_transport::tls::Trust;
+use exec_transport::tls::TrustStore;
 use http::StatusCode;
 use reqwest::{Client, Response, redirect::Policy};
 use serde_json::Value;
@@ -136,7 +136,7 @@ fn message(body: &[u8]) -> Option<String> {
     Some(body["error"]["message"].as_str()?.to_owned())
 }
 
-fn table(environments: Vec<EnvironmentStatus>) -> TextTable {
+fn table(environments: Vec<HubEnvironmentStatus>) -> TextTable {
     let mut table = TextTable::new(&["ID", "OWNER", "STATE", "TRANSPORT", "NODE", "REGISTERED"]);
     for environment in environments {
         let state = if environment.online {
@@ -145,8 +145,8 @@ fn table(environments: Vec<EnvironmentStatus>) -> TextTable {
             "offline"
         };
         let transport = match environment.transport {
-            Transport::Noise => "noise",
-            Transport::Direct => "direct",
+            ExecutorTransport::Noise => "noise",
+            ExecutorTransport::Direct => "direct",
         };
         table.push([
             environment.environment_id,
@@ -160,7 +160,7 @@ fn table(environments: Vec<EnvironmentStatus>) -> TextTable {
     table
 }
 
-async fn client(url: &BaseUrl, trust: &Trust) -> anyhow::Result<Client> {
+async fn client(url: &BaseUrl, trust: &TrustStore) -> anyhow::Result<Client> {
     let client = Client::builder()
         // A redirect could send the token elsewhere.
         .redirect(Policy::none())

@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context, anyhow};
 use exec_cli::command::TextTable;
 use exec_hub::{
-    principal::{Environments, Roles},
+    principal::{EnvironmentGlobs, RoleSet},
     store::Timestamp,
-    tokens::{self, Entry, NewToken, TokenId},
+    tokens::{self, NewToken, TokenEntry, TokenId},
 };
 use serde::Serialize;
 
@@ -50,10 +50,10 @@ fn create(
     let new = NewToken {
         principal: flags.name.clone(),
         roles: match flags.role[..] {
-            [] => Roles::default(),
-            ref roles => Roles::new(roles.iter().copied()),
+            [] => RoleSet::default(),
+            ref roles => RoleSet::new(roles.iter().copied()),
         },
-        environments: Environments::new(flags.environment.clone())?,
+        environments: EnvironmentGlobs::new(flags.environment.clone())?,
         expires_at: flags.expires_in.map(|span| now.plus(span.0)),
     };
     // Created before the token, so that no token is lost.
@@ -192,7 +192,7 @@ struct TokenRow {
 }
 
 impl TokenRow {
-    fn of(entry: &Entry) -> Self {
+    fn of(entry: &TokenEntry) -> Self {
         Self {
             id: entry.id.to_string(),
             principal: entry.principal.to_string(),

@@ -8,9 +8,9 @@ use std::{ffi::OsString, path::PathBuf};
 use exec_cli::settings_source::text;
 use exec_env::credential::CredentialVariable;
 use exec_registry::{
-    api::Secret,
-    aws::{EnvironmentValues, Settings},
-    credentials::{PipeEnd, Token},
+    api::SecretString,
+    aws::{AwsEnvironment, AwsKeySources},
+    credentials::{PipeEnd, RegistryToken},
     direct::DEFAULT_SERVICE,
     http::{BaseUrl, BaseUrlError},
 };
@@ -29,17 +29,17 @@ use crate::{
 pub enum RemoteCredentials {
     /// Token of the registry itself, such as one of a hub; sent over `https://`, or to this
     /// machine.
-    Token(Token),
+    Token(RegistryToken),
     /// Like [`RemoteCredentials::Token`], in a file that may be replaced.
     TokenFile(PathBuf),
     /// API key; sent to its vendor, or to this machine.
-    ApiKey(Token),
+    ApiKey(RegistryToken),
     /// Personal access token, and the services that identify its owner.
-    AccessToken(Secret, VendorServices),
+    AccessToken(SecretString, VendorServices),
     /// File with the sign-in of another program.
     SignIn(PathBuf),
     /// JWT of an agent identity, and the services that verify it.
-    AgentIdentity(Secret, VendorServices),
+    AgentIdentity(SecretString, VendorServices),
     /// Tokens from stdin.
     Stdin,
     /// One token from stdin; sent over `https://`, or to this machine.
@@ -54,7 +54,7 @@ pub enum RemoteCredentials {
 #[derive(Clone, Debug)]
 pub struct AwsSettings {
     /// Source of keys and region.
-    pub chain: Settings,
+    pub chain: AwsKeySources,
     /// Service to sign for.
     pub service: String,
 }
@@ -107,7 +107,7 @@ impl RemoteCredentials {
         if registration.use_agent_identity_auth {
             let token = text(lookup, ACCESS_TOKEN)?.ok_or(RemoteConfigError::NoIdentity)?;
             return Ok(Self::AgentIdentity(
-                Secret::new(token),
+                SecretString::new(token),
                 VendorServices::find(lookup)?,
             ));
         }
@@ -125,7 +125,7 @@ impl RemoteCredentials {
         }
         if let Some(token) = text(lookup, ACCESS_TOKEN)? {
             return Ok(Self::AccessToken(
-                Secret::new(token),
+                SecretString::new(token),
                 VendorServices::find(lookup)?,
             ));
         }
@@ -140,8 +140,8 @@ impl RemoteCredentials {
 fn token(
     lookup: VariableLookup<'_>,
     variable: &'static str,
-) -> Result<Option<Token>, RemoteConfigError> {
-    let token = text(lookup, variable)?.map(|token| Token::new(&token));
+) -> Result<Option<RegistryToken>, RemoteConfigError> {
+    let token = text(lookup, variable)?.map(|token| RegistryToken::new(&token));
     token
         .transpose()
         .map_err(|source| RemoteConfigError::Token { variable, source })
@@ -157,7 +157,7 @@ fn aws(
         let below_home = || Some(PathBuf::from(set("HOME")?).join(".aws").join(name));
         set(variable).map(PathBuf::from).or_else(below_home)
     };
-    let environment = EnvironmentValues {
+    let environment = AwsEnvironment {
         access_key_id: value(CredentialVariable::AwsAccessKeyId.name())?,
         secret_access_key: value(CredentialVariable::AwsSecretAccessKey.name())?,
         session_token: value(CredentialVariable::AwsSessionToken.name())?,
@@ -167,7 +167,7 @@ fn aws(
     };
     let service = transport.aws_service.clone();
     Ok(AwsSettings {
-        chain: Settings {
+        chain: AwsKeySources {
             profile: transport.aws_profile.clone(),
             region: transport.aws_region.clone(),
             environment,

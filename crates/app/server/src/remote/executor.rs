@@ -5,20 +5,20 @@ use std::{io::Write, os::fd::AsFd, sync::Arc};
 use anyhow::{Context, ensure};
 use exec_cli::settings_source::text;
 use exec_registry::{
-    api::EnvironmentId,
-    aws::Chain,
+    api::RegistryEnvironmentId,
+    aws::AwsKeyChain,
     credentials::{
-        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, ChatGptToken,
-        CredentialPipe, Credentials, PipeEnd, PipeError, RegistrationBearer, SignIn,
+        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, ChatGptToken, CredentialPipe,
+        Credentials, PipeEnd, PipeError, RegistrationBearer, RegistryBearer, SignIn,
     },
-    direct::{self, DirectExecutor, Proof, SigV4},
-    executor::{self, Dialing, Presence, RemoteExecutor},
-    forward::{Destination, Forwarder},
-    http::{BaseUrl, Http},
-    registry::Registry,
-    sigv4::Scope,
+    direct::{self, DirectAuth, DirectExecutor, SigV4Signer},
+    executor::{self, DialOptions, ExecutorPresence, RemoteExecutor},
+    forward::{ForwardDestination, Forwarder},
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
+    sigv4::SigningScope,
 };
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use rustix::fs::{FileType, fstat};
 use tokio::sync::watch;
 
@@ -86,12 +86,12 @@ pub async fn run_remote_environment(
 
 /// Prints one line for launchers when harnesses can connect, and nothing after it.
 async fn announce(
-    mut presence: watch::Receiver<Presence>,
-    environment: &EnvironmentId,
+    mut presence: watch::Receiver<ExecutorPresence>,
+    environment: &RegistryEnvironmentId,
 ) -> anyhow::Result<()> {
     // An executor that ended before it was online has reported why.
     if presence
-        .wait_for(|now| *now == Presence::Online)
+        .wait_for(|now| *now == ExecutorPresence::Online)
         .await
         .is_ok()
     {
@@ -124,18 +124,20 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
     } = config;
     let http = network.http(registry_url).await?;
     let (direct_auth, pipe) = direct_auth(&config.credentials, environment_id, &http).await?;
-    let registry = Registry::new(registry_url.clone(), direct_auth.credentials(), http)?;
+    let registry = RegistryClient::new(registry_url.clone(), direct_auth.credentials(), http)?;
     let kind = match config.transport {
         RemoteTransport::Noise => {
             ExecutorKind::Relay(relay_executor(registry, environment_id.clone(), network))
         }
-        RemoteTransport::Direct => ExecutorKind::Direct(DirectExecutor::new(direct::Settings {
-            registry,
-            base: registry_url.clone(),
-            environment: environment_id.clone(),
-            proof: direct_auth,
-            dialing: dial_options(network),
-        })),
+        RemoteTransport::Direct => {
+            ExecutorKind::Direct(DirectExecutor::new(direct::DirectExecutorSettings {
+                registry,
+                base: registry_url.clone(),
+                environment: environment_id.clone(),
+                auth: direct_auth,
+                dial_options: dial_options(network),
+            }))
+        }
     };
     let stdin = config
         .credentials
@@ -145,20 +147,20 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<OpenedExecutor
 
 /// Builds a relay executor with its own identity.
 pub(super) fn relay_executor(
-    registry: Registry,
-    environment: EnvironmentId,
+    registry: RegistryClient,
+    environment: RegistryEnvironmentId,
     network: &OutboundNetwork,
 ) -> RemoteExecutor {
-    RemoteExecutor::new(executor::Settings {
+    RemoteExecutor::new(executor::ExecutorSettings {
         registry,
         environment,
-        identity: Arc::new(Identity::generate()),
-        dialing: dial_options(network),
+        identity: Arc::new(NoiseIdentity::generate()),
+        dial_options: dial_options(network),
     })
 }
 
-fn dial_options(network: &OutboundNetwork) -> Dialing {
-    Dialing {
+fn dial_options(network: &OutboundNetwork) -> DialOptions {
+    DialOptions {
         trust: network.trust.clone(),
         proxy: network.proxy.clone(),
         headers: network.headers.clone(),
@@ -168,14 +170,14 @@ fn dial_options(network: &OutboundNetwork) -> Dialing {
 /// Builds the client of a registry.
 pub(super) async fn registry(
     url: &BaseUrl,
-    environment: &EnvironmentId,
+    environment: &RegistryEnvironmentId,
     credentials: &RemoteCredentials,
     network: &OutboundNetwork,
-) -> anyhow::Result<(Registry, Option<PipeEnd>)> {
+) -> anyhow::Result<(RegistryClient, Option<PipeEnd>)> {
     let http = network.http(url).await?;
     let (direct_auth, pipe) = direct_auth(credentials, environment, &http).await?;
     Ok((
-        Registry::new(url.clone(), direct_auth.credentials(), http)?,
+        RegistryClient::new(url.clone(), direct_auth.credentials(), http)?,
         pipe,
     ))
 }
@@ -183,11 +185,11 @@ pub(super) async fn registry(
 /// Builds the credentials, contacting identity services if needed.
 async fn direct_auth(
     credentials: &RemoteCredentials,
-    environment: &EnvironmentId,
-    http: &Http,
-) -> anyhow::Result<(Proof, Option<PipeEnd>)> {
+    environment: &RegistryEnvironmentId,
+    http: &HttpClient,
+) -> anyhow::Result<(DirectAuth, Option<PipeEnd>)> {
     let credentials: Arc<dyn Credentials> = match credentials {
-        RemoteCredentials::Token(token) => Arc::new(Bearer::new(token.clone())),
+        RemoteCredentials::Token(token) => Arc::new(RegistryBearer::new(token.clone())),
         RemoteCredentials::TokenFile(path) => Arc::new(TokenFile::open(path)?),
         RemoteCredentials::ApiKey(key) => Arc::new(ApiKey::new(key.clone())),
         RemoteCredentials::AccessToken(token, vendor) => {
@@ -208,7 +210,7 @@ async fn direct_auth(
         RemoteCredentials::Stdin => {
             let stdin = tokio::io::stdin();
             let (pipe, end) = CredentialPipe::open(stdin, environment.clone()).await?;
-            return Ok((Proof::Token(Arc::new(pipe)), Some(end)));
+            return Ok((DirectAuth::Token(Arc::new(pipe)), Some(end)));
         }
         RemoteCredentials::RegistrationBearerStdin => {
             Arc::new(RegistrationBearer::read(tokio::io::stdin()).await?)
@@ -219,18 +221,18 @@ async fn direct_auth(
         }
         RemoteCredentials::Aws(settings) => {
             let signer = Arc::new(signer(settings).await?);
-            return Ok((Proof::Signature(signer), None));
+            return Ok((DirectAuth::Signature(signer), None));
         }
     };
-    Ok((Proof::Token(credentials), None))
+    Ok((DirectAuth::Token(credentials), None))
 }
 
-async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
-    let keys = Chain::new(settings.chain.clone());
+async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4Signer> {
+    let keys = AwsKeyChain::new(settings.chain.clone());
     // Resolved now, so that an error is reported at start.
     keys.keys().await?;
-    Ok(SigV4 {
-        scope: Scope {
+    Ok(SigV4Signer {
+        scope: SigningScope {
             region: keys.region().await?,
             service: settings.service.clone(),
         },
@@ -283,9 +285,9 @@ fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
 /// What to forward, and where.
 #[derive(Debug)]
 pub struct ForwardConfig {
-    destination: Destination,
+    destination: ForwardDestination,
     registry_url: BaseUrl,
-    environment_id: EnvironmentId,
+    environment_id: RegistryEnvironmentId,
     credentials: RemoteCredentials,
     network: OutboundNetwork,
     stdin_close: StdinClose,

@@ -13,11 +13,14 @@ use std::{
 use anyhow::Context;
 use exec_service::{
     Service,
-    meters::{BOUNDS_MICROS, HistogramValues, Levels, Meters},
+    metrics::{BUCKET_BOUNDS_MICROS, GaugeSnapshot, HistogramSnapshot, ServiceMetrics},
 };
 use exec_transport::{
-    http::{AllowedHosts, Exposition, HostNames, Lookout, PendingLimits, site::SiteOptions},
-    listen::ListenUrl,
+    http::{
+        AllowedHosts, HealthService, HostNames, MetricsEndpoint, PendingLimits,
+        service::HttpServiceOptions,
+    },
+    listen_url::ListenUrl,
     listener::Listener,
 };
 
@@ -42,15 +45,15 @@ impl MetricsRenderer {
     }
 
     /// Returns the handler of `/metrics`.
-    pub(crate) fn exposition(&self) -> Exposition {
+    pub(crate) fn exposition(&self) -> MetricsEndpoint {
         let exhibit = self.clone();
-        Exposition::new(move || exhibit.render())
+        MetricsEndpoint::new(move || exhibit.render())
     }
 
     fn render(&self) -> String {
         let mut page = MetricsPage::default();
         self.this_program(&mut page);
-        let (meters, levels) = (self.service.meters(), self.service.levels());
+        let (meters, levels) = (self.service.metrics(), self.service.gauges());
         connections(&mut page, meters, &levels);
         processes(&mut page, meters, &levels);
         requests(&mut page, meters);
@@ -94,7 +97,7 @@ impl MetricsRenderer {
     }
 }
 
-fn connections(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
+fn connections(page: &mut MetricsPage, meters: &ServiceMetrics, levels: &GaugeSnapshot) {
     page.gauge(
         "exec_server_connections",
         "Open connections",
@@ -132,7 +135,7 @@ fn connections(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     );
 }
 
-fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
+fn processes(page: &mut MetricsPage, meters: &ServiceMetrics, levels: &GaugeSnapshot) {
     page.family(
         (
             "exec_server_processes",
@@ -171,7 +174,7 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
             "Failed process starts, by reason",
         ),
         "reason",
-        meters.process_refusals.values(),
+        meters.start_failures.values(),
     );
     page.counter(
         "exec_server_sandbox_denials_total",
@@ -189,7 +192,7 @@ fn processes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     );
 }
 
-fn requests(page: &mut MetricsPage, meters: &Meters) {
+fn requests(page: &mut MetricsPage, meters: &ServiceMetrics) {
     let requests = &meters.requests;
     page.gauge(
         "exec_server_requests_in_flight",
@@ -198,7 +201,7 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
     );
     let name = "exec_server_requests_total";
     page.begin(name, "counter", "Completed requests, by method and outcome");
-    for meter in requests.used() {
+    for meter in requests.called_methods() {
         for (outcome, count) in meter.outcomes() {
             let (method, outcome) = (meter.method.as_str(), outcome.as_str());
             let labels = format!("method=\"{method}\",outcome=\"{outcome}\"");
@@ -211,7 +214,7 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
         "histogram",
         "Time from receiving a request to its response, by method",
     );
-    for meter in requests.used() {
+    for meter in requests.called_methods() {
         let labels = format!("method=\"{}\"", meter.method.as_str());
         page.histogram(name, &labels, &meter.latency.values());
     }
@@ -230,7 +233,7 @@ fn requests(page: &mut MetricsPage, meters: &Meters) {
     );
 }
 
-fn bytes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
+fn bytes(page: &mut MetricsPage, meters: &ServiceMetrics, levels: &GaugeSnapshot) {
     for (name, help, counter) in [
         (
             "exec_server_output_bytes_total",
@@ -273,7 +276,7 @@ fn bytes(page: &mut MetricsPage, meters: &Meters, levels: &Levels) {
     page.gauge(
         "exec_server_outbox_bytes",
         "Responses queued for clients, over all connections with a session",
-        levels.outbox_bytes,
+        levels.send_queue_bytes,
     );
     page.gauge(
         "exec_server_retained_output_bytes",
@@ -332,8 +335,8 @@ impl MetricsPage {
     }
 
     /// Writes the samples of a histogram in seconds.
-    pub(super) fn histogram(&mut self, name: &str, labels: &str, values: &HistogramValues) {
-        for (bound, count) in BOUNDS_MICROS.iter().zip(values.at_most) {
+    pub(super) fn histogram(&mut self, name: &str, labels: &str, values: &HistogramSnapshot) {
+        for (bound, count) in BUCKET_BOUNDS_MICROS.iter().zip(values.at_most) {
             let seconds = Duration::from_micros(*bound).as_secs_f64();
             self.line(format_args!(
                 "{name}_bucket{{{labels},le=\"{seconds}\"}} {count}"
@@ -363,7 +366,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Binds the listener, and returns the future that serves it.
 pub(crate) async fn serve_metrics(
     address: MetricsAddress,
-    metrics: Exposition,
+    metrics: MetricsEndpoint,
     draining: Arc<AtomicBool>,
     names: &HostNames,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
@@ -374,8 +377,8 @@ pub(crate) async fn serve_metrics(
     if let ListenUrl::Ws(address) = listener.address() {
         tracing::info!(%address, "serving metrics");
     }
-    let site = Arc::new(Lookout { metrics, draining });
-    let options = SiteOptions {
+    let site = Arc::new(HealthService { metrics, draining });
+    let options = HttpServiceOptions {
         max_connections: 0,
         pending: PendingLimits {
             max_connections: MAX_CONNECTIONS,
@@ -383,7 +386,7 @@ pub(crate) async fn serve_metrics(
             ..PendingLimits::default()
         },
         hosts: AllowedHosts::new(names.iter()),
-        ..SiteOptions::default()
+        ..HttpServiceOptions::default()
     };
-    Ok(listener.serve_site(site, None, options, |never, _| match never {}))
+    Ok(listener.serve_http(site, None, options, |never, _| match never {}))
 }

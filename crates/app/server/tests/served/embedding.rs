@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use exec_server::{
     Environment, ExecServerClient, ExecServerRuntimePaths, FileError, PathUri, ProcessId,
     RemoteExecServerConnectArgs, StartedProcess, local_environment,
-    protocol::{fs::ReadFile, process::ListProcesses, sandbox::Sandbox},
+    protocol::{fs::ReadFile, process::ListProcesses, sandbox::SandboxPolicy},
     run_main_with_listen_url,
 };
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn connect(server: &Server) -> ExecServerClient {
 }
 
 /// Returns a policy that allows reading one directory and nothing else.
-fn only(directory: &PathUri) -> Box<Sandbox> {
+fn only(directory: &PathUri) -> Box<SandboxPolicy> {
     let path = json!({"type": "path", "path": directory});
     let sandbox = json!({
         "permissions": {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use exec_server::{
-    Command as ExecCommand, Communicate, Communicated, Environment, PathUri, ProcessId,
+    Command as ExecCommand, CommunicateOptions, CommunicateOutput, Environment, PathUri, ProcessId,
     protocol::process::{EnvInherit, EnvPolicy},
 };
 use tokio::{
@@ -123,7 +123,7 @@ pub(crate) fn clean(command: &mut Command) -> &mut Command {
 }
 
 /// Runs a script in an environment, with the variables of its host.
-pub(crate) async fn run(environment: &Environment, script: &str) -> Communicated {
+pub(crate) async fn run(environment: &Environment, script: &str) -> CommunicateOutput {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     static SCRIPTS: AtomicU64 = AtomicU64::new(0);
     let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +141,9 @@ pub(crate) async fn run(environment: &Environment, script: &str) -> Communicated
     let communicate = async {
         let started = environment.backend.start(command).await.unwrap();
         let input = Default::default();
-        let told = started.process.communicate(input, Communicate::default());
+        let told = started
+            .process
+            .communicate(input, CommunicateOptions::default());
         told.await.unwrap()
     };
     within_timeout(communicate).await

@@ -5,8 +5,8 @@ pub(crate) mod cast;
 use std::time::Duration;
 
 use exec_server::{
-    Command, Disconnect, ExecProcessEvent, ExecServerError, Follow, FollowFrom, OutputSeq, Pace,
-    PathUri, ProcessId, protocol::environment::ReadEnvironmentStatus,
+    BackpressureMode, Command, DisconnectReason, ExecProcessEvent, ExecServerError, FollowFrom,
+    FollowOptions, OutputSeq, PathUri, ProcessId, protocol::environment::ReadEnvironmentStatus,
 };
 use futures_util::StreamExt;
 use tokio::{
@@ -62,9 +62,9 @@ async fn killed_and_restarted_hub_loses_no_bytes_and_no_session() {
         .await
         .unwrap()
         .process;
-    let mut events = count.follow(Follow {
-        from: FollowFrom::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let mut events = count.follow(FollowOptions {
+        start: FollowFrom::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     });
     let (mut counted, mut restarted) = (String::new(), false);
     while let Some(event) = within_timeout(events.next()).await {
@@ -94,7 +94,7 @@ async fn replacement_executor_ends_the_session_and_serves_the_next() {
     // A request meanwhile fails with the session, as soon as that is known.
     let lost = within_timeout(client.call(ReadEnvironmentStatus)).await;
     assert!(
-        matches!(&lost, Err(ExecServerError::Disconnected(Disconnect::Session(reason)))
+        matches!(&lost, Err(ExecServerError::Disconnected(DisconnectReason::Session(reason)))
             if reason.ends_with("session was not resumed: executor key changed")),
         "{lost:?}"
     );
@@ -114,7 +114,7 @@ async fn unauthorized_clients_are_rejected_with_a_reason() {
         ("nonsense", "401"),
     ] {
         let mut way = hub.way("box");
-        way.auth_token = exec_server::remote::Secret::new(token);
+        way.auth_token = exec_server::remote::SecretString::new(token);
         let error = exec_server::ExecServerClient::connect_relay(way)
             .await
             .unwrap_err();

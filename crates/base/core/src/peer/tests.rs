@@ -1,27 +1,27 @@
 use super::*;
 
-fn handle(gate: &mut Gate, text: &str) -> Option<String> {
-    match gate.handle_message(Message::decode(text.as_bytes()).unwrap()) {
-        Input::Reply(reply) => {
+fn handle(gate: &mut HandshakeGate, text: &str) -> Option<String> {
+    match gate.handle_message(RpcMessage::decode(text.as_bytes()).unwrap()) {
+        MessageAction::Reply(reply) => {
             let mut out = Vec::new();
             reply.encode_text(&mut out);
             Some(String::from_utf8(out).unwrap())
         }
-        Input::Answer(_) => {
+        MessageAction::Response(_) => {
             gate.handle_unsolicited();
             None
         }
-        Input::Request(_) | Input::Acknowledged(_) | Input::Nothing => None,
+        MessageAction::Request(_) | MessageAction::Acknowledge(_) | MessageAction::Ignore => None,
     }
 }
 
 #[test]
 fn methods_are_refused_until_the_handshake_completes() {
-    let mut gate = Gate::default();
+    let mut gate = HandshakeGate::default();
     let method = MethodName::ProcessStart;
     assert_eq!(gate.admit(method), Err(GateError::NotInitialized("exec")));
     assert_eq!(gate.admit(MethodName::Initialize), Ok(()));
-    gate.handle_session(&[]);
+    gate.handle_initialize(&[]);
     assert_eq!(gate.admit(method), Err(GateError::NotReady("exec")));
     assert_eq!(
         gate.admit(MethodName::Initialize),
@@ -38,20 +38,20 @@ fn methods_are_refused_until_the_handshake_completes() {
 
 #[test]
 fn initialized_before_initialize_is_refused() {
-    let mut gate = Gate::default();
+    let mut gate = HandshakeGate::default();
     let reply = handle(&mut gate, r#"{"method":"initialized"}"#).unwrap();
     assert!(
         reply.contains(r#""code":-32600"#) && reply.ends_with(r#""id":-1}"#),
         "{reply}"
     );
     assert!(!gate.is_ready());
-    gate.handle_session(&[]);
+    gate.handle_initialize(&[]);
     assert!(!gate.is_ready());
 }
 
 #[test]
 fn unknown_notification_is_answered_with_an_error_and_id_minus_one() {
-    let mut gate = Gate::default();
+    let mut gate = HandshakeGate::default();
     let reply = handle(&mut gate, r#"{"method":"nope"}"#).unwrap();
     assert!(
         reply.contains("`nope`") && reply.ends_with(r#""id":-1}"#),
@@ -63,8 +63,8 @@ const ACKNOWLEDGE: &str = r#"{"method":"process/acknowledge","params":{"processI
 
 #[test]
 fn acknowledgement_is_accepted_once_granted_and_initialized() {
-    let mut gate = Gate::default();
-    let assert_refused = |gate: &mut Gate, reason: &str| {
+    let mut gate = HandshakeGate::default();
+    let assert_refused = |gate: &mut HandshakeGate, reason: &str| {
         let reply = handle(gate, ACKNOWLEDGE).unwrap();
         assert!(
             reply.contains(reason) && reply.contains(r#""code":-32600"#),
@@ -72,11 +72,11 @@ fn acknowledgement_is_accepted_once_granted_and_initialized() {
         );
     };
     assert_refused(&mut gate, "unexpected notification `process/acknowledge`");
-    gate.handle_session(&[Extension::Lifecycle, Extension::Acknowledge]);
+    gate.handle_initialize(&[ProtocolExtension::Lifecycle, ProtocolExtension::Acknowledge]);
     assert_refused(&mut gate, "client must send initialized");
     assert_eq!(handle(&mut gate, r#"{"method":"initialized"}"#), None);
-    let message = Message::decode(ACKNOWLEDGE.as_bytes()).unwrap();
-    let Input::Acknowledged(acknowledged) = gate.handle_message(message) else {
+    let message = RpcMessage::decode(ACKNOWLEDGE.as_bytes()).unwrap();
+    let MessageAction::Acknowledge(acknowledged) = gate.handle_message(message) else {
         panic!("acknowledgement was not accepted");
     };
     assert_eq!(acknowledged.process_id.as_str(), "p");
@@ -85,8 +85,8 @@ fn acknowledgement_is_accepted_once_granted_and_initialized() {
 
 #[test]
 fn acknowledgement_without_the_extension_is_an_unknown_notification() {
-    let mut gate = Gate::default();
-    gate.handle_session(&[Extension::Lifecycle]);
+    let mut gate = HandshakeGate::default();
+    gate.handle_initialize(&[ProtocolExtension::Lifecycle]);
     handle(&mut gate, r#"{"method":"initialized"}"#);
     let reply = handle(&mut gate, ACKNOWLEDGE).unwrap();
     assert!(
@@ -97,8 +97,8 @@ fn acknowledgement_without_the_extension_is_an_unknown_notification() {
 
 #[test]
 fn malformed_acknowledgement_is_answered_with_an_error_and_id_minus_one() {
-    let mut gate = Gate::default();
-    gate.handle_session(&[Extension::Acknowledge]);
+    let mut gate = HandshakeGate::default();
+    gate.handle_initialize(&[ProtocolExtension::Acknowledge]);
     handle(&mut gate, r#"{"method":"initialized"}"#);
     for (params, field) in [
         (r#"{"processId":"p"}"#, "seq"),
@@ -119,7 +119,7 @@ fn malformed_acknowledgement_is_answered_with_an_error_and_id_minus_one() {
 
 #[test]
 fn responses_are_passed_on_and_unsolicited_ones_counted() {
-    let mut gate = Gate::default();
+    let mut gate = HandshakeGate::default();
     assert_eq!(handle(&mut gate, r#"{"id":9,"result":{}}"#), None);
     assert_eq!(
         handle(&mut gate, r#"{"id":9,"error":{"code":1,"message":""}}"#),
@@ -130,38 +130,40 @@ fn responses_are_passed_on_and_unsolicited_ones_counted() {
 
 #[test]
 fn response_is_matched_to_its_call_once() {
-    let mut calls = Calls::new(2);
-    assert_eq!(calls.ask("a"), Ok(RequestId::Number(1)));
-    assert_eq!(calls.ask("b"), Ok(RequestId::Number(2)));
-    assert_eq!(calls.ask("c"), Err(CallsError::TooMany(2)));
+    let mut calls = PendingCalls::new(2);
+    assert_eq!(calls.register("a"), Ok(RequestId::Number(1)));
+    assert_eq!(calls.register("b"), Ok(RequestId::Number(2)));
+    assert_eq!(calls.register("c"), Err(PendingCallsError::TooMany(2)));
     let text = br#"{"id":2,"result":{"x":1}}"#;
-    let answer = calls.handle_answer(Message::decode(text).unwrap()).unwrap();
+    let answer = calls
+        .handle_response(RpcMessage::decode(text).unwrap())
+        .unwrap();
     assert_eq!(
         (answer.waiter, answer.result.unwrap().get()),
         ("b", r#"{"x":1}"#)
     );
     assert!(
         calls
-            .handle_answer(Message::decode(text).unwrap())
+            .handle_response(RpcMessage::decode(text).unwrap())
             .is_none()
     );
-    assert_eq!(calls.ask("c"), Ok(RequestId::Number(3)));
+    assert_eq!(calls.register("c"), Ok(RequestId::Number(3)));
     assert_eq!(calls.drain().collect::<Vec<_>>(), ["a", "c"]);
 }
 
 #[test]
 fn error_responses_match_and_foreign_ids_do_not() {
-    let mut calls = Calls::new(9);
-    calls.ask(()).unwrap();
+    let mut calls = PendingCalls::new(9);
+    calls.register(()).unwrap();
     let foreign = br#"{"id":"1","result":0}"#;
     assert!(
         calls
-            .handle_answer(Message::decode(foreign).unwrap())
+            .handle_response(RpcMessage::decode(foreign).unwrap())
             .is_none()
     );
     let error = br#"{"id":1,"error":{"code":-32010,"message":"busy"}}"#;
     let answer = calls
-        .handle_answer(Message::decode(error).unwrap())
+        .handle_response(RpcMessage::decode(error).unwrap())
         .unwrap();
     assert_eq!(answer.result.unwrap_err().code.0, -32010);
 }

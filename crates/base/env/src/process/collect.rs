@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use exec_core::log::{Exit, Follow, From, OutputChunk, Pace};
+use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart, OutputChunk};
 use exec_wire::{id::OutputSeq, limits};
 use futures_util::{FutureExt, StreamExt};
 use tokio::{task::coop::consume_budget, time};
@@ -17,7 +17,7 @@ use super::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 
 /// Limits of a window of output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Collect {
+pub struct CollectOptions {
     /// Last sequence number that the caller has.
     pub after: OutputSeq,
     /// How long to collect.
@@ -27,7 +27,7 @@ pub struct Collect {
     pub max_bytes: usize,
 }
 
-impl Collect {
+impl CollectOptions {
     /// Window after a start. Most commands finish within it.
     pub const AFTER_START: Duration = Duration::from_secs(10);
     /// Window after a write. The response to a keystroke arrives within it.
@@ -54,13 +54,13 @@ impl Collect {
 
 /// Output of one window.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Collected {
+pub struct CollectedOutput {
     /// Output in sequence order.
     pub chunks: Vec<OutputChunk>,
     /// Last sequence number that the caller now has: the start of the next window.
     pub last: OutputSeq,
     /// Exit status, if the exit is in this window. Output may follow it until the close.
-    pub exit: Option<Exit>,
+    pub exit: Option<ExitInfo>,
     /// The output ended. The next window is empty.
     pub closed: bool,
     /// The process had not exited by the end of this window, according to its events.
@@ -69,7 +69,7 @@ pub struct Collected {
     pub missed_chunks: u64,
 }
 
-impl Collected {
+impl CollectedOutput {
     /// Returns the output of all streams in the order of writing.
     pub fn bytes(&self) -> Vec<u8> {
         let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| &chunk.data[..]).collect();
@@ -82,7 +82,7 @@ impl dyn ExecProcess {
     /// includes everything that was available at the deadline. If the process fails, this window
     /// returns the output before the failure and the next window returns the error. Dropping the
     /// future loses nothing: the next window may start at the same cursor.
-    pub async fn collect(&self, collect: Collect) -> Result<Collected, ProcessError> {
+    pub async fn collect(&self, collect: CollectOptions) -> Result<CollectedOutput, ProcessError> {
         let mut window = WindowCollector::new(self, collect);
         match time::timeout(collect.window, window.collect_until_full()).await {
             Ok(collected) => collected?,
@@ -98,7 +98,7 @@ struct WindowCollector<'a> {
     events: EventStream,
     max_bytes: usize,
     collected_bytes: usize,
-    collected: Collected,
+    collected: CollectedOutput,
 }
 
 /// Whether a window accepts more events.
@@ -108,17 +108,17 @@ enum WindowState {
 }
 
 impl<'a> WindowCollector<'a> {
-    fn new(process: &'a dyn ExecProcess, collect: Collect) -> Self {
-        let events = process.follow(Follow {
-            from: From::After(collect.after),
-            pace: Pace::Held,
+    fn new(process: &'a dyn ExecProcess, collect: CollectOptions) -> Self {
+        let events = process.follow(FollowOptions {
+            start: FollowStart::After(collect.after),
+            backpressure: BackpressureMode::Pause,
         });
         Self {
             process,
             events,
             max_bytes: collect.max_bytes,
             collected_bytes: 0,
-            collected: Collected {
+            collected: CollectedOutput {
                 chunks: Vec::new(),
                 last: collect.after,
                 exit: None,
@@ -156,7 +156,7 @@ impl<'a> WindowCollector<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Collected {
+    fn finish(mut self) -> CollectedOutput {
         let status = self.process.status();
         // The exit has its own sequence number, so it was reported if all numbers were taken.
         let all_taken = self.collected.last.next() >= status.next_seq;
@@ -198,7 +198,7 @@ impl<'a> WindowCollector<'a> {
                 collected.closed = true;
                 return Ok(WindowState::Full);
             }
-            None => ProcessError::ended_before_the_close(),
+            None => ProcessError::missing_close(),
             Some(ExecProcessEvent::Failed(error)) => error,
         };
         if collected.chunks.is_empty() && collected.exit.is_none() {
@@ -208,7 +208,7 @@ impl<'a> WindowCollector<'a> {
     }
 }
 
-impl Collected {
+impl CollectedOutput {
     fn advance_to(&mut self, seq: OutputSeq) {
         self.missed_chunks += seq.0.saturating_sub(self.last.next().0);
         self.last = seq;

@@ -6,7 +6,7 @@
 use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::{Exit, Follow, From, HeadTail, Pace};
+use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart, HeadTail};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     limits,
@@ -30,14 +30,14 @@ const CLOSE_GRACE: Duration = Duration::from_secs(5);
 
 /// Limits of [`communicate`](ExecProcess#method.communicate).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Communicate {
+pub struct CommunicateOptions {
     /// Bytes to keep of each stream: half from the head, half from the tail.
     pub max_bytes: usize,
     /// How long to wait for the close. The process is not terminated. Absent: forever.
     pub time_limit: Option<Duration>,
 }
 
-impl Default for Communicate {
+impl Default for CommunicateOptions {
     fn default() -> Self {
         Self {
             max_bytes: limits::RETAINED_OUTPUT_BYTES,
@@ -48,7 +48,7 @@ impl Default for Communicate {
 
 /// Output of a process, and its exit status.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Communicated {
+pub struct CommunicateOutput {
     /// Standard output.
     pub stdout: HeadTail,
     /// Standard error.
@@ -58,12 +58,12 @@ pub struct Communicated {
     /// Chunks that were dropped before they could be read.
     pub missed_chunks: u64,
     /// Exit status. Absent only if the time limit expired first.
-    pub exit: Option<Exit>,
+    pub exit: Option<ExitInfo>,
     /// The output has ended.
     pub closed: bool,
 }
 
-impl Communicated {
+impl CommunicateOutput {
     /// Returns whether some output is missing.
     pub fn truncated(&self) -> bool {
         let streams = [&self.stdout, &self.stderr, &self.terminal];
@@ -98,8 +98,8 @@ impl dyn ExecProcess {
     pub async fn communicate(
         &self,
         input: Bytes,
-        communicate: Communicate,
-    ) -> Result<Communicated, CommunicateError> {
+        communicate: CommunicateOptions,
+    ) -> Result<CommunicateOutput, CommunicateError> {
         let mut output = OutputCollector::new(communicate.max_bytes);
         let exchange = run_exchange(self, input, &mut output);
         match communicate.time_limit {
@@ -116,9 +116,9 @@ async fn run_exchange(
     input: Bytes,
     output: &mut OutputCollector,
 ) -> Result<(), CommunicateError> {
-    let mut events = process.follow(Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
+    let mut events = process.follow(FollowOptions {
+        start: FollowStart::After(OutputSeq(0)),
+        backpressure: BackpressureMode::Pause,
     });
     let mut writing = pin!(write_input(process, input).fuse());
     while !output.closed {
@@ -192,7 +192,7 @@ struct OutputCollector {
     last: OutputSeq,
     streams: [HeadTailBuffer; 3],
     missed_chunks: u64,
-    exit: Option<Exit>,
+    exit: Option<ExitInfo>,
     closed: bool,
 }
 
@@ -208,7 +208,7 @@ impl OutputCollector {
     }
 
     fn add_event(&mut self, event: Option<ExecProcessEvent>) -> Result<(), ProcessError> {
-        let event = event.ok_or_else(ProcessError::ended_before_the_close)?;
+        let event = event.ok_or_else(ProcessError::missing_close)?;
         if let Some(seq) = event.seq() {
             self.missed_chunks += seq.0.saturating_sub(self.last.next().0);
             self.last = seq;
@@ -224,10 +224,10 @@ impl OutputCollector {
         Ok(())
     }
 
-    fn into_output(self) -> Communicated {
+    fn into_output(self) -> CommunicateOutput {
         let mut streams = self.streams.map(HeadTailBuffer::into_head_tail);
         let mut stream = |stream: OutputStream| std::mem::take(&mut streams[stream as usize]);
-        Communicated {
+        CommunicateOutput {
             stdout: stream(OutputStream::Stdout),
             stderr: stream(OutputStream::Stderr),
             terminal: stream(OutputStream::Pty),

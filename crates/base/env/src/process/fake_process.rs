@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_core::output_log::{
+    ExitInfo, FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+    RetentionLimits,
+};
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
     process::{
@@ -21,7 +24,10 @@ use futures_util::{
     stream,
 };
 
-use super::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status};
+use super::{
+    EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
+    ProcessStatus,
+};
 
 #[derive(Debug)]
 pub(super) struct FakeProcess {
@@ -45,10 +51,10 @@ struct FakeState {
 
 impl FakeProcess {
     pub(super) fn new(id: &str) -> Self {
-        Self::with_retention(id, Retention::default())
+        Self::with_retention(id, RetentionLimits::default())
     }
 
-    pub(super) fn with_retention(id: &str, retention: Retention) -> Self {
+    pub(super) fn with_retention(id: &str, retention: RetentionLimits) -> Self {
         let state = FakeState {
             log: FollowedLog::new(OutputLog::new(retention)),
             failure: None,
@@ -74,7 +80,7 @@ impl FakeProcess {
     }
 
     pub(super) fn exit(&self, code: i32) {
-        let exit = Exit {
+        let exit = ExitInfo {
             code,
             signal: None,
             cause: ExitCause::Exit,
@@ -145,10 +151,10 @@ impl ExecProcess for FakeProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         let state = self.lock();
         let log = state.log.log();
-        Status {
+        ProcessStatus {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             tree_alive: false,
@@ -159,7 +165,7 @@ impl ExecProcess for FakeProcess {
         }
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         let id = self.lock().log.follow(follow);
         let follower = FakeFollower(Arc::clone(&self.state), id);
         let mut failed = false;
@@ -187,11 +193,11 @@ impl ExecProcess for FakeProcess {
         .boxed()
     }
 
-    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, _: OutputSeq) -> Box<dyn OutputHold> {
         unreachable!("the tests do not hold output")
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         let page = self.lock().log.log().page(read.after, read.max_bytes);
         ready(Ok(page)).boxed()
     }
@@ -228,11 +234,11 @@ impl ExecProcess for FakeProcess {
         &self,
         _: WaitUntil,
         _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         ready(Ok(self.status())).boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready(Ok(self.lock().log.log().snapshot())).boxed()
     }
 }

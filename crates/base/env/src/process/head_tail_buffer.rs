@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use exec_core::log::HeadTail;
+use exec_core::output_log::HeadTail;
 
 /// Keeps the first and the last bytes of a stream, half of the limit each.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct HeadTailBuffer {
 
 /// Contents of a buffer: everything, or its head and tail.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Ends {
+pub struct HeadTailParts {
     /// The head.
     pub head: Vec<u8>,
     /// The bytes after the head, or the tail if bytes were omitted in between.
@@ -52,8 +52,8 @@ impl HeadTailBuffer {
     }
 
     /// Empties the buffer and returns its contents.
-    pub fn take(&mut self) -> Ends {
-        Ends {
+    pub fn take(&mut self) -> HeadTailParts {
+        HeadTailParts {
             head: std::mem::take(&mut self.head),
             tail: std::mem::take(&mut self.tail).into(),
             omitted: std::mem::take(&mut self.omitted),
@@ -84,7 +84,7 @@ impl HeadTailBuffer {
 
     /// Returns head and tail joined, and the number of bytes omitted between them.
     pub(super) fn into_head_tail(mut self) -> HeadTail {
-        let Ends {
+        let HeadTailParts {
             head: mut data,
             tail,
             omitted,
@@ -136,12 +136,12 @@ mod tests {
         assert_eq!(buffer.last(9), b"abcd");
         buffer.push(b"efgh");
         assert_eq!(buffer.last(9), b"fgh");
-        let ends = Ends {
+        let ends = HeadTailParts {
             head: b"abc".to_vec(),
             tail: b"fgh".to_vec(),
             omitted: 2,
         };
         assert_eq!(buffer.take(), ends);
-        assert_eq!(buffer.take(), Ends::default());
+        assert_eq!(buffer.take(), HeadTailParts::default());
     }
 }

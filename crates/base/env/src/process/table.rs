@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_wire::{
-    id::{IdTooLong, OutputSeq, ProcessId},
+    id::{IdLengthError, OutputSeq, ProcessId},
     process::{TerminateMode, WaitUntil},
 };
 use futures_util::future::join_all;
 
-use super::{Collect, Collected, ExecProcess, ProcessError};
+use super::{CollectOptions, CollectedOutput, ExecProcess, ProcessError};
 
 /// Generates the part of an id that is unique to this table.
 type IdSuffix = Box<dyn FnMut() -> String + Send>;
@@ -42,7 +42,7 @@ struct TableState {
 
 /// A number and an id for a process that is about to start.
 #[derive(Debug, Eq, PartialEq)]
-pub struct Allocated {
+pub struct ProcessAllocation {
     /// Number that the model sees.
     pub number: ProcessNumber,
     /// Id in the environment: the number and the table's suffix.
@@ -57,7 +57,7 @@ pub struct TableFull(pub NonZeroUsize);
 /// Why a process cannot be checked out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum CheckoutError {
     /// Caller: the process was never inserted, its end was already shown, or it was evicted.
     #[error("unknown process number {0}")]
     Unknown(ProcessNumber),
@@ -70,7 +70,7 @@ impl ProcessTable {
     /// Creates an empty table. `suffix` makes ids unique among tables, for example with a UUID.
     pub fn new(
         capacity: NonZeroUsize,
-        when_full: WhenFull,
+        when_full: EvictionPolicy,
         suffix: impl FnMut() -> String + Send + 'static,
     ) -> Self {
         let state = TableState {
@@ -85,13 +85,13 @@ impl ProcessTable {
 
     /// Protects the `most_recent` most recently used processes from eviction.
     #[must_use]
-    pub fn protecting(self, most_recent: usize) -> Self {
+    pub fn with_protected(self, most_recent: usize) -> Self {
         self.lock().entries.protected = most_recent;
         self
     }
 
     /// Returns whether one more process would be accepted now. Call it before a start.
-    pub fn check_room(&self) -> Result<(), TableFull> {
+    pub fn check_capacity(&self) -> Result<(), TableFull> {
         let state = self.lock();
         if state.entries.has_capacity() || state.entries.eviction_candidate().is_some() {
             return Ok(());
@@ -100,23 +100,23 @@ impl ProcessTable {
     }
 
     /// Assigns the next number, and an id `<number>-<suffix>`.
-    pub fn allocate(&self) -> Result<Allocated, IdTooLong> {
+    pub fn allocate(&self) -> Result<ProcessAllocation, IdLengthError> {
         let mut state = self.lock();
         let number = ProcessNumber(state.next_number);
         let id = ProcessId::new(&format!("{number}-{}", (state.suffix)()))?;
         state.next_number += 1;
-        Ok(Allocated { number, id })
+        Ok(ProcessAllocation { number, id })
     }
 
     /// Inserts a process that continues after its first window, which returned its events up to
     /// `last`. A full table evicts an ended process, or a running one if the policy allows, and
     /// returns it.
-    pub fn keep(
+    pub fn insert(
         &self,
-        allocated: Allocated,
+        allocated: ProcessAllocation,
         process: &Arc<dyn ExecProcess>,
         last: OutputSeq,
-    ) -> Result<Option<Removed>, TableFull> {
+    ) -> Result<Option<EvictedProcess>, TableFull> {
         let mut state = self.lock();
         let mut removed = None;
         if !state.entries.has_capacity() {
@@ -129,22 +129,22 @@ impl ProcessTable {
     }
 
     /// Checks out a process. It is returned when the session is dropped.
-    pub fn open(&self, number: ProcessNumber) -> Result<Session, OpenError> {
+    pub fn check_out(&self, number: ProcessNumber) -> Result<ProcessCheckout, CheckoutError> {
         let mut state = self.lock();
         let entry = state.entries.by_number.get_mut(&number);
-        let entry = entry.ok_or(OpenError::Unknown(number))?;
+        let entry = entry.ok_or(CheckoutError::Unknown(number))?;
         if entry.busy {
-            return Err(OpenError::Busy(number));
+            return Err(CheckoutError::Busy(number));
         }
         entry.busy = true;
         let (process, last) = (Arc::clone(&entry.process), entry.last);
         state.entries.touch(number);
-        Ok(Session::new(self.clone(), number, process, last))
+        Ok(ProcessCheckout::new(self.clone(), number, process, last))
     }
 
     /// Returns the ends that were not reported yet. The processes stay until their output was read
     /// to the close, or until they are evicted.
-    pub fn take_ended(&self) -> Vec<Ended> {
+    pub fn take_ended(&self) -> Vec<ProcessEnd> {
         let mut state = self.lock();
         let entries = state.entries.by_number.iter_mut();
         let ended = entries.filter_map(|(number, entry)| entry.report_end(*number));
@@ -195,7 +195,7 @@ impl fmt::Debug for ProcessTable {
 
 /// Exclusive access to a process of a table.
 #[derive(Debug)]
-pub struct Session {
+pub struct ProcessCheckout {
     table: ProcessTable,
     number: ProcessNumber,
     process: Arc<dyn ExecProcess>,
@@ -204,14 +204,14 @@ pub struct Session {
 
 /// A window of output of a process of a table.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Windowed {
+pub struct OutputWindow {
     /// The collected output.
-    pub collected: Collected,
+    pub collected: CollectedOutput,
     /// The end of the process, if it has ended and was not reported before.
-    pub ended: Option<Ended>,
+    pub ended: Option<ProcessEnd>,
 }
 
-impl Session {
+impl ProcessCheckout {
     fn new(
         table: ProcessTable,
         number: ProcessNumber,
@@ -233,8 +233,8 @@ impl Session {
         &mut self,
         window: Duration,
         max_bytes: usize,
-    ) -> Result<Windowed, ProcessError> {
-        let collect = Collect {
+    ) -> Result<OutputWindow, ProcessError> {
+        let collect = CollectOptions {
             after: self.last,
             window,
             max_bytes,
@@ -260,7 +260,7 @@ impl Session {
         if collected.closed {
             by_number.remove(&self.number);
         }
-        Ok(Windowed { collected, ended })
+        Ok(OutputWindow { collected, ended })
     }
 
     /// Removes the process from the table.
@@ -284,7 +284,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ProcessCheckout {
     fn drop(&mut self) {
         let mut state = self.table.lock();
         if let Some(entry) = state.entries.by_number.get_mut(&self.number) {
@@ -306,33 +306,33 @@ impl fmt::Display for ProcessNumber {
 
 /// How a full table of running processes handles an insertion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum WhenFull {
+pub enum EvictionPolicy {
     /// Rejects the new process.
     Refuse,
     /// Evicts the least recently used process.
-    GiveUpLeastRecentlyUsed,
+    EvictLeastRecentlyUsed,
 }
 
 /// A process that was evicted.
 #[derive(Clone, Debug)]
-pub struct Removed {
+pub struct EvictedProcess {
     /// Its former number.
     pub number: ProcessNumber,
     /// The process. If it still runs, dropping the last handle kills its tree.
     pub process: Arc<dyn ExecProcess>,
     /// Its end, if it has ended and was not reported before.
-    pub ended: Option<Ended>,
+    pub ended: Option<ProcessEnd>,
 }
 
 /// The end of a process, reported once.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Ended {
+pub struct ProcessEnd {
     /// Its number.
     pub number: ProcessNumber,
     /// Its id.
     pub id: ProcessId,
     /// Its exit status.
-    pub exit: Exit,
+    pub exit: ExitInfo,
 }
 
 /// A process of a table.
@@ -351,14 +351,14 @@ struct TableEntry {
 
 impl TableEntry {
     /// Returns the end of the process, the first time only.
-    fn report_end(&mut self, number: ProcessNumber) -> Option<Ended> {
+    fn report_end(&mut self, number: ProcessNumber) -> Option<ProcessEnd> {
         if self.end_reported {
             return None;
         }
         let exit = self.process.status().exit?;
         self.end_reported = true;
         let id = self.process.id().clone();
-        Some(Ended { number, id, exit })
+        Some(ProcessEnd { number, id, exit })
     }
 }
 
@@ -366,7 +366,7 @@ impl TableEntry {
 #[derive(Debug)]
 struct TableEntries {
     capacity: NonZeroUsize,
-    when_full: WhenFull,
+    when_full: EvictionPolicy,
     by_number: BTreeMap<ProcessNumber, TableEntry>,
     /// Number of most recently used processes that are never evicted.
     protected: usize,
@@ -374,7 +374,7 @@ struct TableEntries {
 }
 
 impl TableEntries {
-    fn new(capacity: NonZeroUsize, when_full: WhenFull) -> Self {
+    fn new(capacity: NonZeroUsize, when_full: EvictionPolicy) -> Self {
         Self {
             capacity,
             when_full,
@@ -433,17 +433,17 @@ impl TableEntries {
         };
         match (oldest(true), self.when_full) {
             (Some(number), _) => Some(number),
-            (None, WhenFull::Refuse) => None,
-            (None, WhenFull::GiveUpLeastRecentlyUsed) => oldest(false),
+            (None, EvictionPolicy::Refuse) => None,
+            (None, EvictionPolicy::EvictLeastRecentlyUsed) => oldest(false),
         }
     }
 
     /// Evicts a process.
-    fn evict(&mut self) -> Option<Removed> {
+    fn evict(&mut self) -> Option<EvictedProcess> {
         let number = self.eviction_candidate()?;
         let mut entry = self.by_number.remove(&number)?;
         let ended = entry.report_end(number);
-        Some(Removed {
+        Some(EvictedProcess {
             number,
             process: entry.process,
             ended,

@@ -3,15 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_wire::{id::OutputSeq, process::WriteStatus};
 use tokio::time::Instant;
 
 use super::{
-    Collect, Collected, Communicate, CommunicateError, ExecProcess, ProcessError,
-    fake_process::FakeProcess,
+    CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions, ExecProcess,
+    ProcessError, fake_process::FakeProcess,
 };
-use crate::environment::Disconnect;
+use crate::environment::DisconnectReason;
 
 fn fake() -> (Arc<FakeProcess>, Arc<dyn ExecProcess>) {
     let fake = Arc::new(FakeProcess::new("p"));
@@ -19,7 +19,7 @@ fn fake() -> (Arc<FakeProcess>, Arc<dyn ExecProcess>) {
 }
 
 fn gone() -> ProcessError {
-    Disconnect::Transport("cut".to_owned()).into()
+    DisconnectReason::Transport("cut".to_owned()).into()
 }
 
 const INPUT: Bytes = Bytes::from_static(b"input");
@@ -39,7 +39,10 @@ async fn communicate_retries_writes_while_the_process_starts() {
         fake.exit(3);
         fake.close();
     };
-    let (communicated, ()) = tokio::join!(process.communicate(INPUT, Communicate::default()), both);
+    let (communicated, ()) = tokio::join!(
+        process.communicate(INPUT, CommunicateOptions::default()),
+        both
+    );
     let communicated = communicated.unwrap();
     assert_eq!(communicated.stdout.data, b"done");
     assert_eq!(communicated.exit.as_ref().map(|exit| exit.code), Some(3));
@@ -50,7 +53,9 @@ async fn communicate_retries_writes_while_the_process_starts() {
 async fn communicate_fails_if_the_process_never_starts() {
     let (fake, process) = fake();
     fake.script_writes(&vec![Ok(WriteStatus::Starting); 10_000]);
-    let outcome = process.communicate(INPUT, Communicate::default()).await;
+    let outcome = process
+        .communicate(INPUT, CommunicateOptions::default())
+        .await;
     assert_eq!(
         outcome,
         Err(CommunicateError::NotStarted(process.id().clone()))
@@ -61,7 +66,9 @@ async fn communicate_fails_if_the_process_never_starts() {
 async fn unknown_process_is_an_error_unless_its_close_arrives() {
     let (fake, process) = fake();
     fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
-    let outcome = process.communicate(INPUT, Communicate::default()).await;
+    let outcome = process
+        .communicate(INPUT, CommunicateOptions::default())
+        .await;
     assert_eq!(
         outcome,
         Err(CommunicateError::Unknown(process.id().clone()))
@@ -69,7 +76,9 @@ async fn unknown_process_is_an_error_unless_its_close_arrives() {
     fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
     fake.exit(0);
     fake.close();
-    let outcome = process.communicate(INPUT, Communicate::default()).await;
+    let outcome = process
+        .communicate(INPUT, CommunicateOptions::default())
+        .await;
     assert!(outcome.unwrap().closed);
 }
 
@@ -83,7 +92,10 @@ async fn communicate_succeeds_if_stdin_closes_early() {
             fake.exit(0);
             fake.close();
         };
-        let (outcome, ()) = tokio::join!(process.communicate(INPUT, Communicate::default()), both);
+        let (outcome, ()) = tokio::join!(
+            process.communicate(INPUT, CommunicateOptions::default()),
+            both
+        );
         assert!(outcome.unwrap().closed);
         assert_eq!(fake.input(), (vec![], false));
     }
@@ -95,7 +107,9 @@ async fn stream_failure_ends_communicate_immediately() {
     fake.print("something");
     fake.fail(gone());
     let before = Instant::now();
-    let outcome = process.communicate(INPUT, Communicate::default()).await;
+    let outcome = process
+        .communicate(INPUT, CommunicateOptions::default())
+        .await;
     assert_eq!(outcome, Err(CommunicateError::Process(gone())));
     assert_eq!(Instant::now(), before);
 }
@@ -104,7 +118,7 @@ async fn stream_failure_ends_communicate_immediately() {
 async fn communicate_returns_partial_output_at_its_time_limit() {
     let (fake, process) = fake();
     fake.print("so far");
-    let communicate = Communicate {
+    let communicate = CommunicateOptions {
         max_bytes: 4,
         time_limit: Some(Duration::from_secs(1)),
     };
@@ -116,8 +130,12 @@ async fn communicate_returns_partial_output_at_its_time_limit() {
     assert!(outcome.truncated() && outcome.running() && !outcome.closed);
 }
 
-async fn window(process: &Arc<dyn ExecProcess>, after: OutputSeq, max_bytes: usize) -> Collected {
-    let collect = Collect {
+async fn window(
+    process: &Arc<dyn ExecProcess>,
+    after: OutputSeq,
+    max_bytes: usize,
+) -> CollectedOutput {
+    let collect = CollectOptions {
         after,
         window: Duration::from_secs(10),
         max_bytes,
@@ -179,7 +197,7 @@ async fn exit_without_close_is_reported_once_and_collection_continues() {
 
 #[tokio::test(start_paused = true)]
 async fn chunks_dropped_between_windows_are_counted() {
-    let retention = Retention {
+    let retention = RetentionLimits {
         bytes: 3,
         chunks: 10,
     };
@@ -204,7 +222,9 @@ async fn output_before_a_failure_is_returned_first() {
     fake.fail(gone());
     let first = window(&process, OutputSeq(0), 100).await;
     assert_eq!(first.bytes(), b"last words");
-    let second = process.collect(Collect::after_write(first.last)).await;
+    let second = process
+        .collect(CollectOptions::after_write(first.last))
+        .await;
     assert_eq!(second, Err(gone()));
 }
 
@@ -213,14 +233,14 @@ async fn endless_output_does_not_outlast_the_time_limit() {
     let (fake, process) = fake();
     fake.write_endlessly();
     let window = Duration::from_millis(20);
-    let collect = Collect {
+    let collect = CollectOptions {
         after: OutputSeq(0),
         window,
         max_bytes: usize::MAX,
     };
     let collected = process.collect(collect).await.unwrap();
     assert!(collected.running && collected.missed_chunks == 0);
-    let communicate = Communicate {
+    let communicate = CommunicateOptions {
         max_bytes: 100,
         time_limit: Some(window),
     };
@@ -233,9 +253,9 @@ async fn window_of_maximum_duration_is_accepted() {
     let (fake, process) = fake();
     fake.exit(0);
     fake.close();
-    let collect = Collect {
+    let collect = CollectOptions {
         window: Duration::MAX,
-        ..Collect::after_start()
+        ..CollectOptions::after_start()
     };
     assert!(process.collect(collect).await.unwrap().closed);
 }
@@ -247,7 +267,7 @@ async fn output_available_at_the_deadline_is_collected() {
     for _ in 0..chunks {
         fake.print("x");
     }
-    let collect = Collect {
+    let collect = CollectOptions {
         after: OutputSeq(0),
         window: Duration::ZERO,
         max_bytes: usize::MAX,
@@ -261,7 +281,9 @@ async fn disconnected_write_ends_communicate_immediately() {
     let (fake, process) = fake();
     fake.script_writes(&[Err(gone())]);
     let before = Instant::now();
-    let outcome = process.communicate(INPUT, Communicate::default()).await;
+    let outcome = process
+        .communicate(INPUT, CommunicateOptions::default())
+        .await;
     assert_eq!(outcome, Err(CommunicateError::Process(gone())));
     assert_eq!(Instant::now(), before);
 }

@@ -7,8 +7,8 @@ use proptest::{option, prelude::*};
 
 use super::*;
 use crate::{
+    frame_route::{FrameKind, FrameRoute},
     limits,
-    route::{Kind, Route},
 };
 
 const ID: &str = "11111111-2222-4333-8444-555555555555";
@@ -23,7 +23,7 @@ fn envelope(rest: &[u8]) -> Bytes {
 }
 
 fn decode_error(rest: &[u8]) -> RelayFrameError {
-    Frame::decode(envelope(rest)).unwrap_err()
+    RelayFrame::decode(envelope(rest)).unwrap_err()
 }
 
 prop_compose! {
@@ -32,8 +32,8 @@ prop_compose! {
         count in 1..=limits::MAX_SEGMENTS,
         place: prop::sample::Index,
         payload in prop::collection::vec(any::<u8>(), 1..400),
-    ) -> Data {
-        Data {
+    ) -> SealedRecord {
+        SealedRecord {
             seq,
             segment_index: u32::try_from(place.index(count as usize)).unwrap(),
             segment_count: count,
@@ -42,14 +42,15 @@ prop_compose! {
     }
 }
 
-fn any_body() -> impl Strategy<Value = Body> {
+fn any_body() -> impl Strategy<Value = FrameBody> {
     prop_oneof![
-        any_data().prop_map(Body::Data),
-        Just(Body::Ack),
-        any::<u32>().prop_map(|next_seq| Body::Resume { next_seq }),
-        ".{1,80}".prop_map(|reason| Body::Reset { reason }),
-        Just(Body::Heartbeat),
-        prop::collection::vec(any::<u8>(), 1..400).prop_map(|bytes| Body::Handshake(bytes.into())),
+        any_data().prop_map(FrameBody::Data),
+        Just(FrameBody::Ack),
+        any::<u32>().prop_map(|next_seq| FrameBody::Resume { next_seq }),
+        ".{1,80}".prop_map(|reason| FrameBody::Reset { reason }),
+        Just(FrameBody::Heartbeat),
+        prop::collection::vec(any::<u8>(), 1..400)
+            .prop_map(|bytes| FrameBody::Handshake(bytes.into())),
     ]
 }
 
@@ -60,14 +61,14 @@ prop_compose! {
         ack_bits: u32,
         body in any_body(),
         trace in option::of((option::of(".{0,20}"), option::of(".{0,20}"))),
-    ) -> Frame {
-        let trace = trace.map(|(parent, state)| Trace { parent, state });
-        Frame {
+    ) -> RelayFrame {
+        let trace = trace.map(|(parent, state)| FrameTrace { parent, state });
+        RelayFrame {
             stream_id: StreamId::new(&stream_id).unwrap(),
             ack,
             ack_bits,
             body,
-            trace: trace.filter(|trace| *trace != Trace::default()),
+            trace: trace.filter(|trace| *trace != FrameTrace::default()),
         }
     }
 }
@@ -76,10 +77,10 @@ proptest! {
     #[test]
     fn frames_round_trip_and_match_their_route(frame in any_frame()) {
         let bytes = frame.encode();
-        let route = Route::peek(&bytes).unwrap();
+        let route = FrameRoute::peek(&bytes).unwrap();
         prop_assert_eq!(route.stream_id, frame.stream_id.as_str());
         prop_assert_eq!(route.kind, frame.body.kind());
-        prop_assert_eq!(Frame::decode(bytes.clone()), Ok(frame));
+        prop_assert_eq!(RelayFrame::decode(bytes.clone()), Ok(frame));
     }
 
     #[test]
@@ -89,10 +90,10 @@ proptest! {
         ack in prop_oneof![Just(0), Just(NOTHING_RECEIVED), any::<u32>()],
         ack_bits in prop_oneof![Just(0), any::<u32>()],
     ) {
-        let frame = Frame {
+        let frame = RelayFrame {
             ack,
             ack_bits,
-            ..Frame::new(StreamId::new(&stream_id).unwrap(), Body::Data(data.clone()))
+            ..RelayFrame::new(StreamId::new(&stream_id).unwrap(), FrameBody::Data(data.clone()))
         };
         let header = DataHeader {
             stream_id: &frame.stream_id,
@@ -121,8 +122,8 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        let route = Route::peek(&bytes);
-        if let Ok(frame) = Frame::decode(bytes.clone().into()) {
+        let route = FrameRoute::peek(&bytes);
+        if let Ok(frame) = RelayFrame::decode(bytes.clone().into()) {
             let route = route.unwrap();
             prop_assert_eq!(route.stream_id, frame.stream_id.as_str());
             prop_assert_eq!(route.kind, frame.body.kind());
@@ -132,28 +133,28 @@ proptest! {
 
 #[test]
 fn frames_match_the_bytes_of_stock_endpoints() {
-    let resume = Frame::new(id(), Body::Resume { next_seq: 0 });
+    let resume = RelayFrame::new(id(), FrameBody::Resume { next_seq: 0 });
     assert_eq!(resume.encode(), envelope(b"\x3a\x00"));
     assert_eq!(resume.encode().len(), 42);
-    let handshake = Frame::new(id(), Body::Handshake(Bytes::from_static(b"abc")));
+    let handshake = RelayFrame::new(id(), FrameBody::Handshake(Bytes::from_static(b"abc")));
     assert_eq!(handshake.encode(), envelope(b"\x52\x05\x0a\x03abc"));
-    let mut data = Data {
+    let mut data = SealedRecord {
         seq: 0,
         segment_index: 0,
         segment_count: 1,
         payload: Bytes::from_static(b"abc"),
     };
-    let first = Frame::new(id(), Body::Data(data.clone()));
+    let first = RelayFrame::new(id(), FrameBody::Data(data.clone()));
     assert_eq!(first.encode(), envelope(b"\x2a\x07\x18\x01\x22\x03abc"));
     data.seq = 5;
-    let sixth = Frame::new(id(), Body::Data(data));
+    let sixth = RelayFrame::new(id(), FrameBody::Data(data));
     assert_eq!(
         sixth.encode(),
         envelope(b"\x2a\x09\x08\x05\x18\x01\x22\x03abc")
     );
-    let reset = Frame::new(
+    let reset = RelayFrame::new(
         id(),
-        Body::Reset {
+        FrameBody::Reset {
             reason: RESET_PROTOCOL_ERROR.to_owned(),
         },
     );
@@ -163,27 +164,27 @@ fn frames_match_the_bytes_of_stock_endpoints() {
     );
     for frame in [resume, handshake, first, sixth, reset] {
         assert!(frame.is_plain());
-        assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+        assert_eq!(RelayFrame::decode(frame.encode()), Ok(frame));
     }
 }
 
 #[test]
 fn announcement_acknowledges_no_record() {
-    let frame = Frame::announcement(id());
+    let frame = RelayFrame::announcement(id());
     assert_eq!(
         frame.encode(),
         envelope(b"\x18\xff\xff\xff\xff\x0f\x32\x00")
     );
     assert!(frame.is_announcement());
-    assert!(!Frame::new(id(), Body::Ack).is_announcement());
+    assert!(!RelayFrame::new(id(), FrameBody::Ack).is_announcement());
 }
 
 #[test]
 fn payload_is_an_unshared_slice_of_the_message() {
     let bytes = envelope(b"\x2a\x07\x18\x01\x22\x03abc");
     let end = bytes.as_ptr_range().end;
-    let frame = Frame::decode(bytes).unwrap();
-    let Body::Data(data) = frame.body else {
+    let frame = RelayFrame::decode(bytes).unwrap();
+    let FrameBody::Data(data) = frame.body else {
         panic!("expected a record");
     };
     assert_eq!(data.payload.as_ptr_range().end, end);
@@ -196,15 +197,21 @@ fn fields_are_accepted_in_any_order_and_unknown_ones_skipped() {
         \xad\x06\x01\x02\x03\x04\x12\x01s"
         .to_vec();
     bytes.extend_from_slice(b"\x08\x01");
-    let frame = Frame::decode(bytes.into()).unwrap();
-    assert_eq!(frame, Frame::new(StreamId::new("s").unwrap(), Body::Ack));
+    let frame = RelayFrame::decode(bytes.into()).unwrap();
+    assert_eq!(
+        frame,
+        RelayFrame::new(StreamId::new("s").unwrap(), FrameBody::Ack)
+    );
 }
 
 #[test]
 fn last_of_two_bodies_wins() {
     let bytes = envelope(b"\x3a\x00\x4a\x00");
-    assert_eq!(Route::peek(&bytes).unwrap().kind, Kind::Heartbeat);
-    assert_eq!(Frame::decode(bytes).unwrap().body, Body::Heartbeat);
+    assert_eq!(FrameRoute::peek(&bytes).unwrap().kind, FrameKind::Heartbeat);
+    assert_eq!(
+        RelayFrame::decode(bytes).unwrap().body,
+        FrameBody::Heartbeat
+    );
 }
 
 #[test]
@@ -234,15 +241,15 @@ fn invalid_frames_are_refused() {
     );
     assert_eq!(decode_error(b"\x42\x00"), RelayFrameError::NoReason);
     for (index, count) in [(0, 0), (1, 1), (2, 2), (0, limits::MAX_SEGMENTS + 1)] {
-        let data = Data {
+        let data = SealedRecord {
             seq: 0,
             segment_index: index,
             segment_count: count,
             payload: Bytes::from_static(b"x"),
         };
-        let frame = Frame::new(id(), Body::Data(data));
+        let frame = RelayFrame::new(id(), FrameBody::Data(data));
         assert_eq!(
-            Frame::decode(frame.encode()),
+            RelayFrame::decode(frame.encode()),
             Err(RelayFrameError::Segments { index, count })
         );
     }
@@ -259,7 +266,7 @@ fn invalid_frames_are_refused() {
         assert_eq!(decode_error(rest), RelayFrameError::Malformed, "{rest:x?}");
     }
     assert_eq!(
-        Frame::decode(Bytes::new()),
+        RelayFrame::decode(Bytes::new()),
         Err(RelayFrameError::Version(0))
     );
 }

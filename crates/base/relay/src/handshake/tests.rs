@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-const SCOPE: Scope<'_> = Scope {
+const SCOPE: HandshakeScope<'_> = HandshakeScope {
     environment_id: "env-1",
     registration_id: "reg-1",
     stream_id: "11111111-2222-4333-8444-555555555555",
@@ -64,12 +64,12 @@ fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-fn identity(blocks: [u8; 3]) -> Identity {
+fn identity(blocks: [u8; 3]) -> NoiseIdentity {
     ScriptedRng::set_blocks(&blocks);
-    Identity::generate_from(&mut ScriptedRng)
+    NoiseIdentity::generate_from(&mut ScriptedRng)
 }
 
-fn seal_hex(channel: &mut Channel, text: &str) -> String {
+fn seal_hex(channel: &mut NoiseChannel, text: &str) -> String {
     let mut buffer = text.as_bytes().to_vec();
     channel.sealer.seal(&mut buffer, 0).unwrap();
     hex(&buffer)
@@ -146,17 +146,17 @@ fn stock_handshake_vector_is_reproduced() {
 }
 
 /// Returns both identities, the initiator and a first message.
-fn start_handshake() -> (Identity, Identity, Initiator, bytes::Bytes) {
-    let (harness, executor) = (Identity::generate(), Identity::generate());
+fn start_handshake() -> (NoiseIdentity, NoiseIdentity, NoiseInitiator, bytes::Bytes) {
+    let (harness, executor) = (NoiseIdentity::generate(), NoiseIdentity::generate());
     let (initiator, first) =
-        Initiator::start(&harness, executor.public_key(), SCOPE, "secret").unwrap();
+        NoiseInitiator::start(&harness, executor.public_key(), SCOPE, "secret").unwrap();
     (harness, executor, initiator, first)
 }
 
 #[test]
 fn endpoints_open_each_others_records() {
     let (harness, executor, initiator, first) = start_handshake();
-    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
     assert_eq!(responder.harness_key(), harness.public_key());
     assert_eq!(responder.authorization(), "secret");
     assert!(!format!("{responder:?}{initiator:?}").contains("secret"));
@@ -179,30 +179,30 @@ fn endpoints_open_each_others_records() {
 fn first_message_for_another_scope_or_executor_is_rejected() {
     let (_, executor, _, first) = start_handshake();
     for scope in [
-        Scope {
+        HandshakeScope {
             environment_id: "env-2",
             ..SCOPE
         },
-        Scope {
+        HandshakeScope {
             registration_id: "reg-2",
             ..SCOPE
         },
-        Scope {
+        HandshakeScope {
             stream_id: "other",
             ..SCOPE
         },
         // Parts are distinguished by their lengths.
-        Scope {
+        HandshakeScope {
             environment_id: "env-1r",
             registration_id: "eg-1",
             ..SCOPE
         },
     ] {
-        let error = Responder::read(&executor, scope, &first).unwrap_err();
-        assert_eq!(error, HandshakeError::Rejected);
+        let error = NoiseResponder::read(&executor, scope, &first).unwrap_err();
+        assert_eq!(error, NoiseHandshakeError::Rejected);
     }
-    let error = Responder::read(&Identity::generate(), SCOPE, &first).unwrap_err();
-    assert_eq!(error, HandshakeError::Rejected);
+    let error = NoiseResponder::read(&NoiseIdentity::generate(), SCOPE, &first).unwrap_err();
+    assert_eq!(error, NoiseHandshakeError::Rejected);
 }
 
 #[test]
@@ -213,16 +213,16 @@ fn every_part_of_both_messages_is_authenticated() {
     ] {
         let mut bad = first.to_vec();
         bad[place] ^= 0x10;
-        let error = Responder::read(&executor, SCOPE, &bad).unwrap_err();
-        assert_eq!(error, HandshakeError::Rejected, "byte {place}");
+        let error = NoiseResponder::read(&executor, SCOPE, &bad).unwrap_err();
+        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {place}");
     }
     for place in [0, 1088, 2191, 2192, 2224, 3407, 3408, 3423] {
         let (_, executor, initiator, first) = start_handshake();
-        let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+        let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
         let mut second = responder.accept().unwrap().0.to_vec();
         second[place] ^= 0x10;
         let error = initiator.finish(&second).unwrap_err();
-        assert_eq!(error, HandshakeError::Rejected, "byte {place}");
+        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {place}");
     }
 }
 
@@ -230,26 +230,26 @@ fn every_part_of_both_messages_is_authenticated() {
 fn messages_of_invalid_length_never_reach_the_library() {
     let (harness, executor, ..) = start_handshake();
     for len in [0, 1, 1088, 3567, 3568 + 4097, 65_536] {
-        let error = Responder::read(&executor, SCOPE, &vec![0; len]).unwrap_err();
-        assert_eq!(error, HandshakeError::Length(len));
+        let error = NoiseResponder::read(&executor, SCOPE, &vec![0; len]).unwrap_err();
+        assert_eq!(error, NoiseHandshakeError::Length(len));
     }
     for len in [0, 3423, 3425, 3464, 3466] {
         let (_, _, initiator, _) = start_handshake();
         let error = initiator.finish(&vec![0; len]).unwrap_err();
-        assert_eq!(error, HandshakeError::Length(len));
+        assert_eq!(error, NoiseHandshakeError::Length(len));
     }
     let longest = "x".repeat(4096);
     let key = executor.public_key();
-    let (_, first) = Initiator::start(&harness, key, SCOPE, &longest).unwrap();
-    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let (_, first) = NoiseInitiator::start(&harness, key, SCOPE, &longest).unwrap();
+    let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
     assert_eq!(responder.authorization(), longest);
-    let error = Initiator::start(&harness, key, SCOPE, &"x".repeat(4097)).unwrap_err();
-    assert_eq!(error, HandshakeError::AuthorizationTooLong(4097));
+    let error = NoiseInitiator::start(&harness, key, SCOPE, &"x".repeat(4097)).unwrap_err();
+    assert_eq!(error, NoiseHandshakeError::AuthorizationTooLong(4097));
 }
 
 #[test]
 fn non_utf8_authorization_is_refused() {
-    let (harness, executor) = (Identity::generate(), Identity::generate());
+    let (harness, executor) = (NoiseIdentity::generate(), NoiseIdentity::generate());
     let mut noise = NoiseState::<clatter::crypto::rng::DefaultRng>::initiator(
         &harness,
         executor.public_key(),
@@ -257,18 +257,18 @@ fn non_utf8_authorization_is_refused() {
     )
     .unwrap();
     let first = noise.write_raw(&[0xff, 0xfe]).unwrap();
-    let error = Responder::read(&executor, SCOPE, &first).unwrap_err();
-    assert_eq!(error, HandshakeError::AuthorizationNotText);
+    let error = NoiseResponder::read(&executor, SCOPE, &first).unwrap_err();
+    assert_eq!(error, NoiseHandshakeError::AuthorizationNotText);
 }
 
 #[test]
 fn executor_reports_a_rejected_registry_credential() {
     let (_, executor, initiator, first) = start_handshake();
-    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
     let second = responder.reject_authentication().unwrap();
     assert_eq!(second.len(), 3465);
     let error = initiator.finish(&second).unwrap_err();
-    assert_eq!(error, HandshakeError::RegistryAuthentication);
+    assert_eq!(error, NoiseHandshakeError::RegistryAuthentication);
     assert!(
         error
             .to_string()
@@ -285,12 +285,12 @@ fn unknown_or_forged_response_payload_is_refused() {
     noise.read_first(&first).unwrap();
     let second = noise.write_second_raw(&[b'x'; 41]).unwrap();
     let error = initiator.finish(&second).unwrap_err();
-    assert_eq!(error, HandshakeError::UnknownPayload);
+    assert_eq!(error, NoiseHandshakeError::UnknownPayload);
 
     let (_, executor, initiator, first) = start_handshake();
-    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
     let mut second = responder.reject_authentication().unwrap().to_vec();
     second[3408] ^= 1;
     let error = initiator.finish(&second).unwrap_err();
-    assert_eq!(error, HandshakeError::Rejected);
+    assert_eq!(error, NoiseHandshakeError::Rejected);
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::StreamError;
+use super::RelayStreamError;
 use crate::{
     channel::RecordOpener,
-    frame::Data,
+    frame::SealedRecord,
     limits::{
         MESSAGE_BYTES, PLAIN_PAUSE_MESSAGES, PLAIN_QUEUE_MESSAGES, PREFIX_BYTES,
         RECEIVE_QUEUE_BYTES, REORDER_BYTES, REORDER_RECORDS,
@@ -40,16 +40,16 @@ impl RecordReceiver {
     }
 
     /// Processes a record of a plain stream, and delivers all records that are now in order.
-    pub(super) fn handle_plain(&mut self, data: Data) -> Result<(), StreamError> {
+    pub(super) fn handle_plain(&mut self, data: SealedRecord) -> Result<(), RelayStreamError> {
         let (seq, next) = (data.seq, self.reorder.next());
         if (data.segment_index, data.segment_count) != (0, 1) {
-            return Err(StreamError::Segments(seq));
+            return Err(RelayStreamError::Segments(seq));
         }
         match self.reorder.insert(data) {
             ReorderOutcome::Next(data) => self.deliver_plain(data)?,
             ReorderOutcome::Buffered | ReorderOutcome::Duplicate => return Ok(()),
-            ReorderOutcome::OutOfWindow => return Err(StreamError::OutOfWindow { seq, next }),
-            ReorderOutcome::BufferFull => return Err(StreamError::ReorderFull { next }),
+            ReorderOutcome::OutOfWindow => return Err(RelayStreamError::OutOfWindow { seq, next }),
+            ReorderOutcome::BufferFull => return Err(RelayStreamError::ReorderFull { next }),
         }
         while let Some(data) = self.reorder.pop() {
             self.deliver_plain(data)?;
@@ -59,7 +59,7 @@ impl RecordReceiver {
 
     /// Adds a record of a reliable stream to the reorder buffer. The caller delivers those in
     /// order.
-    pub(super) fn insert(&mut self, data: Data) -> ReorderOutcome {
+    pub(super) fn insert(&mut self, data: SealedRecord) -> ReorderOutcome {
         self.reorder.insert(data)
     }
 
@@ -69,18 +69,18 @@ impl RecordReceiver {
     }
 
     /// Removes the next record in order from the buffer.
-    pub(super) fn pop_next(&mut self) -> Option<Data> {
+    pub(super) fn pop_next(&mut self) -> Option<SealedRecord> {
         self.reorder.pop()
     }
 
     /// Reinserts a popped record that cannot be delivered yet.
-    pub(super) fn reinsert(&mut self, data: Data) {
+    pub(super) fn reinsert(&mut self, data: SealedRecord) {
         self.reorder.reinsert(data);
     }
 
     /// Delivers the next record of a reliable stream: whole messages, or one segment of a message.
-    pub(super) fn deliver_segment(&mut self, data: Data) -> Result<(), StreamError> {
-        let Data {
+    pub(super) fn deliver_segment(&mut self, data: SealedRecord) -> Result<(), RelayStreamError> {
+        let SealedRecord {
             seq,
             segment_index: index,
             segment_count: count,
@@ -91,7 +91,7 @@ impl RecordReceiver {
             Some(expected) => expected == (index, count),
         };
         if !is_expected {
-            return Err(StreamError::Segments(seq));
+            return Err(RelayStreamError::Segments(seq));
         }
         let before = self.receive_queue.len();
         self.deliver(seq, payload, usize::MAX)?;
@@ -104,7 +104,7 @@ impl RecordReceiver {
             (_, false) => !self.assembler.is_complete() && completed == 0,
         };
         if !is_consistent {
-            return Err(StreamError::Segments(seq));
+            return Err(RelayStreamError::Segments(seq));
         }
         self.segment = (!last).then_some((index + 1, count));
         Ok(())
@@ -128,16 +128,21 @@ impl RecordReceiver {
         self.reorder.received_bits(base)
     }
 
-    fn deliver_plain(&mut self, data: Data) -> Result<(), StreamError> {
+    fn deliver_plain(&mut self, data: SealedRecord) -> Result<(), RelayStreamError> {
         self.deliver(data.seq, data.payload, PLAIN_QUEUE_MESSAGES)
     }
 
-    fn deliver(&mut self, seq: u32, record: Bytes, messages: usize) -> Result<(), StreamError> {
+    fn deliver(
+        &mut self,
+        seq: u32,
+        record: Bytes,
+        messages: usize,
+    ) -> Result<(), RelayStreamError> {
         let plaintext = self.opener.open(seq, record)?;
         let receive_queue = &mut self.receive_queue;
         self.assembler.feed(plaintext, |message| {
             if receive_queue.len() >= messages {
-                return Err(StreamError::QueueFull);
+                return Err(RelayStreamError::QueueFull);
             }
             receive_queue.push(message);
             Ok(())
@@ -151,13 +156,13 @@ impl RecordReceiver {
 #[derive(Debug, Default)]
 struct ReorderBuffer {
     next: u32,
-    buffered: BTreeMap<u32, Data>,
+    buffered: BTreeMap<u32, SealedRecord>,
     bytes: usize,
 }
 
 impl ReorderBuffer {
     /// Inserts a record. The first copy of a record wins.
-    fn insert(&mut self, data: Data) -> ReorderOutcome {
+    fn insert(&mut self, data: SealedRecord) -> ReorderOutcome {
         if data.seq == self.next && !self.buffered.contains_key(&data.seq) {
             ReorderOutcome::Next(data)
         } else if data.seq < self.next || self.buffered.contains_key(&data.seq) {
@@ -174,14 +179,14 @@ impl ReorderBuffer {
     }
 
     /// Removes the next record, if it is buffered.
-    fn pop(&mut self) -> Option<Data> {
+    fn pop(&mut self) -> Option<SealedRecord> {
         let data = self.buffered.remove(&self.next)?;
         self.bytes -= data.payload.len();
         Some(data)
     }
 
     /// Reinserts a popped record that was not delivered.
-    fn reinsert(&mut self, data: Data) {
+    fn reinsert(&mut self, data: SealedRecord) {
         self.bytes += data.payload.len();
         self.buffered.insert(data.seq, data);
     }
@@ -225,7 +230,7 @@ impl ReorderBuffer {
 #[derive(Debug)]
 pub(super) enum ReorderOutcome {
     /// Next in order. The caller delivers it and calls [`ReorderBuffer::advance`].
-    Next(Data),
+    Next(SealedRecord),
     /// Buffered until its predecessors arrive.
     Buffered,
     /// Already received.
@@ -256,8 +261,8 @@ impl MessageAssembler {
     fn feed(
         &mut self,
         mut record: Bytes,
-        mut deliver: impl FnMut(Bytes) -> Result<(), StreamError>,
-    ) -> Result<(), StreamError> {
+        mut deliver: impl FnMut(Bytes) -> Result<(), RelayStreamError>,
+    ) -> Result<(), RelayStreamError> {
         while !record.is_empty() {
             if let Some(partial) = &mut self.message {
                 let take = partial.missing.min(record.len());
@@ -279,10 +284,10 @@ impl MessageAssembler {
             }
             self.prefix_len = 0;
             let len = match usize::try_from(u32::from_be_bytes(self.prefix)) {
-                Ok(0) => return Err(StreamError::EmptyMessage),
+                Ok(0) => return Err(RelayStreamError::EmptyMessage),
                 Ok(len) if len <= MESSAGE_BYTES => len,
-                Ok(len) => return Err(StreamError::MessageTooLong(len)),
-                Err(_) => return Err(StreamError::MessageTooLong(usize::MAX)),
+                Ok(len) => return Err(RelayStreamError::MessageTooLong(len)),
+                Err(_) => return Err(RelayStreamError::MessageTooLong(usize::MAX)),
             };
             if record.len() >= len {
                 deliver(record.split_to(len))?;

@@ -4,12 +4,12 @@
 use std::{collections::VecDeque, time::Instant};
 
 use super::{
-    StreamError,
+    RelayStreamError,
     record_receiver::{ReceiveQueue, RecordReceiver, ReorderOutcome},
     send_window::SendWindow,
 };
 use crate::{
-    frame::Data,
+    frame::SealedRecord,
     limits::{
         ACK_BYTES, ACK_DELAY, ACK_RECORDS, HEARTBEAT_INTERVAL, KEEPALIVE_TIMEOUT,
         RECEIVE_QUEUE_BYTES, RECEIVE_QUEUE_MESSAGES, RETRANSMIT_FIRST, WINDOW_BYTES,
@@ -44,7 +44,7 @@ impl ReliableState {
         bits: u32,
         sealed: u32,
         now: Instant,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), RelayStreamError> {
         self.window
             .handle_ack(ack.wrapping_add(1), bits, sealed, now)?;
         if self.keepalive.record_received(now) == PeerActivity::ResumeAnswered {
@@ -67,10 +67,10 @@ impl ReliableState {
     /// Processes a record, and delivers all records that are now in order.
     pub(super) fn handle_data(
         &mut self,
-        data: Data,
+        data: SealedRecord,
         receiver: &mut RecordReceiver,
         now: Instant,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), RelayStreamError> {
         match receiver.insert(data) {
             ReorderOutcome::Next(data) => self.deliver(Some(data), receiver, now),
             // Acknowledge immediately: the sender learns about the gap or the duplicate. It
@@ -91,7 +91,7 @@ impl ReliableState {
         &mut self,
         receiver: &mut RecordReceiver,
         now: Instant,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), RelayStreamError> {
         if !self.withheld_acks.is_withholding() && !receiver.has_next() {
             return Ok(());
         }
@@ -111,10 +111,10 @@ impl ReliableState {
     /// Delivers the next record and the buffered records after it, while there is capacity.
     fn deliver(
         &mut self,
-        mut next: Option<Data>,
+        mut next: Option<SealedRecord>,
         receiver: &mut RecordReceiver,
         now: Instant,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), RelayStreamError> {
         while let Some(data) = next {
             let len = data.payload.len();
             if !self
@@ -142,9 +142,9 @@ impl ReliableState {
         self.keepalive.handle_reconnect(now);
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Result<(), StreamError> {
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Result<(), RelayStreamError> {
         if self.keepalive.handle_timeout(now) == PeerStatus::Silent {
-            return Err(StreamError::Silent);
+            return Err(RelayStreamError::Silent);
         }
         self.acks.handle_timeout(now);
         self.window.handle_timeout(now);

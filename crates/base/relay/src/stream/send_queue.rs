@@ -20,7 +20,10 @@ pub(super) struct SendQueue {
 
 impl SendQueue {
     /// Appends one message after its prefix.
-    pub(super) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
+    pub(super) fn push(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), StreamPushError> {
         self.compact();
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; PREFIX_BYTES]);
@@ -28,9 +31,9 @@ impl SendQueue {
         let total = self.bytes.len().saturating_sub(start);
         let len = total.saturating_sub(PREFIX_BYTES);
         let prefix = match u32::try_from(len) {
-            Ok(0) => Err(PushError::Empty),
+            Ok(0) => Err(StreamPushError::Empty),
             Ok(prefix) if len <= MESSAGE_BYTES => Ok(prefix.to_be_bytes()),
-            _ => Err(PushError::TooLong(len)),
+            _ => Err(StreamPushError::TooLong(len)),
         };
         match prefix {
             Ok(prefix) => {
@@ -154,7 +157,7 @@ pub(super) enum RecordPacking {
 /// Why a message was not queued. The stream continues without it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PushError {
+pub enum StreamPushError {
     /// Caller: the message is empty.
     #[error("message is empty")]
     Empty,

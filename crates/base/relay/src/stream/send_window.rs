@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::StreamError;
+use super::RelayStreamError;
 use crate::limits::{
     RETRANSMIT_FIRST, RETRANSMIT_MAX, RETRANSMIT_MIN, WINDOW_BYTES, WINDOW_RECORDS,
 };
@@ -90,11 +90,11 @@ impl SendWindow {
         bits: u32,
         sealed: u32,
         now: Instant,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), RelayStreamError> {
         let claimed = u64::from(next) + u64::from(u32::BITS - bits.leading_zeros());
         if claimed > u64::from(sealed) {
             let last = u32::try_from(claimed - 1).unwrap_or(u32::MAX);
-            return Err(StreamError::AckOfUnsent(last));
+            return Err(RelayStreamError::AckOfUnsent(last));
         }
         let mut ack_progress = AckProgress::default();
         while self.first < next

@@ -8,9 +8,9 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    channel::{Channel, RecordSealer},
-    frame::{Body, Data, Frame, StreamId},
-    stream::{Delivery, Stream},
+    channel::{NoiseChannel, RecordSealer},
+    frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
+    stream::{DeliveryMode, RelayStream},
 };
 
 mod faulty_link;
@@ -35,24 +35,24 @@ fn id() -> StreamId {
 }
 
 /// Returns both ends of a stream.
-fn stream_pair(delivery: Delivery) -> (Stream, Stream) {
-    let (a, b) = Channel::pair();
-    let end = |channel| Stream::new(id(), channel, delivery, epoch());
+fn stream_pair(delivery: DeliveryMode) -> (RelayStream, RelayStream) {
+    let (a, b) = NoiseChannel::pair();
+    let end = |channel| RelayStream::new(id(), channel, delivery, epoch());
     (end(a), end(b))
 }
 
 /// Returns one end and the sealer of its peer.
-fn stream_and_sealer(delivery: Delivery) -> (Stream, RecordSealer) {
-    let (a, b) = Channel::pair();
-    (Stream::new(id(), a, delivery, epoch()), b.sealer)
+fn stream_and_sealer(delivery: DeliveryMode) -> (RelayStream, RecordSealer) {
+    let (a, b) = NoiseChannel::pair();
+    (RelayStream::new(id(), a, delivery, epoch()), b.sealer)
 }
 
 /// Seals the next record.
-fn seal(sealer: &mut RecordSealer, plaintext: &[u8]) -> Data {
+fn seal(sealer: &mut RecordSealer, plaintext: &[u8]) -> SealedRecord {
     let seq = sealer.next_seq();
     let mut buffer = plaintext.to_vec();
     sealer.seal(&mut buffer, 0).unwrap();
-    Data {
+    SealedRecord {
         seq,
         segment_index: 0,
         segment_count: 1,
@@ -60,8 +60,8 @@ fn seal(sealer: &mut RecordSealer, plaintext: &[u8]) -> Data {
     }
 }
 
-fn frame(data: Data) -> Frame {
-    Frame::new(id(), Body::Data(data))
+fn frame(data: SealedRecord) -> RelayFrame {
+    RelayFrame::new(id(), FrameBody::Data(data))
 }
 
 /// Returns a message after its prefix.
@@ -71,26 +71,26 @@ fn with_prefix(message: &[u8]) -> Vec<u8> {
     with_prefix
 }
 
-fn push(stream: &mut Stream, message: &[u8]) {
+fn push(stream: &mut RelayStream, message: &[u8]) {
     stream
         .push(|buffer| buffer.extend_from_slice(message))
         .unwrap();
 }
 
 /// Returns all frames that a stream has ready.
-fn frames(stream: &mut Stream, now: Instant) -> Vec<Frame> {
+fn frames(stream: &mut RelayStream, now: Instant) -> Vec<RelayFrame> {
     std::iter::from_fn(|| stream.poll_frame(now))
-        .map(|bytes| Frame::decode(bytes).unwrap())
+        .map(|bytes| RelayFrame::decode(bytes).unwrap())
         .collect()
 }
 
 /// Returns all messages that a stream has ready.
-fn messages(stream: &mut Stream) -> Vec<Bytes> {
+fn messages(stream: &mut RelayStream) -> Vec<Bytes> {
     std::iter::from_fn(|| stream.poll_message()).collect()
 }
 
-fn data(frame: &Frame) -> &Data {
-    let Body::Data(data) = &frame.body else {
+fn data(frame: &RelayFrame) -> &SealedRecord {
+    let FrameBody::Data(data) = &frame.body else {
         panic!("expected a record: {frame:?}");
     };
     data

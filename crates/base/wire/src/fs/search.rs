@@ -6,13 +6,13 @@ use crate::{
     limits,
     method::{Method, MethodName},
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 
 /// `fs/search`: finds matching lines.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Search {
+pub struct SearchText {
     /// Directory or file to search.
     pub path: PathUri,
     /// Pattern to search for.
@@ -34,10 +34,10 @@ pub struct Search {
     pub context_lines: usize,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Search {
+impl Method for SearchText {
     const NAME: MethodName = MethodName::FsSearch;
     type Result = SearchResult;
 }
@@ -79,7 +79,7 @@ pub struct SearchMatch {
 /// `fs/find`: finds files and directories by name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Find {
+pub struct FindPaths {
     /// Directory to search.
     pub path: PathUri,
     /// Glob that the path below the root must match. Excludes `query`.
@@ -93,10 +93,10 @@ pub struct Find {
     pub max_results: usize,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Find {
+impl Method for FindPaths {
     const NAME: MethodName = MethodName::FsFind;
     type Result = FoundPaths;
 }

@@ -7,8 +7,8 @@ use crate::{
     id::WatchId,
     method::{Method, MethodName},
     path_uri::PathUri,
-    process::Empty,
-    sandbox::Sandbox,
+    process::EmptyResult,
+    sandbox::SandboxPolicy,
 };
 
 /// `fs/watchMissing`: notifies once when one of several missing paths appears.
@@ -24,17 +24,17 @@ pub struct WatchMissing {
     pub present: Option<PathUri>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
 impl Method for WatchMissing {
     const NAME: MethodName = MethodName::FsWatchMissing;
-    type Result = Watching;
+    type Result = WatchMissingResult;
 }
 
 /// Response to `fs/watchMissing`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Watching {
+pub struct WatchMissingResult {
     /// `fs/missingChanged` will be sent.
     pub watching: bool,
 }
@@ -42,7 +42,7 @@ pub struct Watching {
 /// `fs/missingChanged`: a path changed. The watch has ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MissingChanged {
+pub struct MissingPathNotification {
     /// Id of the watch.
     pub watch_id: u64,
 }
@@ -50,7 +50,7 @@ pub struct MissingChanged {
 /// `fs/watch`: reports changes of a file or directory until `fs/unwatch`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Watch {
+pub struct StartWatch {
     /// Watch id chosen by the client, unique on the connection.
     pub watch_id: WatchId,
     /// Existing file or directory.
@@ -60,12 +60,12 @@ pub struct Watch {
     pub recursive: bool,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<Sandbox>>,
+    pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for Watch {
+impl Method for StartWatch {
     const NAME: MethodName = MethodName::FsWatch;
-    type Result = Watched;
+    type Result = WatchResult;
 }
 
 fn default_true() -> bool {
@@ -74,7 +74,7 @@ fn default_true() -> bool {
 
 /// Response to `fs/watch`. Every later change is reported.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Watched {
+pub struct WatchResult {
     /// Watched path without symbolic links. Reported paths lie below it.
     pub path: PathUri,
 }
@@ -82,24 +82,24 @@ pub struct Watched {
 /// `fs/unwatch`: ends a watch. Unknown watches are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Unwatch {
+pub struct StopWatch {
     /// Id of the watch.
     pub watch_id: WatchId,
 }
 
-impl Method for Unwatch {
+impl Method for StopWatch {
     const NAME: MethodName = MethodName::FsUnwatch;
-    type Result = Empty;
+    type Result = EmptyResult;
 }
 
 /// `fs/changed`: changes since the previous notification.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Changed {
+pub struct WatchNotification {
     /// Id of the watch.
     pub watch_id: WatchId,
     /// Changes, each path once.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PathChange>,
     /// Changes were lost, so the client must scan the tree again.
     pub overflow: bool,
     /// The watched path was removed. The watch has ended and its id is free.
@@ -109,17 +109,17 @@ pub struct Changed {
 
 /// Change of one path.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct Change {
+pub struct PathChange {
     /// Changed path.
     pub path: PathUri,
     /// Kind of change.
-    pub kind: ChangeKind,
+    pub kind: PathChangeKind,
 }
 
 /// Kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum ChangeKind {
+pub enum PathChangeKind {
     /// The path was created.
     Created,
     /// Content or attributes changed.

@@ -7,12 +7,12 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use crate::limits;
 
 /// Checks that `text` is one JSON object without duplicate keys and within the limits.
-pub fn check_structure(text: &str) -> Result<(), StructureError> {
+pub fn check_structure(text: &str) -> Result<(), MessageStructureError> {
     if !text.trim_ascii_start().starts_with('{') {
         // Distinguish text that is not JSON from JSON that is not an object.
         return match serde_json::from_str::<de::IgnoredAny>(text) {
-            Ok(_) => Err(StructureError::NotAnObject),
-            Err(error) => Err(StructureError::Json(error.to_string())),
+            Ok(_) => Err(MessageStructureError::NotAnObject),
+            Err(error) => Err(MessageStructureError::Json(error.to_string())),
         };
     }
     let mut remaining = limits::MAX_JSON_VALUES;
@@ -22,13 +22,13 @@ pub fn check_structure(text: &str) -> Result<(), StructureError> {
     }
     .deserialize(&mut deserializer)
     .and_then(|()| deserializer.end())
-    .map_err(|error| StructureError::Json(error.to_string()))
+    .map_err(|error| MessageStructureError::Json(error.to_string()))
 }
 
 /// Peer: the text violates a structural rule.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum StructureError {
+pub enum MessageStructureError {
     /// Invalid JSON, or a limit was exceeded.
     #[error("{0}")]
     Json(String),

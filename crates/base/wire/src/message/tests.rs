@@ -6,31 +6,37 @@ use super::*;
 use crate::limits;
 
 fn decode_error(text: &str) -> MessageError {
-    Message::decode(text.as_bytes()).expect_err(text)
+    RpcMessage::decode(text.as_bytes()).expect_err(text)
 }
 
 #[test]
 fn message_kind_follows_from_its_members() {
     let request = br#"{"id":7,"method":"m","result":1}"#;
-    assert!(matches!(Message::decode(request), Ok(Message::Request(_))));
     assert!(matches!(
-        Message::decode(br#"{"method":"m"}"#),
-        Ok(Message::Notification(_))
+        RpcMessage::decode(request),
+        Ok(RpcMessage::Request(_))
     ));
     assert!(matches!(
-        Message::decode(br#"{"id":1,"result":null}"#),
-        Ok(Message::Response(_))
+        RpcMessage::decode(br#"{"method":"m"}"#),
+        Ok(RpcMessage::Notification(_))
+    ));
+    assert!(matches!(
+        RpcMessage::decode(br#"{"id":1,"result":null}"#),
+        Ok(RpcMessage::Response(_))
     ));
     let error = br#"{"id":1,"error":{"code":-1,"message":"x","data":3}}"#;
-    assert!(matches!(Message::decode(error), Ok(Message::Error(_))));
-    assert!(Message::decode(br#" {"id":1,"method":"m","jsonrpc":"2.0","other":[]} "#).is_ok());
+    assert!(matches!(
+        RpcMessage::decode(error),
+        Ok(RpcMessage::Error(_))
+    ));
+    assert!(RpcMessage::decode(br#" {"id":1,"method":"m","jsonrpc":"2.0","other":[]} "#).is_ok());
 }
 
 #[test]
 fn ids_are_strings_or_integers() {
     for id in ["0", "-5", "9223372036854775807", r#""""#, r#""aé""#] {
         let text = format!(r#"{{"id":{id},"method":"m"}}"#);
-        let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
+        let Ok(RpcMessage::Request(request)) = RpcMessage::decode(text.as_bytes()) else {
             panic!("expected a request: {text}");
         };
         let mut out = Vec::new();
@@ -91,7 +97,7 @@ fn values_and_nesting_are_bounded() {
             vec!["0"; count].join(",")
         )
     };
-    assert!(Message::decode(items(limits::MAX_JSON_VALUES - 3).as_bytes()).is_ok());
+    assert!(RpcMessage::decode(items(limits::MAX_JSON_VALUES - 3).as_bytes()).is_ok());
     decode_error(&items(limits::MAX_JSON_VALUES - 2));
     let nested = |depth: usize| {
         format!(
@@ -100,7 +106,7 @@ fn values_and_nesting_are_bounded() {
             "]".repeat(depth)
         )
     };
-    assert!(Message::decode(nested(limits::MAX_JSON_DEPTH - 1).as_bytes()).is_ok());
+    assert!(RpcMessage::decode(nested(limits::MAX_JSON_DEPTH - 1).as_bytes()).is_ok());
     decode_error(&nested(limits::MAX_JSON_DEPTH));
 }
 
@@ -117,11 +123,11 @@ fn binary_message_round_trips() {
     assert_eq!(split_binary(&Bytes::from_static(b"{}")), None);
     assert_eq!(
         split_binary(&Bytes::from_static(b"\x01\0\0\x05ab")),
-        Some(Err(BinaryError))
+        Some(Err(BinaryMessageError))
     );
     assert_eq!(
         split_binary(&Bytes::from_static(b"\x01\0")),
-        Some(Err(BinaryError))
+        Some(Err(BinaryMessageError))
     );
 }
 
@@ -153,14 +159,14 @@ fn params_errors_name_the_member() {
 proptest! {
     #[test]
     fn decoding_never_panics(text in any::<Vec<u8>>()) {
-        drop(Message::decode(&text));
+        drop(RpcMessage::decode(&text));
         drop(split_binary(&Bytes::from(text)));
     }
 
     #[test]
     fn strings_round_trip_through_the_envelope(id in any::<String>(), method in any::<String>()) {
         let text = serde_json::json!({"id": id, "method": method}).to_string();
-        let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
+        let Ok(RpcMessage::Request(request)) = RpcMessage::decode(text.as_bytes()) else {
             panic!("expected a request: {text}");
         };
         prop_assert_eq!(request.id, RequestId::Text(id.into()));

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use url::Host;
 
 use super::{
-    Convention, PathUri, SCHEME, decode_segment, encode_segment, escape_drive, is_drive,
+    PathConvention, PathUri, SCHEME, decode_segment, encode_segment, escape_drive, is_drive,
     is_url_drive,
     native::{opaque_from_payload, opaque_from_windows},
     split_segments,
@@ -56,7 +56,7 @@ impl PathUri {
 
 /// Components of a URI. Empty segments are omitted, as in native paths.
 pub(super) struct PathParts<'a> {
-    pub(super) convention: Convention,
+    pub(super) convention: PathConvention,
     pub(super) host: Cow<'a, str>,
     /// Drive or share as an encoded segment. Lexical operations never remove it.
     pub(super) anchor: Option<Cow<'a, str>>,
@@ -89,7 +89,7 @@ impl<'a> PathParts<'a> {
     /// Creates the components of a POSIX path.
     pub(super) fn posix(names: Vec<Cow<'a, str>>) -> Self {
         Self {
-            convention: Convention::Posix,
+            convention: PathConvention::Posix,
             host: Cow::Borrowed(""),
             anchor: None,
             names,
@@ -103,17 +103,18 @@ impl<'a> PathParts<'a> {
                 .first()
                 .is_some_and(|first| is_drive(&decode_segment(first)))
         };
-        if self.convention == Convention::Posix && starts_with_drive(&self.names) {
+        if self.convention == PathConvention::Posix && starts_with_drive(&self.names) {
             let path = format!("/{}", self.names.join("/"));
             return opaque_from_payload(&decode_segment(&path));
         }
-        if self.convention != Convention::WindowsDrive {
+        if self.convention != PathConvention::WindowsDrive {
             let first = self.anchor.as_mut().or_else(|| self.names.first_mut());
             if let Some(first) = first.filter(|first| is_url_drive(first)) {
                 *first = Cow::Owned(escape_drive(first));
             }
         }
-        let is_drive_root = self.convention == Convention::WindowsDrive && self.names.is_empty();
+        let is_drive_root =
+            self.convention == PathConvention::WindowsDrive && self.names.is_empty();
         let mut text = format!("{SCHEME}{}", self.host);
         for segment in self.anchor.iter().chain(&self.names) {
             text.push('/');
@@ -151,7 +152,7 @@ impl<'a> PathParts<'a> {
 /// Why text cannot be joined to a path. In every case the caller must act.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum JoinError {
+pub enum PathJoinError {
     /// The base is opaque and has no lexical structure.
     #[error("opaque path URI `{0}` cannot be joined")]
     Opaque(PathUri),
@@ -174,23 +175,25 @@ impl PathUri {
     ///
     /// # Errors
     /// Fails if this URI is opaque, or if the text is ambiguous.
-    pub fn join(&self, text: &str) -> Result<Self, JoinError> {
+    pub fn join(&self, text: &str) -> Result<Self, PathJoinError> {
         let Some(base) = PathParts::of(self) else {
-            return Err(JoinError::Opaque(self.clone()));
+            return Err(PathJoinError::Opaque(self.clone()));
         };
         if text.contains('\0') {
-            return Err(JoinError::Nul);
+            return Err(PathJoinError::Nul);
         }
         let target = match base.convention {
-            Convention::Posix => posix_target(base, text),
-            Convention::WindowsDrive | Convention::WindowsUnc => windows_target(base, text)?,
+            PathConvention::Posix => posix_target(base, text),
+            PathConvention::WindowsDrive | PathConvention::WindowsUnc => {
+                windows_target(base, text)?
+            }
         };
         match target {
             JoinTarget::Below(parts, names) => {
                 let joined = push_names(parts, names);
                 joined
                     .map(PathParts::into_uri)
-                    .ok_or_else(|| JoinError::EncodedSeparator(self.clone()))
+                    .ok_or_else(|| PathJoinError::EncodedSeparator(self.clone()))
             }
             JoinTarget::Opaque(text) => Ok(opaque_from_windows(&text)),
         }
@@ -212,7 +215,10 @@ fn posix_target<'a>(base: PathParts<'a>, text: &'a str) -> JoinTarget<'a> {
     JoinTarget::Below(base, text)
 }
 
-fn windows_target<'a>(mut base: PathParts<'a>, text: &'a str) -> Result<JoinTarget<'a>, JoinError> {
+fn windows_target<'a>(
+    mut base: PathParts<'a>,
+    text: &'a str,
+) -> Result<JoinTarget<'a>, PathJoinError> {
     if let Some(network) = strip_separator(text).and_then(strip_separator)
         && let Some(target) = network_target(text, network)
     {
@@ -228,10 +234,10 @@ fn windows_target<'a>(mut base: PathParts<'a>, text: &'a str) -> Result<JoinTarg
         return Ok(JoinTarget::Below(base, text));
     };
     let Some(names) = strip_separator(chars.as_str()) else {
-        return Err(JoinError::DriveRelative(letter));
+        return Err(PathJoinError::DriveRelative(letter));
     };
     let drive = PathParts {
-        convention: Convention::WindowsDrive,
+        convention: PathConvention::WindowsDrive,
         host: Cow::Borrowed(""),
         anchor: Some(Cow::Owned(format!("{}:", letter.to_ascii_uppercase()))),
         names: Vec::new(),
@@ -258,7 +264,7 @@ fn network_target<'a>(text: &'a str, network: &'a str) -> Option<JoinTarget<'a>>
         return Some(JoinTarget::Opaque(text));
     };
     let parts = PathParts {
-        convention: Convention::WindowsUnc,
+        convention: PathConvention::WindowsUnc,
         host: Cow::Owned(canonical_host),
         anchor: (!share.is_empty()).then(|| encode_segment(share.as_bytes())),
         names: Vec::new(),

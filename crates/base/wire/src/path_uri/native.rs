@@ -12,7 +12,9 @@ use std::{
 
 use base64_simd::URL_SAFE_NO_PAD;
 
-use super::{Convention, PathUri, decode_segment, encode_segment, is_drive, lexical::PathParts};
+use super::{
+    PathConvention, PathUri, decode_segment, encode_segment, is_drive, lexical::PathParts,
+};
 
 /// URI of the root directory.
 const ROOT: &str = "file:///";
@@ -69,7 +71,7 @@ impl PathUri {
         let (first, _) = below_root.split_once('/').unwrap_or((below_root, ""));
         // Fast path for walks: most first names are neither a drive nor the mark of an opaque URI.
         let is_plain = !first.is_empty() && !first.contains([':', '%']);
-        if !is_plain && (self.is_opaque() || self.convention() != Some(Convention::Posix)) {
+        if !is_plain && (self.is_opaque() || self.convention() != Some(PathConvention::Posix)) {
             return None;
         }
         let parent = self.as_str().trim_end_matches('/');
@@ -92,8 +94,8 @@ impl PathUri {
     /// URI.
     pub fn to_native(&self) -> Result<PathBuf, NativePathError> {
         match self.convention() {
-            Some(Convention::Posix) => {}
-            Some(Convention::WindowsDrive | Convention::WindowsUnc) => {
+            Some(PathConvention::Posix) => {}
+            Some(PathConvention::WindowsDrive | PathConvention::WindowsUnc) => {
                 return Err(NativePathError::ForeignConvention(self.clone()));
             }
             None => return Err(NativePathError::Unusable(self.clone())),
@@ -171,15 +173,17 @@ pub(super) fn opaque_payload(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns the convention of a payload, or `None` if it is not an absolute path.
-pub(super) fn opaque_convention(payload: &[u8]) -> Option<Convention> {
+pub(super) fn opaque_convention(payload: &[u8]) -> Option<PathConvention> {
     match payload {
-        [b'/', ..] => Some(Convention::Posix),
+        [b'/', ..] => Some(PathConvention::Posix),
         [letter, 0, b':', 0, ..]
             if payload.len().is_multiple_of(2) && letter.is_ascii_alphabetic() =>
         {
-            Some(Convention::WindowsDrive)
+            Some(PathConvention::WindowsDrive)
         }
-        [b'\\', 0, b'\\', 0, ..] if payload.len().is_multiple_of(2) => Some(Convention::WindowsUnc),
+        [b'\\', 0, b'\\', 0, ..] if payload.len().is_multiple_of(2) => {
+            Some(PathConvention::WindowsUnc)
+        }
         _ => None,
     }
 }

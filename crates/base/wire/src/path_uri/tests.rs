@@ -104,7 +104,10 @@ fn letter_and_bar_is_an_ordinary_name() {
         ("file:///c|/a", "file:///c|/a"),
         ("file:////c|/a", "file:///c|/a"),
     ]);
-    assert_eq!(uri("file:///c|/a").convention(), Some(Convention::Posix));
+    assert_eq!(
+        uri("file:///c|/a").convention(),
+        Some(PathConvention::Posix)
+    );
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn opaque_text_must_be_canonical() {
 
 #[test]
 fn convention_is_derived_from_the_uri() {
-    use Convention::{Posix, WindowsDrive, WindowsUnc};
+    use PathConvention::{Posix, WindowsDrive, WindowsUnc};
     let table = [
         ("file:///", Some(Posix)),
         ("file:///a/C:", Some(Posix)),

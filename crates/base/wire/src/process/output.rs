@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bytes::Base64,
+    base64_bytes::Base64Bytes,
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
 };
@@ -81,7 +81,7 @@ pub struct OutputPage {
     pub cause: Option<ExitCause>,
     /// Resource usage, once reaped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
 }
 
 /// Chunk of retained output.
@@ -92,7 +92,7 @@ pub struct PageChunk {
     /// Stream that produced it.
     pub stream: OutputStream,
     /// Output bytes.
-    pub chunk: Base64,
+    pub chunk: Base64Bytes,
 }
 
 /// `process/snapshot`: returns head and tail of the output.
@@ -108,11 +108,11 @@ pub struct SnapshotProcess {
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSnapshot {
     /// Head and tail of standard output.
-    pub stdout: Base64,
+    pub stdout: Base64Bytes,
     /// Head and tail of standard error.
-    pub stderr: Base64,
+    pub stderr: Base64Bytes,
     /// Head and tail of the terminal.
-    pub terminal: Base64,
+    pub terminal: Base64Bytes,
     /// Output was omitted between head and tail.
     pub truncated: bool,
     /// Omitted bytes of all streams.
@@ -142,7 +142,7 @@ pub struct AttachProcess {
 /// Response to `process/attach`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Attached {
+pub struct AttachResult {
     /// Next sequence number to assign.
     pub next_seq: OutputSeq,
     /// The child has not been reaped.
@@ -211,7 +211,7 @@ pub struct ProcessSummary {
     /// The process is detached.
     pub detached: bool,
     /// Resource usage, once reaped.
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
     /// Owner. Absent from older servers, like the following members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessOwner>,
@@ -256,7 +256,7 @@ pub enum ProcessState {
 /// `process/exited`: the child was reaped. Sent exactly once.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Exited {
+pub struct ProcessExited {
     /// Process id.
     pub process_id: ProcessId,
     /// Sequence number of the event.
@@ -274,7 +274,7 @@ pub struct Exited {
     pub cause: Option<ExitCause>,
     /// Resource usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
 }
 
 /// Reason why a process ended.
@@ -306,7 +306,7 @@ pub enum ExitCause {
 /// Resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Usage {
+pub struct ResourceUsage {
     /// Wall-clock time in milliseconds.
     pub wall_ms: u64,
     /// CPU time in user mode, in milliseconds.
@@ -353,7 +353,7 @@ pub struct ProcessFailed {
 /// `process/acknowledge`: the client has received the events of a process up to this one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Acknowledged {
+pub struct AcknowledgeProcess {
     /// Process id.
     pub process_id: ProcessId,
     /// Last received sequence number.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::filesystem::{MissingPaths, MissingWatch};
+use exec_env::filesystem::{MissingPathsRequest, MissingPathsWatch};
 use exec_wire::{limits, path_uri::PathUri};
 use futures_util::FutureExt;
 use tempfile::TempDir;
@@ -38,8 +38,8 @@ impl WatchedPaths {
         PathUri::from_native(&self.path(name)).unwrap()
     }
 
-    fn watch(&self, missing: &[&str], present: Option<&str>) -> Option<MissingWatch> {
-        let paths = MissingPaths {
+    fn watch(&self, missing: &[&str], present: Option<&str>) -> Option<MissingPathsWatch> {
+        let paths = MissingPathsRequest {
             missing: missing.iter().map(|name| self.uri(name)).collect(),
             present: present.map(|name| self.uri(name)),
             sandbox: None,
@@ -219,7 +219,7 @@ fn paths_in_another_state_are_not_watched() {
 #[test]
 fn paths_of_another_host_are_not_watched() {
     for text in ["file:///C:/it", "file:///%00/bad/path/L2EAYg"] {
-        let paths = MissingPaths {
+        let paths = MissingPathsRequest {
             missing: vec![PathUri::parse(text).unwrap()],
             present: None,
             sandbox: None,

@@ -8,15 +8,15 @@ use std::{
 };
 
 use exec_env::filesystem::FileError;
-use exec_wire::fs::{Copy, Remove};
+use exec_wire::fs::{CopyPath, RemovePath};
 
 use crate::{
-    Stop,
+    CancelFlag,
     test_dir::{Outcome, TestDir, names, odd_name, outcome, uri, within_seconds},
 };
 
-fn request(source: &Path, destination: &Path) -> Copy {
-    Copy {
+fn request(source: &Path, destination: &Path) -> CopyPath {
+    CopyPath {
         source_path: uri(source),
         destination_path: uri(destination),
         recursive: true,
@@ -25,7 +25,7 @@ fn request(source: &Path, destination: &Path) -> Copy {
 }
 
 fn copy(source: &Path, destination: &Path) -> Result<(), FileError> {
-    super::copy(&request(source, destination), &Stop::default())
+    super::copy(&request(source, destination), &CancelFlag::default())
 }
 
 fn copied(source: &Path, destination: &Path) -> Outcome {
@@ -170,12 +170,12 @@ fn link_is_copied_as_a_link() {
 fn directory_copy_requires_recursive() {
     let scratch = TestDir::new();
     let source = scratch.directory("source");
-    let copy = Copy {
+    let copy = CopyPath {
         recursive: false,
         ..request(&source, &scratch.path("copy"))
     };
     assert_eq!(
-        outcome(super::copy(&copy, &Stop::default())),
+        outcome(super::copy(&copy, &CancelFlag::default())),
         Outcome::Invalid
     );
     assert_eq!(names(scratch.root()), ["source"]);
@@ -300,14 +300,14 @@ fn tree_deeper_than_the_path_limit_is_copied() {
             (current, found) = (below, found + 1);
         }
         assert_eq!(found, depth);
-        let remove = Remove {
+        let remove = RemovePath {
             path: uri(path),
             recursive: None,
             force: None,
             follow_symlinks: None,
             sandbox: None,
         };
-        crate::remove(&remove, &Stop::default()).unwrap();
+        crate::remove(&remove, &CancelFlag::default()).unwrap();
     }
 }
 
@@ -326,8 +326,8 @@ fn timestamps_are_not_copied() {
 fn cancelled_operation_stops() {
     let scratch = TestDir::new();
     let file = scratch.file("source/file", "content");
-    let stop = Stop::default();
-    stop.ask();
+    let stop = CancelFlag::default();
+    stop.cancel();
     for source in [file, scratch.path("source")] {
         let copy = request(&source, &scratch.path("copy"));
         assert_eq!(outcome(super::copy(&copy, &stop)), Outcome::Host);

@@ -15,7 +15,7 @@ use rustix::{
 
 use super::{CopyEndpoint, copy_file, copy_link};
 use crate::{
-    Stop,
+    CancelFlag,
     directory::{self, DirectoryListing},
     directory_stack::{DirectoryStack, InodeId},
     host_path::{host_error, invalid_request},
@@ -30,7 +30,7 @@ pub(super) struct TreeCopy<'a> {
     /// The destination's root. It is never entered as part of the source, even if it is moved
     /// there.
     top: InodeId,
-    stop: &'a Stop,
+    stop: &'a CancelFlag,
 }
 
 impl<'a> TreeCopy<'a> {
@@ -38,7 +38,7 @@ impl<'a> TreeCopy<'a> {
     pub(super) fn new(
         source: (OwnedFd, &Path),
         destination: (OwnedFd, &Path),
-        stop: &'a Stop,
+        stop: &'a CancelFlag,
     ) -> Result<Self, FileError> {
         let top = InodeId::of(&destination.0)
             .map_err(|error| host_error("look at", destination.1, error))?;
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::test_dir::{Outcome, TestDir, names, open_directory, outcome};
 
-    fn tree<'a>(scratch: &TestDir, stop: &'a Stop) -> TreeCopy<'a> {
+    fn tree<'a>(scratch: &TestDir, stop: &'a CancelFlag) -> TreeCopy<'a> {
         let (source, destination) = (scratch.directory("from"), scratch.directory("to"));
         TreeCopy::new(
             (open_directory(&source), &source),
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn entries_that_disappear_are_skipped() {
-        let (scratch, stop) = (TestDir::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), CancelFlag::default());
         let mut tree = tree(&scratch, &stop);
         let gone = OsStr::new("gone");
         for kind in [FileType::RegularFile, FileType::Symlink, FileType::Fifo] {
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn entry_that_became_a_link_is_not_followed() {
-        let (scratch, stop) = (TestDir::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), CancelFlag::default());
         scratch.file("secret/file", "");
         let mut tree = tree(&scratch, &stop);
         scratch.link("from/directory", "../secret");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn entry_that_became_special_is_skipped() {
-        let (scratch, stop) = (TestDir::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), CancelFlag::default());
         let tree = tree(&scratch, &stop);
         scratch.fifo("from/fifo");
         let copied = tree.copy_entry(OsStr::new("fifo"), FileType::RegularFile);
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn destination_moved_into_the_source_is_not_entered() {
-        let (scratch, stop) = (TestDir::new(), Stop::default());
+        let (scratch, stop) = (TestDir::new(), CancelFlag::default());
         let tree = tree(&scratch, &stop);
         scratch.file("from/file", "");
         fs::rename(scratch.path("to"), scratch.path("from/to")).unwrap();

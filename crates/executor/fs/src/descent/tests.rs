@@ -6,7 +6,7 @@ use rustix::{
 
 use super::{DescentRoot, DirectoryNames, NameKind, open_by_name, open_file};
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     directory_stack::InodeId,
     resolve::LinkPolicy,
     test_dir::{TestDir, odd_name, open_directory, within_seconds},
@@ -17,7 +17,12 @@ const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 fn listed(scratch: &TestDir, keep: usize) -> Result<Vec<(Vec<u8>, NameKind)>> {
     let root = DescentRoot::open(scratch.root(), LinkPolicy::Refuse)?;
     let directory = root.directory(b"")?;
-    let names = DirectoryNames::read(directory.as_fd(), keep, &mut Vec::new(), &Stop::default())?;
+    let names = DirectoryNames::read(
+        directory.as_fd(),
+        keep,
+        &mut Vec::new(),
+        &CancelFlag::default(),
+    )?;
     let entry =
         |(name, kind): (&std::ffi::OsStr, NameKind)| (name.as_encoded_bytes().to_vec(), kind);
     Ok(names.iter().map(entry).collect())
@@ -70,8 +75,13 @@ fn names_are_looked_up() {
     }
     let root = DescentRoot::open(scratch.root(), LinkPolicy::Refuse).unwrap();
     let directory = root.directory(b"").unwrap();
-    let names =
-        DirectoryNames::read(directory.as_fd(), 9, &mut Vec::new(), &Stop::default()).unwrap();
+    let names = DirectoryNames::read(
+        directory.as_fd(),
+        9,
+        &mut Vec::new(),
+        &CancelFlag::default(),
+    )
+    .unwrap();
     assert!(names.contains(b"b"));
     assert!(!names.contains(b"bb"));
     assert_eq!((names.name(2), names.name(3)), (&b"c"[..], &b""[..]));

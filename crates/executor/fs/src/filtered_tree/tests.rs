@@ -2,7 +2,7 @@ use std::{fs, os::unix::ffi::OsStrExt, path::Path};
 
 use super::FilteredTree;
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     test_dir::{Outcome, TestDir, odd_name, outcome, unprivileged, within_seconds},
 };
 
@@ -12,7 +12,7 @@ fn found(root: &Path) -> String {
 }
 
 fn found_of(root: &Path, most: usize) -> String {
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let mut tree = FilteredTree::open_with(root, most, &stop).unwrap();
     let mut names: Vec<_> = tree
         .by_ref()
@@ -155,7 +155,7 @@ fn names_need_not_be_utf8() {
     let name = odd_name();
     scratch.file(Path::new(name).join(name), "");
     scratch.file(".gitignore", "other\n");
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let tree = FilteredTree::open(scratch.root(), &stop).unwrap();
     let paths: Vec<_> = tree.map(|found| found.below).collect();
     let name = name.as_bytes();
@@ -178,7 +178,7 @@ fn unreadable_directories_are_skipped() {
     fs::set_permissions(scratch.path("a"), mode).unwrap();
     let listed = unprivileged(&scratch, || found(scratch.root()));
     assert_eq!(listed, "a c");
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let root = scratch.path("a");
     let refused = unprivileged(&scratch, || FilteredTree::open(&root, &stop).map(drop));
     assert_eq!(outcome(refused), Outcome::Invalid);
@@ -188,7 +188,7 @@ fn unreadable_directories_are_skipped() {
 fn very_deep_tree_is_traversed_up_to_the_path_limit() {
     let scratch = TestDir::new();
     let top = scratch.deep("deep", 3000);
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let mut tree = FilteredTree::open(&top, &stop).unwrap();
     let depth = tree.by_ref().count();
     assert!((2000..2100).contains(&depth), "{depth}");
@@ -198,9 +198,9 @@ fn very_deep_tree_is_traversed_up_to_the_path_limit() {
 #[test]
 fn cancelled_traversal_ends() {
     let scratch = tree(&["a", "b"]);
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let mut tree = FilteredTree::open(scratch.root(), &stop).unwrap();
     assert!(tree.next().is_some());
-    stop.ask();
+    stop.cancel();
     assert_eq!(tree.next(), None);
 }

@@ -2,13 +2,13 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Find, FoundPaths},
+    fs::{FindPaths, FoundPaths},
     limits,
 };
 
 use super::find;
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     test_dir::{Outcome, TestDir, odd_name, outcome, text, uri},
 };
 
@@ -20,8 +20,8 @@ fn tree(files: &[&str]) -> TestDir {
     scratch
 }
 
-fn request(scratch: &TestDir) -> Find {
-    Find {
+fn request(scratch: &TestDir) -> FindPaths {
+    FindPaths {
         path: uri(scratch.root()),
         glob: None,
         query: None,
@@ -42,8 +42,8 @@ fn by_query(scratch: &TestDir, query: &str) -> String {
     shown(scratch, run(&request))
 }
 
-fn run(request: &Find) -> Result<FoundPaths, FileError> {
-    find(request, &Stop::default())
+fn run(request: &FindPaths) -> Result<FoundPaths, FileError> {
+    find(request, &CancelFlag::default())
 }
 
 /// Formats the paths relative to the root, with an ellipsis if truncated.
@@ -61,7 +61,7 @@ fn shown(scratch: &TestDir, result: Result<FoundPaths, FileError>) -> String {
     names.join(" ")
 }
 
-fn refused(request: &Find) -> String {
+fn refused(request: &FindPaths) -> String {
     match run(request) {
         Err(FileError::Refused(text)) => text,
         other => panic!("{other:?}"),
@@ -217,7 +217,7 @@ fn cancelled_operation_returns_an_error() {
     let scratch = tree(&["file"]);
     let mut request = request(&scratch);
     request.glob = Some("*".to_owned());
-    let stop = Stop::default();
-    stop.ask();
+    let stop = CancelFlag::default();
+    stop.cancel();
     assert_eq!(outcome(find(&request, &stop)), Outcome::Host);
 }

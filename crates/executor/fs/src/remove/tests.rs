@@ -3,8 +3,8 @@ use std::{ffi::OsString, fs, os::unix::net::UnixListener};
 use super::*;
 use crate::test_dir::{Outcome, TestDir, names, odd_name, open_directory, outcome, text, uri};
 
-fn request(path: &Path) -> Remove {
-    Remove {
+fn request(path: &Path) -> RemovePath {
+    RemovePath {
         path: uri(path),
         recursive: None,
         force: None,
@@ -13,8 +13,8 @@ fn request(path: &Path) -> Remove {
     }
 }
 
-fn removed(remove: &Remove) -> Outcome {
-    outcome(super::remove(remove, &Stop::default()))
+fn removed(remove: &RemovePath) -> Outcome {
+    outcome(super::remove(remove, &CancelFlag::default()))
 }
 
 fn visit(name: &str) -> RemovalVisit {
@@ -86,7 +86,7 @@ fn missing_path_is_an_error_only_without_force() {
         let request = request(&scratch.path(name));
         assert_eq!(removed(&request), Outcome::Done);
         let force = Some(false);
-        assert_eq!(removed(&Remove { force, ..request }), Outcome::NotFound);
+        assert_eq!(removed(&RemovePath { force, ..request }), Outcome::NotFound);
     }
     let through_file = scratch.file("file", "").join("x");
     assert_eq!(removed(&request(&through_file)), Outcome::Host);
@@ -97,7 +97,7 @@ fn only_empty_directory_is_removed_without_recursive() {
     let scratch = TestDir::new();
     let file = scratch.file("a/file", "");
     let recursive = Some(false);
-    let alone = |path: &Path| Remove {
+    let alone = |path: &Path| RemovePath {
         recursive,
         ..request(path)
     };
@@ -127,21 +127,21 @@ fn tree_removal_without_links_is_unsupported_and_links_are_rejected() {
     scratch.file("real/file", "");
     scratch.link("last", "real/file");
     scratch.link("above", "real");
-    let whole = Remove {
+    let whole = RemovePath {
         follow_symlinks: Some(false),
         ..request(&root.join("real"))
     };
-    let unsupported = super::remove(&whole, &Stop::default());
+    let unsupported = super::remove(&whole, &CancelFlag::default());
     assert!(text(unsupported.clone()).contains("unsupported"));
     assert_eq!(outcome(unsupported), Outcome::Host);
 
     let alone = |name: &str| {
-        let remove = Remove {
+        let remove = RemovePath {
             recursive: Some(false),
             follow_symlinks: Some(false),
             ..request(&root.join(name))
         };
-        super::remove(&remove, &Stop::default())
+        super::remove(&remove, &CancelFlag::default())
     };
     assert!(text(alone("last")).contains("path contains a symbolic link"));
     assert_eq!(outcome(alone("last")), Outcome::Invalid);
@@ -166,7 +166,7 @@ fn directory_that_became_a_link_is_removed_but_not_followed() {
     let scratch = TestDir::new();
     let kept = scratch.file("kept/file", "content");
     scratch.link("tree", "kept");
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let path = scratch.path("tree");
     let tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     tree.remove(OsString::from("tree")).unwrap();
@@ -177,7 +177,7 @@ fn directory_that_became_a_link_is_removed_but_not_followed() {
 #[test]
 fn vanished_directory_counts_as_removed() {
     let scratch = TestDir::new();
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let path = scratch.path("tree");
     let tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     assert_eq!(tree.remove(OsString::from("tree")), Ok(()));
@@ -187,7 +187,7 @@ fn vanished_directory_counts_as_removed() {
 fn refilled_directory_is_emptied_again_a_limited_number_of_times() {
     let scratch = TestDir::new();
     let path = scratch.directory("tree");
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let mut tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     let mut next = visit("tree");
     for refilled in 1..=MAX_REFILLED {
@@ -209,7 +209,7 @@ fn error_names_the_entry_that_could_not_be_removed() {
     let scratch = TestDir::new();
     scratch.directory("tree/a/b");
     let path = scratch.path("tree");
-    let stop = Stop::default();
+    let stop = CancelFlag::default();
     let mut tree = TreeRemoval::new(&path, open_directory(scratch.root()), &stop);
     for name in ["tree", "a", "b"] {
         tree.enter(visit(name)).unwrap();
@@ -223,8 +223,8 @@ fn error_names_the_entry_that_could_not_be_removed() {
 fn cancelled_operation_stops() {
     let scratch = TestDir::new();
     let file = scratch.file("tree/file", "");
-    let stop = Stop::default();
-    stop.ask();
+    let stop = CancelFlag::default();
+    stop.cancel();
     let stopped = super::remove(&request(&scratch.path("tree")), &stop);
     assert_eq!(outcome(stopped), Outcome::Host);
     assert!(file.exists());

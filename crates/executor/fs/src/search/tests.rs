@@ -2,20 +2,20 @@
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Search, SearchMatch, SearchResult},
+    fs::{SearchMatch, SearchResult, SearchText},
     limits,
 };
 
 use super::search;
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     test_dir::{TestDir, uri},
 };
 
 mod files;
 
-fn request(scratch: &TestDir, pattern: &str) -> Search {
-    Search {
+fn request(scratch: &TestDir, pattern: &str) -> SearchText {
+    SearchText {
         path: uri(scratch.root()),
         pattern: pattern.to_owned(),
         regex: true,
@@ -27,8 +27,8 @@ fn request(scratch: &TestDir, pattern: &str) -> Search {
     }
 }
 
-fn run(request: &Search) -> Result<SearchResult, FileError> {
-    search(request, &Stop::default())
+fn run(request: &SearchText) -> Result<SearchResult, FileError> {
+    search(request, &CancelFlag::default())
 }
 
 /// Formats matches as `path:line:column:text`, with an ellipsis if truncated.
@@ -56,7 +56,7 @@ fn found(scratch: &TestDir, pattern: &str) -> Vec<String> {
     displayed(scratch, run(&request(scratch, pattern)))
 }
 
-fn refused(request: &Search) -> String {
+fn refused(request: &SearchText) -> String {
     match run(request) {
         Err(FileError::Refused(text)) => text,
         other => panic!("{other:?}"),

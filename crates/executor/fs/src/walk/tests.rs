@@ -9,14 +9,14 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{EntryKind, Walk, WalkOptions, WalkResult},
+    fs::{EntryKind, WalkOptions, WalkResult, WalkTree},
     limits,
     path_uri::PathUri,
 };
 
 use super::walk;
 use crate::{
-    cancel_flag::Stop,
+    cancel_flag::CancelFlag,
     test_dir::{Outcome, TestDir, odd_name, outcome, text, unprivileged, uri},
 };
 
@@ -36,12 +36,12 @@ const FOLLOW: WalkOptions = WalkOptions {
 };
 
 fn run(path: impl AsRef<Path>, options: WalkOptions) -> Result<WalkResult, FileError> {
-    let request = Walk {
+    let request = WalkTree {
         path: uri(path),
         options,
         sandbox: None,
     };
-    walk(&request, &Stop::default())
+    walk(&request, &CancelFlag::default())
 }
 
 /// Formats a walk relative to its root, directories with a slash, with an ellipsis if truncated.
@@ -111,12 +111,12 @@ fn names_are_percent_encoded_in_uris() {
 fn trailing_slash_of_the_root_is_not_doubled() {
     let scratch = tree(&["a"]);
     let path = PathUri::parse(&format!("{}/", uri(scratch.root()))).unwrap();
-    let request = Walk {
+    let request = WalkTree {
         path,
         options: ALL,
         sandbox: None,
     };
-    let result = walk(&request, &Stop::default()).unwrap();
+    let result = walk(&request, &CancelFlag::default()).unwrap();
     assert_eq!(result.entries[0].path, uri(scratch.path("a")));
 }
 
@@ -298,12 +298,15 @@ fn limits_out_of_range_are_rejected() {
 
 #[test]
 fn foreign_root_is_rejected() {
-    let request = Walk {
+    let request = WalkTree {
         path: PathUri::parse("file:///C:/x").unwrap(),
         options: ALL,
         sandbox: None,
     };
-    assert_eq!(outcome(walk(&request, &Stop::default())), Outcome::Invalid);
+    assert_eq!(
+        outcome(walk(&request, &CancelFlag::default())),
+        Outcome::Invalid
+    );
 }
 
 #[test]
@@ -337,9 +340,9 @@ fn answer_size_is_bounded() {
 #[test]
 fn cancelled_operation_returns_an_error() {
     let scratch = tree(&["a"]);
-    let stop = Stop::default();
-    stop.ask();
-    let request = Walk {
+    let stop = CancelFlag::default();
+    stop.cancel();
+    let request = WalkTree {
         path: uri(scratch.root()),
         options: ALL,
         sandbox: None,

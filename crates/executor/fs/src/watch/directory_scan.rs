@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::{
     directory_tree::DirectoryPlacement,
-    pending_changes::PathChange,
+    pending_changes::ObservedChange,
     tree_watch::{INTEREST, TreeWatch, WatchScope, presence},
 };
 use crate::inotify::{TaskWatches, WatchDescriptor};
@@ -232,7 +232,7 @@ impl TreeWatch {
         let name = entry.file_name();
         let path = path.join(&name);
         if mode == ScanMode::Fresh {
-            self.record_change(path.clone(), PathChange::Created);
+            self.record_change(path.clone(), ObservedChange::Created);
         }
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             return None;
@@ -249,10 +249,10 @@ impl TreeWatch {
                 let placed = self.place_directory(child, parent, &name, below, watches);
                 match placed {
                     DirectoryPlacement::New { .. } if mode == ScanMode::Verify => {
-                        self.record_change(path, PathChange::Created)
+                        self.record_change(path, ObservedChange::Created)
                     }
                     DirectoryPlacement::Moved { .. } => {
-                        self.record_change(path, PathChange::MovedHere)
+                        self.record_change(path, ObservedChange::MovedHere)
                     }
                     DirectoryPlacement::New { .. }
                     | DirectoryPlacement::Stayed

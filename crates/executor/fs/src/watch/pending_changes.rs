@@ -10,9 +10,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use exec_env::filesystem::Changes;
+use exec_env::filesystem::ChangeBatch;
 use exec_wire::{
-    fs::{Change, ChangeKind},
+    fs::{PathChange, PathChangeKind},
     limits,
     path_uri::PathUri,
 };
@@ -24,7 +24,7 @@ use crate::inotify::WatchSubscription;
 /// further change sets the overflow flag.
 #[derive(Debug, Default)]
 pub(super) struct PendingChanges {
-    kinds: BTreeMap<PathBuf, PathChange>,
+    kinds: BTreeMap<PathBuf, ObservedChange>,
     /// Total size of the paths.
     bytes: usize,
     overflow: bool,
@@ -37,7 +37,7 @@ impl PendingChanges {
     /// old contents are gone. An entry that was created and removed is reported as removed, because
     /// the client may have seen it. A target that a rename replaced is renamed, because the client
     /// has to check below it.
-    pub(super) fn add(&mut self, path: PathBuf, kind: PathChange) {
+    pub(super) fn add(&mut self, path: PathBuf, kind: ObservedChange) {
         let bytes = path.as_os_str().len();
         let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES
             || self.bytes + bytes > limits::MAX_GATHERED_BYTES;
@@ -59,10 +59,10 @@ impl PendingChanges {
         if let Some(kind) = self.kinds.get_mut(path)
             && matches!(
                 kind,
-                PathChange::Removed | PathChange::Left | PathChange::Vanished
+                ObservedChange::Removed | ObservedChange::Left | ObservedChange::Vanished
             )
         {
-            *kind = PathChange::MovedAway;
+            *kind = ObservedChange::MovedAway;
         }
     }
 
@@ -94,14 +94,14 @@ impl PendingChanges {
     }
 
     /// Returns the changes to report, parents before children.
-    pub(super) fn into_changes(self) -> Changes {
+    pub(super) fn into_changes(self) -> ChangeBatch {
         let changes = self.kinds.into_iter().filter_map(|(path, kind)| {
             // Every absolute path has a URI.
             let path = PathUri::from_native(&path).ok()?;
             let kind = kind.reported();
-            Some(Change { path, kind })
+            Some(PathChange { path, kind })
         });
-        Changes {
+        ChangeBatch {
             changes: changes.collect(),
             overflow: self.overflow,
         }
@@ -110,7 +110,7 @@ impl PendingChanges {
 
 /// The combined change of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PathChange {
+pub(super) enum ObservedChange {
     /// It did not exist, and now does.
     Created,
     /// It existed, and still does.
@@ -127,7 +127,7 @@ pub(super) enum PathChange {
     Vanished,
 }
 
-impl PathChange {
+impl ObservedChange {
     /// Combines this change with a later one.
     fn then(self, later: Self) -> Self {
         match (self, later) {
@@ -151,12 +151,12 @@ impl PathChange {
         }
     }
 
-    fn reported(self) -> ChangeKind {
+    fn reported(self) -> PathChangeKind {
         match self {
-            Self::Created => ChangeKind::Created,
-            Self::Modified => ChangeKind::Modified,
-            Self::Removed | Self::Left | Self::Vanished => ChangeKind::Removed,
-            Self::MovedHere | Self::MovedAway => ChangeKind::Renamed,
+            Self::Created => PathChangeKind::Created,
+            Self::Modified => PathChangeKind::Modified,
+            Self::Removed | Self::Left | Self::Vanished => PathChangeKind::Removed,
+            Self::MovedHere | Self::MovedAway => PathChangeKind::Renamed,
         }
     }
 }
@@ -210,7 +210,7 @@ impl ChangeReceiver {
 
     /// Takes the pending changes.
     #[cfg(test)]
-    pub(super) fn take(&self) -> Option<Changes> {
+    pub(super) fn take(&self) -> Option<ChangeBatch> {
         let taken = lock(&self.0).ready.take();
         (!taken.is_empty()).then(|| taken.into_changes())
     }
@@ -223,9 +223,9 @@ pub(super) struct ChangeStream {
 }
 
 impl Stream for ChangeStream {
-    type Item = Changes;
+    type Item = ChangeBatch;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Changes>> {
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
         let taken = {
             let mut shared = lock(&self.batches.0);
             if shared.ready.is_empty() {
@@ -256,7 +256,7 @@ fn lock(shared: &Mutex<ChangeChannel>) -> MutexGuard<'_, ChangeChannel> {
 mod tests {
     use super::*;
 
-    fn reported(kinds: &[PathChange]) -> ChangeKind {
+    fn reported(kinds: &[ObservedChange]) -> PathChangeKind {
         let mut changes = PendingChanges::default();
         for &kind in kinds {
             changes.add(PathBuf::from("/a"), kind);
@@ -274,7 +274,7 @@ mod tests {
         for number in 0..most + 10 {
             changes.add(
                 PathBuf::from(format!("/{number:04}{long}")),
-                PathChange::Created,
+                ObservedChange::Created,
             );
         }
         let reported = changes.into_changes();
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn changes_of_one_path_are_combined() {
-        use ChangeKind as Told;
-        use PathChange::{Created, Left, Modified, MovedAway, MovedHere, Removed};
+        use ObservedChange::{Created, Left, Modified, MovedAway, MovedHere, Removed};
+        use PathChangeKind as Told;
         for (kinds, expected) in [
             (&[Created, Modified][..], Told::Created),
             (&[Created, Removed], Told::Removed),
@@ -308,25 +308,25 @@ mod tests {
     #[test]
     fn removed_path_that_reappears_is_reported_as_renamed() {
         let mut changes = PendingChanges::default();
-        changes.add(PathBuf::from("/a"), PathChange::Removed);
+        changes.add(PathBuf::from("/a"), ObservedChange::Removed);
         changes.mark_moved(Path::new("/a"));
         changes.mark_moved(Path::new("/b"));
         let reported = changes.into_changes().changes;
         assert_eq!(reported.len(), 1);
-        assert_eq!(reported[0].kind, ChangeKind::Renamed);
+        assert_eq!(reported[0].kind, PathChangeKind::Renamed);
     }
 
     #[test]
     fn one_change_too_many_sets_overflow() {
         let mut changes = PendingChanges::default();
         for number in 0..limits::MAX_GATHERED_CHANGES {
-            changes.add(PathBuf::from(format!("/{number}")), PathChange::Created);
+            changes.add(PathBuf::from(format!("/{number}")), ObservedChange::Created);
         }
-        changes.add(PathBuf::from("/0"), PathChange::Modified);
+        changes.add(PathBuf::from("/0"), ObservedChange::Modified);
         assert!(!changes.overflow);
-        changes.add(PathBuf::from("/more"), PathChange::Created);
+        changes.add(PathBuf::from("/more"), ObservedChange::Created);
         let mut all = PendingChanges::default();
-        all.add(PathBuf::from("/0"), PathChange::Removed);
+        all.add(PathBuf::from("/0"), ObservedChange::Removed);
         all.append(changes);
         let reported = all.into_changes();
         assert!(reported.overflow);

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use exec_env::filesystem::{Changes, FileError, WatchDepth, WatchPath, Watcher};
+use exec_env::filesystem::{ChangeBatch, FileError, PathWatcher, WatchDepth, WatchPathRequest};
 use exec_wire::{
-    fs::ChangeKind::{self, Created, Modified, Removed, Renamed},
+    fs::PathChangeKind::{self, Created, Modified, Removed, Renamed},
     limits,
     path_uri::PathUri,
 };
@@ -30,7 +30,7 @@ struct Watched {
     root: PathBuf,
     /// A sibling that is not watched.
     outside: PathBuf,
-    watcher: Watcher,
+    watcher: PathWatcher,
     _both: TempDir,
 }
 
@@ -57,7 +57,7 @@ impl Watched {
         }
     }
 
-    async fn batch(&mut self) -> Option<Changes> {
+    async fn batch(&mut self) -> Option<ChangeBatch> {
         let next = self.watcher.changes.next();
         timeout(TEST_TIMEOUT, next)
             .await
@@ -66,7 +66,7 @@ impl Watched {
 
     /// Collects changes, by name relative to the root, until `name` is reported. Later kinds
     /// replace earlier ones.
-    async fn changes_until(&mut self, name: &str) -> BTreeMap<String, ChangeKind> {
+    async fn changes_until(&mut self, name: &str) -> BTreeMap<String, PathChangeKind> {
         let mut reported = BTreeMap::new();
         while !reported.contains_key(name) {
             let batch = self.batch().await.expect("watch ended");
@@ -77,14 +77,14 @@ impl Watched {
     }
 
     /// Makes a final change, and returns everything reported up to it.
-    async fn changes(&mut self) -> BTreeMap<String, ChangeKind> {
+    async fn changes(&mut self) -> BTreeMap<String, PathChangeKind> {
         fs::write(self.root.join("last"), "").unwrap();
         let mut reported = self.changes_until("last").await;
         reported.remove("last");
         reported
     }
 
-    fn by_name(&self, batch: Changes) -> BTreeMap<String, ChangeKind> {
+    fn by_name(&self, batch: ChangeBatch) -> BTreeMap<String, PathChangeKind> {
         let count = batch.changes.len();
         let by_name = batch.changes.into_iter().map(|change| {
             let path = change.path.to_native().unwrap();
@@ -101,15 +101,17 @@ impl Watched {
     }
 }
 
-fn start(path: &Path, depth: WatchDepth) -> Result<Watcher, FileError> {
-    watch(&WatchPath {
+fn start(path: &Path, depth: WatchDepth) -> Result<PathWatcher, FileError> {
+    watch(&WatchPathRequest {
         path: PathUri::from_native(path).unwrap(),
         depth,
         sandbox: None,
     })
 }
 
-fn expected<const N: usize>(reported: [(&str, ChangeKind); N]) -> BTreeMap<String, ChangeKind> {
+fn expected<const N: usize>(
+    reported: [(&str, PathChangeKind); N],
+) -> BTreeMap<String, PathChangeKind> {
     reported.map(|(name, kind)| (name.to_owned(), kind)).into()
 }
 

@@ -21,7 +21,7 @@ use super::{
     StartReply,
     directory_scan::{DirectoryScan, ScanMode},
     directory_tree::{DirectoryPlacement, DirectoryTree},
-    pending_changes::{ChangeSender, PathChange, PendingChanges},
+    pending_changes::{ChangeSender, ObservedChange, PendingChanges},
 };
 use crate::inotify::{InotifyEvent, RenameCookie, TaskWatches, WatchDescriptor, WatchTask};
 
@@ -100,7 +100,7 @@ impl TreeWatch {
     }
 
     /// Records a change.
-    pub(super) fn record_change(&mut self, path: PathBuf, kind: PathChange) {
+    pub(super) fn record_change(&mut self, path: PathBuf, kind: ObservedChange) {
         self.changes.add(path, kind);
         self.schedule_flush();
     }
@@ -146,7 +146,7 @@ impl TreeWatch {
             start_reply.send(Err(Errno::NOENT));
         }
         if let Some(sender) = self.sender.take() {
-            self.changes.add(self.root.clone(), PathChange::Removed);
+            self.changes.add(self.root.clone(), ObservedChange::Removed);
             sender.send(self.changes.take());
         }
     }
@@ -217,7 +217,7 @@ impl WatchTask for TreeWatch {
         let Some(name) = event.name else {
             let changed = event.what.contains(ReadFlags::ATTRIB);
             if changed && directory == self.directories.root() && !self.scope.is_file() {
-                self.record_change(self.root.clone(), PathChange::Modified);
+                self.record_change(self.root.clone(), ObservedChange::Modified);
             }
             return;
         };
@@ -386,17 +386,17 @@ impl TreeWatch {
         };
         let below = event.what.contains(ReadFlags::ISDIR) && self.scope == WatchScope::Tree;
         let gone = if event.what.contains(ReadFlags::ISDIR) {
-            PathChange::Left
+            ObservedChange::Left
         } else {
-            PathChange::Removed
+            ObservedChange::Removed
         };
         if event.what.contains(ReadFlags::CREATE) {
-            self.record_change(entry.path.clone(), PathChange::Created);
+            self.record_change(entry.path.clone(), ObservedChange::Created);
             if below {
                 self.watch_new_directory(&entry, watches);
             }
         } else if event.what.intersects(CHANGED) {
-            self.record_change(entry.path.clone(), PathChange::Modified);
+            self.record_change(entry.path.clone(), ObservedChange::Modified);
             if below && self.directories.child(entry.parent, name).is_none() {
                 // It may have become readable just now.
                 self.watch_new_directory(&entry, watches);
@@ -408,7 +408,7 @@ impl TreeWatch {
             let gone = match presence(&entry.path) {
                 // For an exchange, the kernel reports the arrival of one entry before the departure
                 // of the other.
-                FilePresence::There => PathChange::MovedAway,
+                FilePresence::There => ObservedChange::MovedAway,
                 FilePresence::Gone => gone,
             };
             self.record_change(entry.path.clone(), gone);
@@ -445,9 +445,9 @@ impl TreeWatch {
             );
             let known = known || moved.is_some();
             let kind = if known {
-                PathChange::MovedHere
+                ObservedChange::MovedHere
             } else {
-                PathChange::Created
+                ObservedChange::Created
             };
             self.record_change(entry.path, kind);
         }
@@ -511,23 +511,23 @@ fn file_change(
     what: ReadFlags,
     before: FilePresence,
     path: &Path,
-) -> Option<(PathChange, FilePresence)> {
+) -> Option<(ObservedChange, FilePresence)> {
     if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
         return Some(match presence(path) {
             // It has been replaced or exchanged since.
-            FilePresence::There => (PathChange::Modified, FilePresence::There),
-            FilePresence::Gone => (PathChange::Removed, FilePresence::Gone),
+            FilePresence::There => (ObservedChange::Modified, FilePresence::There),
+            FilePresence::Gone => (ObservedChange::Removed, FilePresence::Gone),
         });
     }
     if what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
         let kind = match before {
-            FilePresence::There => PathChange::Modified,
-            FilePresence::Gone => PathChange::Created,
+            FilePresence::There => ObservedChange::Modified,
+            FilePresence::Gone => ObservedChange::Created,
         };
         return Some((kind, FilePresence::There));
     }
     what.intersects(CHANGED)
-        .then_some((PathChange::Modified, before))
+        .then_some((ObservedChange::Modified, before))
 }
 
 const CHANGED: ReadFlags = ReadFlags::MODIFY

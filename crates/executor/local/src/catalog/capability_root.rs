@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use exec_env::filesystem::ExecutorFileSystem;
 use exec_wire::{
     discovery::{CapabilityFile, DiscoveredRoot, DiscoveryRoot, PluginFiles, SkillFiles},
-    fs::{EntryKind, Walk, WalkOptions, WalkResult},
+    fs::{EntryKind, WalkOptions, WalkResult, WalkTree},
     limits,
     path_uri::PathUri,
 };
@@ -70,7 +70,7 @@ async fn walk(reader: &CatalogReader, root: &PathUri) -> Result<WalkResult, Stri
     if !reader.metadata(root).await.map_err(describe)?.is_directory {
         return Err(format!("capability root `{root}` is not a directory"));
     }
-    let walk = Walk {
+    let walk = WalkTree {
         path: root.clone(),
         options: WALK_OPTIONS,
         sandbox: reader.sandbox.clone(),

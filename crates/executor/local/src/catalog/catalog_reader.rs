@@ -5,20 +5,20 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use exec_env::filesystem::{ExecutorFileSystem, FileError, Open};
+use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFileRequest};
 use exec_wire::{
     discovery::CapabilityFile,
-    fs::{Canonicalize, FileMetadata, GetMetadata, OpenMode},
+    fs::{CanonicalizePath, FileMetadata, GetMetadata, OpenMode},
     limits,
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 
 /// Reads files under one policy.
 #[derive(Clone, Debug)]
 pub(super) struct CatalogReader {
     pub(super) files: Arc<dyn ExecutorFileSystem>,
-    pub(super) sandbox: Option<Box<Sandbox>>,
+    pub(super) sandbox: Option<Box<SandboxPolicy>>,
 }
 
 /// Result of reading a file.
@@ -33,7 +33,10 @@ pub(super) enum FileRead {
 }
 
 impl CatalogReader {
-    pub(super) fn new(files: &Arc<dyn ExecutorFileSystem>, sandbox: Option<Box<Sandbox>>) -> Self {
+    pub(super) fn new(
+        files: &Arc<dyn ExecutorFileSystem>,
+        sandbox: Option<Box<SandboxPolicy>>,
+    ) -> Self {
         let files = Arc::clone(files);
         Self { files, sandbox }
     }
@@ -65,7 +68,7 @@ impl CatalogReader {
 
     /// Reads a file. Returns `None` if it has more than `max` bytes.
     async fn bytes(&self, path: &PathUri, max: u64) -> Result<Option<Vec<u8>>, FileError> {
-        let open = Open {
+        let open = OpenFileRequest {
             path: path.clone(),
             mode: OpenMode::Read,
             sandbox: self.sandbox.clone(),
@@ -95,7 +98,7 @@ impl CatalogReader {
     }
 
     pub(super) async fn canonicalize(&self, path: &PathUri) -> Option<PathUri> {
-        let canonicalize = Canonicalize {
+        let canonicalize = CanonicalizePath {
             path: path.clone(),
             sandbox: self.sandbox.clone(),
         };

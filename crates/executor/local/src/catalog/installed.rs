@@ -13,7 +13,7 @@ use exec_wire::{
     },
     limits,
     path_uri::PathUri,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 use futures_util::stream::{self, StreamExt};
 
@@ -31,7 +31,7 @@ use crate::catalog::{
 /// Lists installed skills and plugins. Unreadable ones are omitted with a warning.
 pub(super) async fn discover(
     catalog: &CatalogConfig,
-    sandbox: Option<Box<Sandbox>>,
+    sandbox: Option<Box<SandboxPolicy>>,
 ) -> DiscoveredCapabilities {
     let reader = CatalogReader::new(&catalog.files, sandbox);
     let budget = DiscoveryBudget::default();

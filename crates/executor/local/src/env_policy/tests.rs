@@ -5,7 +5,12 @@ use super::*;
 #[test]
 fn without_a_policy_only_request_variables_are_set() {
     let host = os([("PATH", "/bin"), ("HOME", "/home/a")]);
-    let environment = child_environment(&host, None, &pairs([("A", "1")]), &Metadata::default());
+    let environment = child_environment(
+        &host,
+        None,
+        &pairs([("A", "1")]),
+        &ProcessMetadata::default(),
+    );
     assert_eq!(environment, os([("A", "1")]));
 }
 
@@ -95,8 +100,12 @@ fn policy_steps_apply_in_order() {
         ),
     ];
     for (case, policy, expected) in cases {
-        let environment =
-            child_environment(&host, Some(&policy), &BTreeMap::new(), &Metadata::default());
+        let environment = child_environment(
+            &host,
+            Some(&policy),
+            &BTreeMap::new(),
+            &ProcessMetadata::default(),
+        );
         let names: Vec<_> = environment
             .keys()
             .map(|name| name.to_str().unwrap())
@@ -114,7 +123,7 @@ fn request_variables_override_and_are_not_filtered() {
     };
     let overlay = pairs([("LANG", "E"), ("API_KEY", "k")]);
     assert_eq!(
-        child_environment(&host, Some(&policy), &overlay, &Metadata::default()),
+        child_environment(&host, Some(&policy), &overlay, &ProcessMetadata::default()),
         os([("PATH", "/bin"), ("LANG", "E"), ("API_KEY", "k")])
     );
 }
@@ -122,7 +131,7 @@ fn request_variables_override_and_are_not_filtered() {
 #[test]
 fn metadata_overrides_request_variables() {
     let overlay = pairs([("CODEX_THREAD_ID", "old"), ("CODEX_TOOL_CALL_ID", "kept")]);
-    let metadata = Metadata {
+    let metadata = ProcessMetadata {
         thread_id: Some("new".to_owned()),
         tool_call_id: None,
     };
@@ -145,7 +154,12 @@ fn non_inheritable_names_are_removed_even_when_requested() {
         ("codex_exec_server_exit_on_stdin_close", "stays"),
     ]);
     assert_eq!(
-        child_environment(&BTreeMap::new(), None, &overlay, &Metadata::default()),
+        child_environment(
+            &BTreeMap::new(),
+            None,
+            &overlay,
+            &ProcessMetadata::default()
+        ),
         os([("codex_exec_server_exit_on_stdin_close", "stays")])
     );
 }

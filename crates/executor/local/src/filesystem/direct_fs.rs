@@ -5,7 +5,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 
 use bytes::Bytes;
 use exec_env::filesystem::{FileBlock, FileError, FileFuture, OpenFile};
-use exec_fs::{BlockFile, Cached, Stop, WholeFile};
+use exec_fs::{BlockFile, CachedReader, CancelFlag, WholeFile};
 use exec_wire::{
     fs::{FileMetadata, GetMetadata, ReadFile},
     path_uri::PathUri,
@@ -25,7 +25,7 @@ const SMALL_FILE_BYTES: u64 = 64 << 10;
 pub(super) struct DirectFs {
     queue: WriteQueue,
     memory: ContentMemory,
-    cached: Arc<Cached>,
+    cached: Arc<CachedReader>,
     pool: BlockingPool,
 }
 
@@ -34,7 +34,7 @@ impl DirectFs {
         Self::with(memory, Arc::default())
     }
 
-    fn with(memory: ContentMemory, cached: Arc<Cached>) -> Self {
+    fn with(memory: ContentMemory, cached: Arc<CachedReader>) -> Self {
         Self {
             queue: WriteQueue::default(),
             memory,
@@ -51,7 +51,7 @@ impl DirectFs {
     /// Runs a read on the blocking pool.
     pub(super) fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&CancelFlag) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         self.pool.run(work)
     }
@@ -59,7 +59,7 @@ impl DirectFs {
     /// Runs an operation through the write queue.
     pub(super) fn enqueue<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&CancelFlag) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         self.queue.push(work)
     }
@@ -70,19 +70,19 @@ impl DirectFs {
         }
         let cached = Arc::clone(&self.cached);
         self.pool.run(move |_| {
-            cached.learn(&get.path);
+            cached.learn_device(&get.path);
             exec_fs::metadata(&get)
         })
     }
 
     pub(super) fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        if let Some(content) = self.cached.file(&read) {
+        if let Some(content) = self.cached.read_file(&read) {
             return ready(content.map(Bytes::from)).boxed();
         }
         let (direct, cached) = (self.clone(), Arc::clone(&self.cached));
         async move {
             let opened = direct.pool.run(move |_| {
-                cached.learn(&read.path);
+                cached.learn_device(&read.path);
                 let file = WholeFile::open(&read)?;
                 if file.size() <= SMALL_FILE_BYTES {
                     return file.read().map(WholeRead::Small);
@@ -117,7 +117,7 @@ impl DirectFs {
 
     /// Wraps a file that was opened at `path`. May block on the disk.
     pub(super) fn open_file(&self, file: BlockFile, path: &PathUri) -> Arc<dyn OpenFile> {
-        self.cached.learn(path);
+        self.cached.learn_device(path);
         Arc::new(LocalOpenFile {
             file: Arc::new(file),
             queue: self.queue.clone(),
@@ -139,7 +139,7 @@ pub(super) struct LocalOpenFile {
     pub(super) file: Arc<BlockFile>,
     pub(super) queue: WriteQueue,
     pub(super) memory: ContentMemory,
-    pub(super) cached: Arc<Cached>,
+    pub(super) cached: Arc<CachedReader>,
     pub(super) pool: BlockingPool,
 }
 
@@ -154,7 +154,7 @@ impl OpenFile for LocalOpenFile {
         async move {
             let permit = memory.acquire(ContentMemory::block_cost(length)).await?;
             let mut block = memory.block(length);
-            if let Some(read) = cached.block(&file, offset, block.space()) {
+            if let Some(read) = cached.read_block(&file, offset, block.space()) {
                 return Ok(file_block(block, read, length, permit));
             }
             // The permit moves into the task, because dropping the future does not stop the read.

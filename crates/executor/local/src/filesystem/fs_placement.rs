@@ -6,13 +6,13 @@ use bytes::Bytes;
 use exec_env::filesystem::{FileError, FileFuture, OpenFile};
 use exec_fs::BlockFile;
 use exec_sandbox::{
-    Need, Planned, Sandboxes,
-    files::{Files, Read, Request},
+    CachedPlan, FileIntent, SandboxFactory,
     policy::{reads_everything, writes_everything},
+    sandboxed_fs::{SandboxedFs, SandboxedRead, WorkerRequest},
 };
 use exec_wire::{
     fs::ReadFile,
-    sandbox::{Sandbox, WindowsSandboxLevel},
+    sandbox::{SandboxPolicy, WindowsSandboxLevel},
 };
 use futures_util::future::FutureExt;
 use tokio::runtime::Handle;
@@ -28,9 +28,9 @@ pub(super) enum PolicyEnforcement {
     /// By fs workers that the kernel confines.
     Enforced {
         /// Plans sandboxes.
-        sandboxes: Sandboxes,
+        sandboxes: SandboxFactory,
         /// Runs operations in fs workers.
-        files: Files,
+        files: SandboxedFs,
     },
 }
 
@@ -47,8 +47,8 @@ impl PolicyEnforcement {
     /// for one operation.
     pub(super) async fn resolve(
         &self,
-        sandbox: &Sandbox,
-        need: Need,
+        sandbox: &SandboxPolicy,
+        need: FileIntent,
     ) -> Result<FsPlacement, FileError> {
         let reject = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
         if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
@@ -56,8 +56,8 @@ impl PolicyEnforcement {
         }
         let Self::Enforced { sandboxes, files } = self else {
             let is_free = match need {
-                Need::Read => reads_everything(sandbox),
-                Need::Change => writes_everything(sandbox),
+                FileIntent::Read => reads_everything(sandbox),
+                FileIntent::Change => writes_everything(sandbox),
             };
             if is_free {
                 return Ok(FsPlacement::Direct);
@@ -74,8 +74,8 @@ impl PolicyEnforcement {
     /// Resolves where an operation runs. Blocks.
     pub(super) fn resolve_blocking(
         &self,
-        sandbox: &Sandbox,
-        need: Need,
+        sandbox: &SandboxPolicy,
+        need: FileIntent,
     ) -> Result<FsPlacement, FileError> {
         Handle::current().block_on(self.resolve(sandbox, need))
     }
@@ -84,13 +84,17 @@ impl PolicyEnforcement {
 /// An operation in an fs worker under one plan.
 #[derive(Clone, Debug)]
 pub(super) struct SandboxedOperation {
-    pub(super) files: Files,
-    pub(super) plan: Planned,
+    pub(super) files: SandboxedFs,
+    pub(super) plan: CachedPlan,
 }
 
 impl SandboxedOperation {
     /// Runs a change. Blocks.
-    pub(super) fn change_blocking(self, request: Request, data: Bytes) -> Result<(), FileError> {
+    pub(super) fn change_blocking(
+        self,
+        request: WorkerRequest,
+        data: Bytes,
+    ) -> Result<(), FileError> {
         let called = self.files.call(self.plan, request, data);
         Handle::current().block_on(called)?.into_result()
     }
@@ -100,8 +104,8 @@ impl SandboxedOperation {
     pub(super) fn read_file(self, direct: DirectFs, read: ReadFile) -> FileFuture<Bytes> {
         async move {
             match self.files.read_file(self.plan, read.clone()).await? {
-                Read::Content(content) => Ok(content),
-                Read::Opened(file) => direct.read_received(file, read).await,
+                SandboxedRead::Content(content) => Ok(content),
+                SandboxedRead::Opened(file) => direct.read_received(file, read).await,
             }
         }
         .boxed()
@@ -111,7 +115,7 @@ impl SandboxedOperation {
     pub(super) fn open_blocking(
         self,
         direct: &DirectFs,
-        open: exec_env::filesystem::Open,
+        open: exec_env::filesystem::OpenFileRequest,
     ) -> Result<Arc<dyn OpenFile>, FileError> {
         let path = open.path.clone();
         let file = Handle::current().block_on(self.files.open(self.plan, open))?;

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::filesystem::WatchDepth;
 use futures_util::StreamExt;
 use tempfile::TempDir;
@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     backend::LocalConfig,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
 };
 
 fn backend() -> LocalBackend {
     let env = BTreeMap::new();
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -24,8 +24,8 @@ fn backend() -> LocalBackend {
         env,
         host,
         version: String::new(),
-        retention: Retention::default(),
-        sandbox: exec_sandbox::Settings::default(),
+        retention: RetentionLimits::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     })
 }
 
@@ -42,7 +42,7 @@ impl TestFiles {
             fs::create_dir(dir.path().join(name)).unwrap();
             fs::write(dir.path().join(name).join("file"), name).unwrap();
         }
-        let files = LocalFileSystem::for_a_server().with_policies_of(&backend());
+        let files = LocalFileSystem::for_server().with_policies(&backend());
         Self { dir, files }
     }
 
@@ -52,16 +52,16 @@ impl TestFiles {
     }
 
     /// Policy: everything is readable, `inside` is writable.
-    fn read_all(&self) -> Option<Box<Sandbox>> {
+    fn read_all(&self) -> Option<Box<SandboxPolicy>> {
         self.policy(r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"},"#)
     }
 
     /// Policy: only `inside` is accessible.
-    fn inside_only(&self) -> Option<Box<Sandbox>> {
+    fn inside_only(&self) -> Option<Box<SandboxPolicy>> {
         self.policy("")
     }
 
-    fn policy(&self, more: &str) -> Option<Box<Sandbox>> {
+    fn policy(&self, more: &str) -> Option<Box<SandboxPolicy>> {
         let inside = self.at("inside");
         let text = format!(
             r#"{{"permissions":{{"type":"managed","file_system":{{"type":"restricted","entries":[{more}
@@ -71,7 +71,11 @@ impl TestFiles {
         Some(serde_json::from_str(&text).unwrap())
     }
 
-    async fn read(&self, path: &str, sandbox: Option<Box<Sandbox>>) -> Result<Bytes, FileError> {
+    async fn read(
+        &self,
+        path: &str,
+        sandbox: Option<Box<SandboxPolicy>>,
+    ) -> Result<Bytes, FileError> {
         let read = ReadFile {
             path: self.at(path),
             follow_symlinks: None,
@@ -175,7 +179,7 @@ async fn sandboxed_and_direct_changes_keep_their_order() {
 async fn file_opened_under_a_policy_stays_usable() {
     let test = TestFiles::new();
     let open = |path, mode, sandbox| {
-        test.files.open(Open {
+        test.files.open(OpenFileRequest {
             path: test.at(path),
             mode,
             sandbox,
@@ -203,7 +207,7 @@ async fn file_opened_under_a_policy_stays_usable() {
 #[tokio::test]
 async fn watch_under_a_policy_reports_changes() {
     let test = TestFiles::new();
-    let watch = WatchPath {
+    let watch = WatchPathRequest {
         path: test.at("inside"),
         depth: WatchDepth::Tree,
         sandbox: test.inside_only(),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use exec_env::filesystem::{FileError, FileFuture};
-use exec_fs::Stop;
+use exec_fs::CancelFlag;
 use exec_wire::limits;
 use futures_util::future::{FutureExt, ready};
 use tokio::{
@@ -44,7 +44,7 @@ impl WriteQueue {
     /// Queues a change. Dropping its future before it starts cancels it.
     pub(super) fn push<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
+        change: impl FnOnce(&CancelFlag) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         let (reply, outcome) = oneshot::channel();
         let stop = StopOnDrop::default();
@@ -105,17 +105,17 @@ impl WriteQueue {
 
 /// Requests a stop when dropped.
 #[derive(Debug, Default)]
-pub(super) struct StopOnDrop(Stop);
+pub(super) struct StopOnDrop(CancelFlag);
 
 impl StopOnDrop {
-    pub(super) fn stop(&self) -> Stop {
+    pub(super) fn stop(&self) -> CancelFlag {
         self.0.clone()
     }
 }
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.ask();
+        self.0.cancel();
     }
 }
 
@@ -134,7 +134,7 @@ impl BlockingPool {
     /// until it ends.
     pub(super) fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&CancelFlag) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         let pool = Arc::clone(&self.0);
         async move {

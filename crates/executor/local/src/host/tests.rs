@@ -60,7 +60,7 @@ fn login_shell_is_taken_from_the_account_if_supported_and_installed() {
         let host = host(&[("PATH", "bin::/opt/bin")], uid, installed);
         assert_eq!(
             host.shell,
-            Shell {
+            ShellProgram {
                 name: name.to_owned(),
                 path: path.to_owned()
             },
@@ -96,7 +96,7 @@ fn temporary_directories_follow_tmpdir() {
         (&[], &[], "/tmp"),
     ];
     for (env, directories, temp_dir) in cases {
-        let info = host(env, 0, &[]).environment_info("1.2.3", Capabilities::default());
+        let info = host(env, 0, &[]).environment_info("1.2.3", ServerCapabilities::default());
         let expected = directories
             .iter()
             .map(|path| uri(Path::new(path)).unwrap())
@@ -108,15 +108,15 @@ fn temporary_directories_follow_tmpdir() {
 
 #[test]
 fn environment_info_has_version_capabilities_and_platform() {
-    let capabilities = Capabilities {
+    let capabilities = ServerCapabilities {
         shell_snapshot_v2: true,
-        ..Capabilities::default()
+        ..ServerCapabilities::default()
     };
     let info = host(&[], 1000, &["/usr/bin/zsh"]).environment_info("1.2.3", capabilities);
     assert_eq!(
         info,
         EnvironmentInfo {
-            shell: Shell {
+            shell: ShellProgram {
                 name: "zsh".to_owned(),
                 path: "/usr/bin/zsh".to_owned()
             },
@@ -150,12 +150,12 @@ fn debug_output_of_facts_hides_the_environment() {
 type Pair<'a> = (&'a str, &'a str);
 type Names<'a> = &'a [&'a str];
 
-fn host(env: &[Pair<'_>], uid: u32, installed: Names<'_>) -> Host {
+fn host(env: &[Pair<'_>], uid: u32, installed: Names<'_>) -> HostDescription {
     let env = env
         .iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    Host::new(&HostFacts {
+    HostDescription::new(&HostFacts {
         env: &env,
         passwd: PASSWD,
         uid,

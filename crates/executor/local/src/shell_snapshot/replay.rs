@@ -6,7 +6,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-use exec_wire::process::{EnvPolicy, Metadata};
+use exec_wire::process::{EnvPolicy, ProcessMetadata};
 
 use super::{ShellKind, capture::CapturedState};
 use crate::env_policy;
@@ -54,7 +54,7 @@ pub fn environment(
     policy: Option<&EnvPolicy>,
     host: &BTreeMap<OsString, OsString>,
     overlay: &BTreeMap<String, String>,
-    metadata: &Metadata,
+    metadata: &ProcessMetadata,
 ) -> BTreeMap<OsString, OsString> {
     let exports = captured
         .exports
@@ -194,7 +194,14 @@ mod tests {
         overlay: &BTreeMap<String, String>,
     ) -> BTreeMap<OsString, OsString> {
         let host = os(&[("SHLVL", "2"), ("UNSET_BY_PROFILE", "1")]);
-        environment(kind, captured, policy, &host, overlay, &Metadata::default())
+        environment(
+            kind,
+            captured,
+            policy,
+            &host,
+            overlay,
+            &ProcessMetadata::default(),
+        )
     }
 
     fn state(exports: &[(&str, &str)]) -> CapturedState {

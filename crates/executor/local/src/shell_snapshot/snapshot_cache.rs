@@ -91,7 +91,7 @@ pub const MAX_SNAPSHOTS: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use exec_wire::environment::Shell;
+    use exec_wire::environment::ShellProgram;
 
     use super::*;
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn key(number: usize) -> SnapshotKey {
-        let shell = Shell {
+        let shell = ShellProgram {
             name: "bash".to_owned(),
             path: "/bin/bash".to_owned(),
         };

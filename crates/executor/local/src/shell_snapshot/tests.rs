@@ -11,8 +11,8 @@ use std::{
 };
 
 use exec_wire::{
-    environment::Shell,
-    process::{Metadata, ShellSnapshot},
+    environment::ShellProgram,
+    process::{ProcessMetadata, ShellSnapshot},
 };
 use tempfile::TempDir;
 
@@ -464,7 +464,7 @@ impl TestShell {
             &self.argv(command, arguments),
             9,
         ));
-        let (host, metadata) = (BTreeMap::new(), Metadata::default());
+        let (host, metadata) = (BTreeMap::new(), ProcessMetadata::default());
         let environment = replay::environment(
             self.kind,
             state,
@@ -576,7 +576,7 @@ fn argv(words: &[&str]) -> Vec<String> {
 }
 
 fn snapshot(scope: &str, name: &str) -> ShellSnapshot {
-    let shell = Shell {
+    let shell = ShellProgram {
         name: name.to_owned(),
         path: "/bin/x".to_owned(),
     };

@@ -7,8 +7,8 @@ use std::{
 use super::*;
 use crate::stdio;
 
-fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
-    Spec {
+fn spec(argv: &[&str], stdout: OwnedFd) -> CommandSpec {
+    CommandSpec {
         candidates: vec![CString::new(argv[0]).unwrap()],
         argv: argv.iter().map(|arg| CString::new(*arg).unwrap()).collect(),
         env: vec![c"PATH=/usr/bin:/bin".to_owned()],
@@ -17,9 +17,9 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
         stdout,
         stderr: stdio::open_null().unwrap(),
         terminal: false,
-        extra: Vec::new(),
+        inherited_fds: Vec::new(),
         limits: Vec::new(),
-        enclosure: None,
+        sandbox_setup: None,
     }
 }
 
@@ -44,24 +44,24 @@ async fn exit_of_a_command_is_reported() {
 #[tokio::test]
 async fn failed_stage_of_a_start_is_reported() {
     let spawner = Spawner::default();
-    let failure = async |spec: Spec| match spawner.spawn(spec).await {
+    let failure = async |spec: CommandSpec| match spawner.spawn(spec).await {
         Err(SpawnError::Host { stage, source }) => (stage, source.raw_os_error().unwrap()),
         other => panic!("expected a failure: {other:?}"),
     };
     let null = || stdio::open_null().unwrap();
     assert_eq!(
         failure(spec(&["/nope"], null())).await,
-        (Stage::Exec, libc::ENOENT)
+        (SpawnStage::Exec, libc::ENOENT)
     );
     assert_eq!(
         failure(spec(&["/etc/passwd"], null())).await,
-        (Stage::Exec, libc::EACCES)
+        (SpawnStage::Exec, libc::EACCES)
     );
-    let nowhere = Spec {
+    let nowhere = CommandSpec {
         cwd: c"/nope".to_owned(),
         ..spec(&["/bin/true"], null())
     };
-    assert_eq!(failure(nowhere).await, (Stage::Chdir, libc::ENOENT));
+    assert_eq!(failure(nowhere).await, (SpawnStage::Chdir, libc::ENOENT));
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn script_without_interpreter_line_runs_in_the_shell() {
 #[test]
 fn programs_are_looked_up_like_execvp() {
     let found = |program: &str, path: Option<&str>| {
-        let paths = Spec::candidates(OsStr::new(program), path.map(OsStr::new));
+        let paths = CommandSpec::candidates(OsStr::new(program), path.map(OsStr::new));
         paths
             .into_iter()
             .map(|path| path.into_string().unwrap())

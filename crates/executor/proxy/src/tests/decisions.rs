@@ -2,14 +2,14 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use exec_wire::network::{Decision, NetworkProtocol};
+use exec_wire::network::{NetworkDecision, NetworkProtocol};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use super::{Decider, PUBLIC, TestProxy, TestProxyBuilder, TestServer, read_until};
 
-fn deny(reason: &str) -> Decision {
-    Decision::Deny {
+fn deny(reason: &str) -> NetworkDecision {
+    NetworkDecision::Deny {
         reason: reason.to_owned(),
     }
 }
@@ -39,7 +39,7 @@ async fn undecided_host_is_passed_to_the_decider() {
             Box::pin(async move {
                 assert_eq!(destination.protocol, NetworkProtocol::HttpsConnect);
                 assert_eq!(destination.host, "other.test");
-                Decision::Allow
+                NetworkDecision::Allow
             })
         });
     let mut proxy = builder.start();
@@ -67,7 +67,7 @@ async fn denials_of_the_decider_are_enforced() {
         (
             |_| {
                 Box::pin(async {
-                    Decision::Ask {
+                    NetworkDecision::Ask {
                         reason: "needs approval".into(),
                     }
                 })
@@ -88,7 +88,7 @@ async fn denials_of_the_decider_are_enforced() {
         (
             |_| {
                 Box::pin(async {
-                    Decision::Ask {
+                    NetworkDecision::Ask {
                         reason: "\u{7}".into(),
                     }
                 })
@@ -162,7 +162,7 @@ async fn reviewed_hosts_are_passed_to_the_decider() {
     let decide: Decider = |destination| {
         Box::pin(async move {
             match destination.host.as_str() {
-                "allowed.test" => Decision::Allow,
+                "allowed.test" => NetworkDecision::Allow,
                 _ => deny("reviewed"),
             }
         })
@@ -192,7 +192,7 @@ async fn decider_cannot_allow_a_private_address() {
             "rebound.allowed.test",
             &["169.254.169.254".parse().unwrap()],
         )
-        .with_decider(|_| Box::pin(async { Decision::Allow }));
+        .with_decider(|_| Box::pin(async { NetworkDecision::Allow }));
     let mut proxy = builder.start();
     for host in [
         "rebound.test",

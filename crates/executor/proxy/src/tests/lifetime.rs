@@ -13,7 +13,7 @@ use tokio::{
 use super::{
     TestProxy, TestProxyBuilder, TestServer, read_all, read_exact, read_until, with_timeout,
 };
-use crate::{limits::Limits, proxy::Bridge};
+use crate::{limits::ProxyLimits, proxy::ProxyBridge};
 
 async fn tunnel(proxy: &TestProxy, server: &TestServer) -> (TcpStream, TcpStream) {
     let text = format!("CONNECT allowed.test:{} HTTP/1.1\r\n\r\n", server.port);
@@ -24,7 +24,7 @@ async fn tunnel(proxy: &TestProxy, server: &TestServer) -> (TcpStream, TcpStream
 
 #[tokio::test]
 async fn excess_connection_is_rejected_with_an_error() {
-    assert_eq!(Limits::default().max_connections, 256);
+    assert_eq!(ProxyLimits::default().max_connections, 256);
     let mut builder = TestProxyBuilder::new();
     builder.limits.max_connections = 2;
     let (proxy, server) = (builder.start(), TestServer::start().await);
@@ -108,7 +108,7 @@ async fn each_bridge_listener_connects_to_its_port() {
     let (one, two) = (TestServer::start().await, TestServer::start().await);
     let ((first, to_one), (second, to_two)) = (listener(), listener());
     let ports = vec![(first, one.port), (second, two.port)];
-    let _bridge = Bridge::start(ports, Limits::default()).unwrap();
+    let _bridge = ProxyBridge::start(ports, ProxyLimits::default()).unwrap();
     for (address, server) in [(to_one, &one), (to_two, &two)] {
         let mut near = TcpStream::connect(address).await.unwrap();
         near.write_all(b"ping").await.unwrap();
@@ -125,11 +125,11 @@ async fn each_bridge_listener_connects_to_its_port() {
 async fn bridge_closes_excess_connections_and_dead_ports() {
     let server = TestServer::start().await;
     let (socket, address) = listener();
-    let limits = Limits {
+    let limits = ProxyLimits {
         max_connections: 1,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
-    let _bridge = Bridge::start(vec![(socket, server.port)], limits).unwrap();
+    let _bridge = ProxyBridge::start(vec![(socket, server.port)], limits).unwrap();
     let mut near = TcpStream::connect(address).await.unwrap();
     near.write_all(b"x").await.unwrap();
     let mut server_stream = server.accept().await;
@@ -141,7 +141,7 @@ async fn bridge_closes_excess_connections_and_dead_ports() {
 
     let dead = TestServer::start().await.port;
     let (socket, address) = listener();
-    let _bridge = Bridge::start(vec![(socket, dead)], limits).unwrap();
+    let _bridge = ProxyBridge::start(vec![(socket, dead)], limits).unwrap();
     assert_eq!(
         read_all(&mut TcpStream::connect(address).await.unwrap()).await,
         ""
@@ -152,7 +152,7 @@ async fn bridge_closes_excess_connections_and_dead_ports() {
 async fn dropping_the_bridge_closes_everything() {
     let server = TestServer::start().await;
     let (socket, address) = listener();
-    let bridge = Bridge::start(vec![(socket, server.port)], Limits::default()).unwrap();
+    let bridge = ProxyBridge::start(vec![(socket, server.port)], ProxyLimits::default()).unwrap();
     let mut near = TcpStream::connect(address).await.unwrap();
     let mut server_stream = server.accept().await;
     drop(bridge);

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Host settings that matter for sandboxes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Host {
+pub struct HostInfo {
     /// Kernel release.
     pub kernel: String,
     /// Effective user id of the server.
@@ -27,13 +27,13 @@ pub struct Host {
     /// Container runtime, as far as it can be detected.
     pub container: Option<String>,
     /// Control group support.
-    pub cgroups: Cgroups,
+    pub cgroups: CgroupSupport,
 }
 
 /// Control groups of the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Cgroups {
+pub enum CgroupSupport {
     /// No control groups are mounted.
     None,
     /// Only cgroup v1 is mounted.
@@ -44,7 +44,7 @@ pub enum Cgroups {
     Writable,
 }
 
-impl Host {
+impl HostInfo {
     /// Reads the settings of this host.
     pub fn read() -> Self {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -97,17 +97,21 @@ fn container() -> Option<String> {
     Some(name.trim().chars().take(40).collect())
 }
 
-fn cgroups() -> Cgroups {
+fn cgroups() -> CgroupSupport {
     let root = Path::new("/sys/fs/cgroup");
     if !root.join("cgroup.controllers").exists() {
         let is_v1 = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
-        return if is_v1 { Cgroups::First } else { Cgroups::None };
+        return if is_v1 {
+            CgroupSupport::First
+        } else {
+            CgroupSupport::None
+        };
     }
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
     let group = root.join(group.unwrap_or_default());
     match rustix::fs::access(&group, rustix::fs::Access::WRITE_OK) {
-        Ok(()) => Cgroups::Writable,
-        Err(_) => Cgroups::Unified,
+        Ok(()) => CgroupSupport::Writable,
+        Err(_) => CgroupSupport::Unified,
     }
 }

@@ -6,11 +6,11 @@ use std::fs::File;
 
 use serde::Serialize;
 
-use super::Abilities;
+use super::HostAbilities;
 use crate::{
     enforcement::{
         Enforcement, EnforcementCache, EnforcementError, EnforcementRequest, ListenerHandoff,
-        Mechanism, Processes, SandboxSubject, select_enforcement,
+        MechanismChoice, ProcessIsolation, SandboxSubject, select_enforcement,
     },
     plan::{
         FileAccess, FileView, ForbiddenName, NetworkScope, PathAccess, PathKind, SandboxPlan,
@@ -21,7 +21,7 @@ use crate::{
 /// Mechanism that would enforce one kind of policy.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outlook {
+pub struct PolicySupport {
     /// Kind of policy.
     pub policy: &'static str,
     /// Mechanism that would enforce it: `landlock`, `namespaces` or `bubblewrap`. Absent if the
@@ -34,12 +34,16 @@ pub struct Outlook {
 /// Returns which mechanism would enforce each kind of policy on a host with these abilities.
 ///
 /// Starts no process and reads no files. Landlock rulesets are created and dropped.
-pub fn outlook(abilities: &Abilities, mechanism: Mechanism, processes: Processes) -> Vec<Outlook> {
+pub fn policy_support(
+    abilities: &HostAbilities,
+    mechanism: MechanismChoice,
+    processes: ProcessIsolation,
+) -> Vec<PolicySupport> {
     EXAMPLES
         .iter()
         .map(|example| {
             let result = example.mechanism_for(abilities, mechanism, processes);
-            Outlook {
+            PolicySupport {
                 policy: example.name,
                 mechanism: result.as_ref().ok().copied(),
                 reason: result.err(),
@@ -90,13 +94,13 @@ const fn command(name: &'static str, view: fn() -> FileView) -> ExamplePolicy {
 impl ExamplePolicy {
     fn mechanism_for(
         &self,
-        abilities: &Abilities,
-        mechanism: Mechanism,
-        processes: Processes,
+        abilities: &HostAbilities,
+        mechanism: MechanismChoice,
+        processes: ProcessIsolation,
     ) -> Result<&'static str, String> {
         let mechanism = match (mechanism, self.subject) {
             // Bubblewrap cannot run fs workers, so they use the other mechanisms.
-            (Mechanism::Bubblewrap, SandboxSubject::FsWorker) => Mechanism::Cheapest,
+            (MechanismChoice::Bubblewrap, SandboxSubject::FsWorker) => MechanismChoice::Cheapest,
             (mechanism, _) => mechanism,
         };
         let handoff = match self.ports {
@@ -187,14 +191,14 @@ fn unreadable_path() -> FileView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abilities::{Ability, Cgroups, Host};
+    use crate::abilities::{CgroupSupport, HostInfo, ProbeOutcome};
 
     /// Without Landlock, because selection would ask the kernel for a ruleset of the made-up
     /// version.
-    fn machine() -> Abilities {
-        let none = || Ability::Fails("made up".to_owned());
-        Abilities {
-            host: Host {
+    fn machine() -> HostAbilities {
+        let none = || ProbeOutcome::Fails("made up".to_owned());
+        HostAbilities {
+            host: HostInfo {
                 kernel: "5.10.0".to_owned(),
                 account: 1000,
                 max_user_namespaces: None,
@@ -204,10 +208,10 @@ mod tests {
                 seccomp_actions: Vec::new(),
                 under_a_filter: false,
                 container: None,
-                cgroups: Cgroups::None,
+                cgroups: CgroupSupport::None,
             },
             landlock: 0,
-            seccomp: Ability::Works,
+            seccomp: ProbeOutcome::Works,
             namespaces: none(),
             privileged_namespaces: none(),
             processes: none(),
@@ -217,9 +221,13 @@ mod tests {
         }
     }
 
-    fn mechanisms(abilities: &Abilities) -> Vec<Option<&'static str>> {
-        let outlook = outlook(abilities, Mechanism::Cheapest, Processes::Isolated);
-        for Outlook {
+    fn mechanisms(abilities: &HostAbilities) -> Vec<Option<&'static str>> {
+        let outlook = policy_support(
+            abilities,
+            MechanismChoice::Cheapest,
+            ProcessIsolation::Isolated,
+        );
+        for PolicySupport {
             policy,
             mechanism,
             reason,
@@ -232,8 +240,8 @@ mod tests {
 
     #[test]
     fn every_policy_is_refused_where_nothing_works() {
-        let bare = Abilities {
-            seccomp: Ability::Fails("made up".to_owned()),
+        let bare = HostAbilities {
+            seccomp: ProbeOutcome::Fails("made up".to_owned()),
             ..machine()
         };
         assert_eq!(mechanisms(&bare), [None; 7]);
@@ -242,8 +250,8 @@ mod tests {
 
     #[test]
     fn bubblewrap_supports_no_missing_names_managed_networks_or_fs_workers() {
-        let wrapped = Abilities {
-            bubblewrap: Ability::Works,
+        let wrapped = HostAbilities {
+            bubblewrap: ProbeOutcome::Works,
             bubblewrap_path: Some("/usr/bin/bwrap".into()),
             ..machine()
         };
@@ -254,9 +262,9 @@ mod tests {
 
     #[test]
     fn namespaces_without_guards_cannot_protect_missing_names() {
-        let spaced = Abilities {
-            namespaces: Ability::Works,
-            processes: Ability::Works,
+        let spaced = HostAbilities {
+            namespaces: ProbeOutcome::Works,
+            processes: ProbeOutcome::Works,
             ..machine()
         };
         let space = Some("namespaces");
@@ -266,32 +274,40 @@ mod tests {
 
     #[test]
     fn commands_without_a_pid_namespace_need_landlock() {
-        let spaced = Abilities {
-            privileged_namespaces: Ability::Works,
+        let spaced = HostAbilities {
+            privileged_namespaces: ProbeOutcome::Works,
             ..machine()
         };
         assert_eq!(mechanisms(&spaced), [None; 7]);
-        let reasons = outlook(&spaced, Mechanism::Cheapest, Processes::Isolated);
+        let reasons = policy_support(
+            &spaced,
+            MechanismChoice::Cheapest,
+            ProcessIsolation::Isolated,
+        );
         let reason = reasons[0].reason.clone().unwrap_or_default();
         assert!(reason.contains("made up"), "{reason}");
     }
 
     #[test]
     fn excluded_mechanism_is_not_used() {
-        let spaced = Abilities {
-            namespaces: Ability::Works,
-            processes: Ability::Works,
+        let spaced = HostAbilities {
+            namespaces: ProbeOutcome::Works,
+            processes: ProbeOutcome::Works,
             ..machine()
         };
-        for mechanism in [Mechanism::Landlock, Mechanism::Bubblewrap] {
-            let outlook = outlook(&spaced, mechanism, Processes::Isolated);
+        for mechanism in [MechanismChoice::Landlock, MechanismChoice::Bubblewrap] {
+            let outlook = policy_support(&spaced, mechanism, ProcessIsolation::Isolated);
             assert_eq!(outlook[1].mechanism, None, "{mechanism:?}");
         }
     }
 
     #[test]
     fn policy_support_json_is_stable() {
-        let outlook = outlook(&machine(), Mechanism::Namespaces, Processes::Inherited);
+        let outlook = policy_support(
+            &machine(),
+            MechanismChoice::Namespaces,
+            ProcessIsolation::Inherited,
+        );
         let json = serde_json::to_value(&outlook[0]).unwrap();
         let expected = serde_json::json!({
             "policy": "read-only, with network",

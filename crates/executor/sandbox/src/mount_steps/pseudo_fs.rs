@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_spawn::enclosure::{Missing, Slot, Step};
+use exec_spawn::sandbox_setup::{MissingPath, MountSlot, MountStep};
 
 /// Pseudo file systems of a view.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,9 +51,11 @@ pub(crate) fn writable_host_settings() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Returns the steps that prepare `/dev` while the host's is visible, and those that attach it.
-pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
+pub(super) fn device_steps(
+    slots: &mut impl FnMut() -> MountSlot,
+) -> (Vec<MountStep>, Vec<MountStep>) {
     let directory = slots();
-    let mut prepare = vec![Step::Memory {
+    let mut prepare = vec![MountStep::Memory {
         slot: directory,
         mode: 0o755,
         bytes: DIRECTORY_BYTES,
@@ -62,17 +64,17 @@ pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<
     for name in DEVICES {
         let slot = slots();
         let path = constant_text(&format!("/dev/{name}"));
-        prepare.push(Step::File {
+        prepare.push(MountStep::File {
             slot: directory,
             path: constant_text(name),
             mode: 0o600,
         });
-        prepare.push(Step::Copy {
+        prepare.push(MountStep::Copy {
             path: path.clone(),
             slot,
-            missing: Missing::Skip,
+            missing: MissingPath::Skip,
         });
-        attach.push(Step::Attach { slot, path });
+        attach.push(MountStep::Attach { slot, path });
     }
     for (name, target) in [
         ("fd", "/proc/self/fd"),
@@ -81,7 +83,7 @@ pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<
         ("stderr", "/proc/self/fd/2"),
         ("ptmx", "pts/ptmx"),
     ] {
-        prepare.push(Step::Link {
+        prepare.push(MountStep::Link {
             slot: directory,
             path: constant_text(name),
             target: constant_text(target),
@@ -89,28 +91,28 @@ pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<
     }
     let (terminals, memory) = (slots(), slots());
     for name in ["pts", "shm"] {
-        prepare.push(Step::Directory {
+        prepare.push(MountStep::Directory {
             slot: directory,
             path: constant_text(name),
             mode: 0o755,
         });
     }
-    prepare.push(Step::Terminals { slot: terminals });
-    prepare.push(Step::Memory {
+    prepare.push(MountStep::Terminals { slot: terminals });
+    prepare.push(MountStep::Memory {
         slot: memory,
         mode: 0o1777,
         bytes: SHARED_MEMORY_BYTES,
     });
-    prepare.push(Step::ReadOnly { slot: directory });
-    attach.push(Step::Attach {
+    prepare.push(MountStep::ReadOnly { slot: directory });
+    attach.push(MountStep::Attach {
         slot: terminals,
         path: constant_text("/dev/pts"),
     });
-    attach.push(Step::Attach {
+    attach.push(MountStep::Attach {
         slot: memory,
         path: constant_text("/dev/shm"),
     });
-    let attach_directory = Step::Attach {
+    let attach_directory = MountStep::Attach {
         slot: directory,
         path: constant_text("/dev"),
     };
@@ -121,17 +123,17 @@ pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<
 }
 
 /// Returns the steps that create and attach a `/proc` with the command's own processes.
-pub(super) fn proc_steps(slot: Slot, account: u32) -> (Step, Vec<Step>) {
-    let mut attach = vec![Step::Attach {
+pub(super) fn proc_steps(slot: MountSlot, account: u32) -> (MountStep, Vec<MountStep>) {
+    let mut attach = vec![MountStep::Attach {
         slot,
         path: constant_text("/proc"),
     }];
     if account == 0 {
-        attach.extend(writable_host_settings().map(|path| Step::Protect {
+        attach.extend(writable_host_settings().map(|path| MountStep::Protect {
             path: constant_text(&path.to_string_lossy()),
         }));
     }
-    (Step::Processes { slot }, attach)
+    (MountStep::Processes { slot }, attach)
 }
 
 pub(super) fn constant_text(constant_text: &str) -> CString {

@@ -1,4 +1,4 @@
-use exec_spawn::enclosure::{Missing, Step};
+use exec_spawn::sandbox_setup::{MissingPath, MountStep};
 
 use super::*;
 use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
@@ -28,60 +28,61 @@ fn view(base: PathAccess, layers: Vec<ViewLayer>) -> FileView {
 
 /// Describes one step per line, with slots as letters.
 fn described(view: &FileView, pseudo_fs: PseudoFs) -> Vec<String> {
-    let letter =
-        |slot: exec_spawn::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
+    let letter = |slot: exec_spawn::sandbox_setup::MountSlot| {
+        char::from(b'a' + u8::try_from(slot.0).unwrap())
+    };
     let path = |path: &std::ffi::CString| path.to_str().unwrap().to_owned();
     let steps = mount_steps(view, pseudo_fs).unwrap();
     let described = steps.iter().map(|step| match step {
-        Step::Copy {
+        MountStep::Copy {
             path: from,
             slot,
             missing,
         } => {
-            let skip = if *missing == Missing::Skip {
+            let skip = if *missing == MissingPath::Skip {
                 " if there"
             } else {
                 ""
             };
             format!("copy {} {}{skip}", path(from), letter(*slot))
         }
-        Step::ReadOnly { slot } => format!("read-only {}", letter(*slot)),
-        Step::ReadOnlyView => "read-only view".to_owned(),
-        Step::Memory { slot, mode, .. } => format!("memory {} {mode:o}", letter(*slot)),
-        Step::Processes { slot } => format!("processes {}", letter(*slot)),
-        Step::Terminals { slot } => format!("terminals {}", letter(*slot)),
-        Step::Directory {
+        MountStep::ReadOnly { slot } => format!("read-only {}", letter(*slot)),
+        MountStep::ReadOnlyView => "read-only view".to_owned(),
+        MountStep::Memory { slot, mode, .. } => format!("memory {} {mode:o}", letter(*slot)),
+        MountStep::Processes { slot } => format!("processes {}", letter(*slot)),
+        MountStep::Terminals { slot } => format!("terminals {}", letter(*slot)),
+        MountStep::Directory {
             slot,
             path: at,
             mode,
         } => {
             format!("directory {} {} {mode:o}", letter(*slot), path(at))
         }
-        Step::File {
+        MountStep::File {
             slot,
             path: at,
             mode,
         } => {
             format!("file {} {} {mode:o}", letter(*slot), path(at))
         }
-        Step::Link {
+        MountStep::Link {
             slot,
             path: at,
             target,
         } => {
             format!("link {} {} {}", letter(*slot), path(at), path(target))
         }
-        Step::Attach { slot, path: at } => format!("attach {} {}", letter(*slot), path(at)),
-        Step::Cover {
+        MountStep::Attach { slot, path: at } => format!("attach {} {}", letter(*slot), path(at)),
+        MountStep::Cover {
             slot,
             entry,
             path: at,
         } => {
             format!("cover {} {} {}", letter(*slot), path(entry), path(at))
         }
-        Step::Protect { path: at } => format!("protect {}", path(at)),
-        Step::Pin { path: at } => format!("pin {}", path(at)),
-        Step::Root { slot } => format!("root {}", letter(*slot)),
+        MountStep::Protect { path: at } => format!("protect {}", path(at)),
+        MountStep::Pin { path: at } => format!("pin {}", path(at)),
+        MountStep::Root { slot } => format!("root {}", letter(*slot)),
     });
     described.collect()
 }
@@ -312,7 +313,7 @@ fn hidden_directories_take_linear_time() {
     assert_eq!(
         steps
             .iter()
-            .filter(|step| matches!(step, Step::Cover { .. }))
+            .filter(|step| matches!(step, MountStep::Cover { .. }))
             .count(),
         8000
     );

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
+use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use tempfile::TempDir;
 
-use super::{MAX_PLANS, PlanCache, Planned, coarse_now, evidence::DirectoryStamp};
+use super::{CachedPlan, MAX_PLANS, PlanCache, coarse_now, evidence::DirectoryStamp};
 use crate::{
     facts::{FileFacts, HostFacts, ListError, ListedEntry, PathState},
-    files::WorkerKey,
     policy::{PolicyPurpose, ResolveContext},
+    sandboxed_fs::WorkerKey,
 };
 
 /// Facts of this host with a count of lookups, and one name that is unknown.
@@ -91,12 +91,12 @@ impl TestWorkspace {
         self.root.join(name)
     }
 
-    fn sandbox(&self) -> Sandbox {
+    fn sandbox(&self) -> SandboxPolicy {
         policy_for(&self.root, "write")
     }
 
     /// Resolves at a given time. Also returns the number of lookups.
-    fn resolve_at(&self, sandbox: &Sandbox, now: Duration) -> (Planned, usize) {
+    fn resolve_at(&self, sandbox: &SandboxPolicy, now: Duration) -> (CachedPlan, usize) {
         let facts = CountingFacts::default();
         let cached = self
             .plan_cache
@@ -104,12 +104,12 @@ impl TestWorkspace {
         (cached.unwrap(), facts.lookups.get())
     }
 
-    fn resolve(&self) -> (Planned, usize) {
+    fn resolve(&self) -> (CachedPlan, usize) {
         self.resolve_at(&self.sandbox(), coarse_now())
     }
 
     /// Resolves until the plan is cached, which happens once nothing has changed for a while.
-    fn wait_until_cached(&self) -> Planned {
+    fn wait_until_cached(&self) -> CachedPlan {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             let (cached, lookups) = self.resolve();
@@ -122,7 +122,7 @@ impl TestWorkspace {
     }
 }
 
-fn policy_for(path: &Path, access: &str) -> Sandbox {
+fn policy_for(path: &Path, access: &str) -> SandboxPolicy {
     let path = PathUri::from_native(path).unwrap();
     let entry = serde_json::json!({"path": {"type": "path", "path": path}, "access": access});
     let file_policy = serde_json::json!({"type": "restricted", "entries": [entry]});
@@ -284,7 +284,7 @@ fn cache_separates_policies_and_purposes() {
             workspace.resolve_at(sandbox, settled_time()).0.plan(),
             cached.plan()
         );
-        let same = |other: &&Planned| other.plan() == cached.plan();
+        let same = |other: &&CachedPlan| other.plan() == cached.plan();
         assert_eq!(plan_cache.iter().filter(same).count(), 1);
     }
     let command = ResolveContext {

@@ -5,7 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use exec_wire::sandbox::{Access as EntryAccess, Entry, EntryPath, SpecialPath};
+use exec_wire::sandbox::{EntryAccess, EntryPath, SandboxEntry, SpecialPath};
 
 use super::{
     MAX_GLOBS, MAX_TARGETS, PolicyRoots, ResolveContext,
@@ -39,7 +39,7 @@ pub(super) struct DenyGlob {
 }
 
 /// Refuses an entry that is invalid on every host of this platform.
-pub(super) fn check_entry(index: usize, entry: &Entry) -> Result<(), PolicyError> {
+pub(super) fn check_entry(index: usize, entry: &SandboxEntry) -> Result<(), PolicyError> {
     match &entry.path {
         EntryPath::Path { path } => native(PolicyMember::Entry(index), path).map(drop),
         EntryPath::GlobPattern { pattern } => match entry.access {
@@ -55,7 +55,7 @@ pub(super) fn check_entry(index: usize, entry: &Entry) -> Result<(), PolicyError
 impl EntryTargets {
     /// Expands the entries.
     pub(super) fn of(
-        entries: &[Entry],
+        entries: &[SandboxEntry],
         roots: &PolicyRoots,
         context: &ResolveContext,
         tracer: &mut PathTracer<'_>,
@@ -77,7 +77,7 @@ impl EntryTargets {
     fn add(
         &mut self,
         index: usize,
-        entry: &Entry,
+        entry: &SandboxEntry,
         roots: &PolicyRoots,
         context: &ResolveContext,
         tracer: &mut PathTracer<'_>,

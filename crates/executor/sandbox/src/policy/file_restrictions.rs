@@ -1,39 +1,44 @@
 //! Properties of a policy that do not depend on the host.
 
 use exec_wire::sandbox::{
-    Access, Entry, EntryPath, FileSystemPolicy, NetworkAccess, Permissions, Sandbox, SpecialPath,
-    WindowsSandboxLevel,
+    EntryAccess, EntryPath, FileSystemPolicy, NetworkAccess, SandboxEntry, SandboxPermissions,
+    SandboxPolicy, SpecialPath, WindowsSandboxLevel,
 };
 
 use super::{MAX_ENTRIES, error::PolicyError};
 use crate::plan::NetworkScope;
 
 /// Returns whether the policy allows reading every file.
-pub fn reads_everything(sandbox: &Sandbox) -> bool {
+pub fn reads_everything(sandbox: &SandboxPolicy) -> bool {
     restrictions(sandbox).is_none_or(|restrictions| {
         let entries = restrictions.entries;
-        let root = |entry: &Entry| is_root(&entry.path) && entry.access != Access::Deny;
-        entries.iter().any(root) && entries.iter().all(|entry| entry.access != Access::Deny)
+        let root = |entry: &SandboxEntry| is_root(&entry.path) && entry.access != EntryAccess::Deny;
+        entries.iter().any(root)
+            && entries
+                .iter()
+                .all(|entry| entry.access != EntryAccess::Deny)
     })
 }
 
 /// Returns whether the policy allows writing every file. Always false for too many entries.
-pub fn writes_everything(sandbox: &Sandbox) -> bool {
+pub fn writes_everything(sandbox: &SandboxPolicy) -> bool {
     restrictions(sandbox).is_none_or(|restrictions| {
         let entries = restrictions.entries;
         if entries.len() > MAX_ENTRIES {
             return false;
         }
         let written = |path: &EntryPath| {
-            let same = |entry: &Entry| entry.access == Access::Write && entry.path == *path;
+            let same =
+                |entry: &SandboxEntry| entry.access == EntryAccess::Write && entry.path == *path;
             entries.iter().any(same)
         };
-        let root = |entry: &Entry| is_root(&entry.path) && entry.access == Access::Write;
+        let root =
+            |entry: &SandboxEntry| is_root(&entry.path) && entry.access == EntryAccess::Write;
         entries.iter().any(root)
             && entries.iter().all(|entry| match entry.access {
-                Access::Deny => false,
-                Access::Read => written(&entry.path),
-                Access::Write => true,
+                EntryAccess::Deny => false,
+                EntryAccess::Read => written(&entry.path),
+                EntryAccess::Write => true,
             })
     })
 }
@@ -41,15 +46,15 @@ pub fn writes_everything(sandbox: &Sandbox) -> bool {
 /// Restrictions on files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileRestrictions<'a> {
-    pub(super) entries: &'a [Entry],
+    pub(super) entries: &'a [SandboxEntry],
     /// Maximum depth of a glob scan. Absent: unlimited.
     pub(super) depth: Option<usize>,
 }
 
 /// Returns the restrictions on files. `None` if all files are accessible.
-pub(super) fn restrictions(sandbox: &Sandbox) -> Option<FileRestrictions<'_>> {
+pub(super) fn restrictions(sandbox: &SandboxPolicy) -> Option<FileRestrictions<'_>> {
     match &sandbox.permissions {
-        Permissions::Managed {
+        SandboxPermissions::Managed {
             file_system:
                 FileSystemPolicy::Restricted {
                     entries,
@@ -60,28 +65,30 @@ pub(super) fn restrictions(sandbox: &Sandbox) -> Option<FileRestrictions<'_>> {
             entries,
             depth: depth.map(usize::from),
         }),
-        Permissions::Managed {
+        SandboxPermissions::Managed {
             file_system: FileSystemPolicy::Unrestricted,
             ..
         }
-        | Permissions::Disabled
-        | Permissions::External { .. } => None,
+        | SandboxPermissions::Disabled
+        | SandboxPermissions::External { .. } => None,
     }
 }
 
 /// Returns the network that a command may use.
-pub(super) fn network(sandbox: &Sandbox) -> NetworkScope {
+pub(super) fn network(sandbox: &SandboxPolicy) -> NetworkScope {
     match &sandbox.permissions {
-        Permissions::Managed { network, .. } | Permissions::External { network } => match network {
-            NetworkAccess::Restricted => NetworkScope::None,
-            NetworkAccess::Enabled => NetworkScope::Host,
-        },
-        Permissions::Disabled => NetworkScope::Host,
+        SandboxPermissions::Managed { network, .. } | SandboxPermissions::External { network } => {
+            match network {
+                NetworkAccess::Restricted => NetworkScope::None,
+                NetworkAccess::Enabled => NetworkScope::Host,
+            }
+        }
+        SandboxPermissions::Disabled => NetworkScope::Host,
     }
 }
 
 /// Refuses what this platform does not support.
-pub(super) fn check_platform(sandbox: &Sandbox) -> Result<(), PolicyError> {
+pub(super) fn check_platform(sandbox: &SandboxPolicy) -> Result<(), PolicyError> {
     match sandbox.windows_sandbox_level {
         WindowsSandboxLevel::Mxc => return Err(PolicyError::WindowsOnly),
         WindowsSandboxLevel::Disabled
@@ -108,7 +115,7 @@ fn is_root(path: &EntryPath) -> bool {
 mod tests {
     use super::*;
 
-    fn sandbox(entries: &str) -> Sandbox {
+    fn sandbox(entries: &str) -> SandboxPolicy {
         let text = format!(
             r#"{{"permissions":{{"type":"managed","file_system":{{"type":"restricted","entries":[{entries}]}},
             "network":"restricted"}},"windowsSandboxLevel":"disabled"}}"#
@@ -130,7 +137,7 @@ mod tests {
         ] {
             let text =
                 format!(r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"}}"#);
-            let sandbox: Sandbox = serde_json::from_str(&text).unwrap();
+            let sandbox: SandboxPolicy = serde_json::from_str(&text).unwrap();
             assert!(
                 reads_everything(&sandbox) && writes_everything(&sandbox),
                 "{permissions}"

@@ -11,7 +11,7 @@ use std::{
 use exec_wire::{
     path_uri::PathUri,
     sandbox::{
-        Access as EntryAccess, EntryPath, FileSystemPolicy, Permissions, Sandbox, SpecialPath,
+        EntryAccess, EntryPath, FileSystemPolicy, SandboxPermissions, SandboxPolicy, SpecialPath,
     },
 };
 use globset::GlobBuilder;
@@ -38,11 +38,11 @@ pub(crate) struct ReferenceModel<'a> {
 impl<'a> ReferenceModel<'a> {
     /// Reads a policy. `None` if it does not restrict files.
     pub(crate) fn of(
-        sandbox: &Sandbox,
+        sandbox: &SandboxPolicy,
         context: &ResolveContext,
         tree: &'a MemoryTree,
     ) -> Option<Self> {
-        let Permissions::Managed {
+        let SandboxPermissions::Managed {
             file_system:
                 FileSystemPolicy::Restricted {
                     entries,
@@ -296,7 +296,7 @@ fn is_unsearchable(tree: &MemoryTree, path: &Path) -> bool {
 /// When a plan allows more than its policy, or is malformed.
 pub(crate) fn check(
     plan: &SandboxPlan,
-    sandbox: &Sandbox,
+    sandbox: &SandboxPolicy,
     context: &ResolveContext,
     tree: &MemoryTree,
 ) {

@@ -9,7 +9,7 @@ mod random;
 
 use std::{fs, os::unix::fs::symlink, sync::Arc};
 
-use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
+use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use serde_json::{Value, json};
 
 use super::{PolicyError, PolicyPurpose, ResolveContext, reference_model, resolve};
@@ -22,7 +22,7 @@ use crate::{
 ///
 /// `:root`, `:minimal`, `:roots`, `:tmpdir`, `:tmp` and `:unknown` are special paths. A name that
 /// starts with neither a slash nor a colon is a glob, and so is the text after `glob:`.
-fn sandbox(entries: &str) -> Sandbox {
+fn sandbox(entries: &str) -> SandboxPolicy {
     let lines = entries.lines().map(str::trim);
     let entries: Vec<Value> = lines.filter(|line| !line.is_empty()).map(entry).collect();
     let files = json!({"type": "restricted", "entries": entries});
@@ -71,7 +71,11 @@ fn context() -> ResolveContext {
 }
 
 /// Resolves a policy and compares it with the reference model.
-fn view(tree: &str, sandbox: &Sandbox, context: &ResolveContext) -> Result<FileView, PolicyError> {
+fn view(
+    tree: &str,
+    sandbox: &SandboxPolicy,
+    context: &ResolveContext,
+) -> Result<FileView, PolicyError> {
     let tree = MemoryTree::of(tree);
     let plan = resolve(sandbox, context, &tree)?;
     reference_model::check(&plan, sandbox, context, &tree);

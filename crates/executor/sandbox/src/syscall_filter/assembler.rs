@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use exec_spawn::enclosure::Instruction;
+use exec_spawn::sandbox_setup::FilterInstruction;
 
 /// Rule for one system call.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -67,7 +67,7 @@ const THIS_ARCHITECTURE: u32 = 0xc000_00b7;
 const X32: u32 = 0x4000_0000;
 
 /// Assembles the program. Rules for one call are tried in order.
-pub(super) fn assemble(rules: &[FilterRule]) -> Vec<Instruction> {
+pub(super) fn assemble(rules: &[FilterRule]) -> Vec<FilterInstruction> {
     let mut by_call: BTreeMap<i64, Vec<&FilterRule>> = BTreeMap::new();
     for rule in rules {
         by_call.entry(rule.call).or_default().push(rule);
@@ -100,13 +100,14 @@ struct CallBlock {
     first: u32,
     last: u32,
     /// Returns in every case.
-    code: Vec<Instruction>,
+    code: Vec<FilterInstruction>,
 }
 
 impl CallBlock {
     fn new(call: i64, rules: &[&FilterRule]) -> Self {
         let number = u32::try_from(call).unwrap_or(u32::MAX);
-        let mut code: Vec<Instruction> = rules.iter().flat_map(|rule| compile_rule(rule)).collect();
+        let mut code: Vec<FilterInstruction> =
+            rules.iter().flat_map(|rule| compile_rule(rule)).collect();
         if rules.iter().all(|rule| !rule.checks.is_empty()) {
             code.push(return_value(ALLOW));
         }
@@ -122,7 +123,7 @@ impl CallBlock {
     }
 
     /// Returns instructions that skip the code for numbers outside the range.
-    fn guard(&self) -> Vec<Instruction> {
+    fn guard(&self) -> Vec<FilterInstruction> {
         let length = u8::try_from(self.code.len()).unwrap_or(u8::MAX);
         if self.first == self.last {
             return vec![jump(JUMP_EQUAL, self.first, 0, length)];
@@ -139,7 +140,7 @@ const LINEAR_BLOCKS: usize = 3;
 
 /// Emits a binary search for the block of a number. The kernel evaluates a new filter once for
 /// every known number, so this matters at installation.
-fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
+fn search(blocks: &[CallBlock]) -> Vec<FilterInstruction> {
     if blocks.len() > LINEAR_BLOCKS {
         let (low_word, high) = blocks.split_at(blocks.len() / 2);
         let least = high.first().map_or(0, |block| block.first);
@@ -165,8 +166,8 @@ fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
     code
 }
 
-fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
-    let mut checks: Vec<Vec<Instruction>> = Vec::new();
+fn compile_rule(rule: &FilterRule) -> Vec<FilterInstruction> {
+    let mut checks: Vec<Vec<FilterInstruction>> = Vec::new();
     // Backwards, because each check needs the distance to the end of the rule.
     let mut rest = 1;
     for check in rule.checks.iter().rev() {
@@ -174,7 +175,7 @@ fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
         rest += u8::try_from(code.len()).unwrap_or(u8::MAX);
         checks.push(code);
     }
-    let mut code: Vec<Instruction> = checks.into_iter().rev().flatten().collect();
+    let mut code: Vec<FilterInstruction> = checks.into_iter().rev().flatten().collect();
     code.push(return_value(match rule.verdict {
         FilterVerdict::Fail(number) => ERRNO | errno(number),
         FilterVerdict::Notify => USER_NOTIF,
@@ -183,7 +184,7 @@ fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
 }
 
 /// Falls through if the check passes; otherwise skips the following `rest` instructions.
-fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<Instruction> {
+fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<FilterInstruction> {
     match check {
         ArgumentCheck::Equals {
             argument,
@@ -223,20 +224,20 @@ fn errno(number: i32) -> u32 {
     number.unsigned_abs() & 0xffff
 }
 
-fn load(offset: u32) -> Instruction {
+fn load(offset: u32) -> FilterInstruction {
     jump(LOAD, offset, 0, 0)
 }
 
-fn mask_bits(mask: u32) -> Instruction {
+fn mask_bits(mask: u32) -> FilterInstruction {
     jump(AND, mask, 0, 0)
 }
 
-fn return_value(value: u32) -> Instruction {
+fn return_value(value: u32) -> FilterInstruction {
     jump(RETURN, value, 0, 0)
 }
 
-fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
-    Instruction {
+fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> FilterInstruction {
+    FilterInstruction {
         code,
         if_true,
         if_false,

@@ -1,9 +1,9 @@
-use exec_spawn::enclosure::Instruction;
+use exec_spawn::sandbox_setup::FilterInstruction;
 
 use super::*;
 
 /// Interprets the program as the kernel does.
-fn verdict(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
+fn verdict(program: &[FilterInstruction], number: u32, arguments: [u64; 6]) -> u32 {
     verdict_of(program, NATIVE_ARCHITECTURE, number, arguments)
 }
 
@@ -19,7 +19,7 @@ fn fails(errno: i32) -> u32 {
     0x0005_0000 | errno.unsigned_abs()
 }
 
-fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
+fn verdict_of(program: &[FilterInstruction], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let mut data = Vec::new();
     data.extend_from_slice(&number.to_le_bytes());
     data.extend_from_slice(&arch.to_le_bytes());
@@ -29,7 +29,7 @@ fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 
     }
     let (mut at, mut accumulator) = (0, 0_u32);
     loop {
-        let Instruction {
+        let FilterInstruction {
             code,
             if_true,
             if_false,
@@ -53,7 +53,7 @@ fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 
     }
 }
 
-fn program_for(sockets: SocketAccess) -> Vec<Instruction> {
+fn program_for(sockets: SocketAccess) -> Vec<FilterInstruction> {
     build_filter(FilterSpec {
         sockets,
         shares_host_files: false,
@@ -165,7 +165,7 @@ fn new_namespaces_fail_and_new_threads_do_not() {
     assert_eq!(unshare(0x80), fails(libc::EPERM));
 }
 
-fn socket(program: &[Instruction], family: i32, kind: i32, protocol: i32) -> u32 {
+fn socket(program: &[FilterInstruction], family: i32, kind: i32, protocol: i32) -> u32 {
     let [family, kind, protocol] = [family, kind, protocol].map(number);
     let arguments = [family, kind, protocol, 0, 0, 0];
     verdict(program, call(libc::SYS_socket), arguments)

@@ -9,21 +9,21 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::process::{ExecProcessEvent, ExecProcessEvent as Event};
-use exec_transport::link::{Encoding, MessageWriter};
+use exec_transport::link::{DataEncoding, MessageWriter};
 use exec_wire::{
     command::CommandExited,
     id::{OutputSeq, ProcessId},
     method::notification,
-    outgoing::Outgoing,
-    process::{Exited, ProcessClosed},
+    outgoing_message::OutgoingMessage,
+    process::{ProcessClosed, ProcessExited},
 };
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::{
-    meters::Meters,
+    metrics::ServiceMetrics,
     send_queue::{FollowedProcess, SendItem},
 };
 
@@ -34,23 +34,23 @@ pub(super) struct ConnectionWriter {
     link: Box<dyn MessageWriter>,
     items: mpsc::UnboundedReceiver<SendItem>,
     follows: SelectAll<NotificationStream>,
-    encoding: Encoding,
+    encoding: DataEncoding,
     /// Permits of the send queue, released after the flush.
     permits: Vec<OwnedSemaphorePermit>,
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
 }
 
 impl ConnectionWriter {
     pub(super) fn new(
         link: Box<dyn MessageWriter>,
         items: mpsc::UnboundedReceiver<SendItem>,
-        metrics: Arc<Meters>,
+        metrics: Arc<ServiceMetrics>,
     ) -> Self {
         Self {
             link,
             items,
             follows: SelectAll::new(),
-            encoding: Encoding::Text,
+            encoding: DataEncoding::Text,
             permits: Vec::new(),
             metrics,
         }
@@ -105,7 +105,7 @@ impl ConnectionWriter {
                 break;
             }
         }
-        if self.link.buffered() > 0 || self.link.poll_upkeep(cx).is_ready() {
+        if self.link.buffered() > 0 || self.link.poll_keepalive(cx).is_ready() {
             return Poll::Ready(true);
         }
         if open {
@@ -121,7 +121,7 @@ impl ConnectionWriter {
                 self.link.push(message, self.encoding);
                 self.permits.extend(permits);
             }
-            SendItem::Binary => self.encoding = Encoding::Binary,
+            SendItem::Binary => self.encoding = DataEncoding::Binary,
             SendItem::Follow(followed) => {
                 let metrics = Arc::clone(&self.metrics);
                 self.follows.push(NotificationStream { followed, metrics });
@@ -133,13 +133,13 @@ impl ConnectionWriter {
 /// Stream of one process's events, encoded as notifications.
 struct NotificationStream {
     followed: FollowedProcess,
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
 }
 
 impl Stream for NotificationStream {
-    type Item = Outgoing;
+    type Item = OutgoingMessage;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage>> {
         let Self { followed, metrics } = &mut *self;
         let FollowedProcess {
             id, family, events, ..
@@ -170,31 +170,40 @@ pub(crate) enum MethodFamily {
 }
 
 /// Encodes an event as a notification, if the method family has one for it.
-pub(crate) fn notification(id: &ProcessId, family: MethodFamily, event: Event) -> Option<Outgoing> {
+pub(crate) fn notification(
+    id: &ProcessId,
+    family: MethodFamily,
+    event: Event,
+) -> Option<OutgoingMessage> {
     match (family, event) {
-        (MethodFamily::Process, Event::Output(chunk)) => {
-            Some(Outgoing::output(id, chunk.seq, chunk.stream, chunk.data))
-        }
+        (MethodFamily::Process, Event::Output(chunk)) => Some(OutgoingMessage::output(
+            id,
+            chunk.seq,
+            chunk.stream,
+            chunk.data,
+        )),
         (MethodFamily::Process, Event::Exited(seq, exit)) => Some(exited(id, seq, exit)),
         (MethodFamily::Process, Event::Closed(seq)) => {
             let closed = ProcessClosed {
                 process_id: id.clone(),
                 seq,
             };
-            Some(Outgoing::notification(
+            Some(OutgoingMessage::notification(
                 notification::PROCESS_CLOSED,
                 &closed,
             ))
         }
-        (MethodFamily::Command, Event::Output(chunk)) => {
-            Some(Outgoing::command_output(id, chunk.stream, chunk.data))
-        }
+        (MethodFamily::Command, Event::Output(chunk)) => Some(OutgoingMessage::command_output(
+            id,
+            chunk.stream,
+            chunk.data,
+        )),
         (MethodFamily::Command, Event::Exited(_, exit)) => {
             let exited = CommandExited {
                 process_id: id.clone(),
                 exit_code: exit.code,
             };
-            Some(Outgoing::notification(
+            Some(OutgoingMessage::notification(
                 notification::COMMAND_EXITED,
                 &exited,
             ))
@@ -204,8 +213,8 @@ pub(crate) fn notification(id: &ProcessId, family: MethodFamily, event: Event) -
     }
 }
 
-fn exited(id: &ProcessId, seq: OutputSeq, exit: Exit) -> Outgoing {
-    let exited = Exited {
+fn exited(id: &ProcessId, seq: OutputSeq, exit: ExitInfo) -> OutgoingMessage {
+    let exited = ProcessExited {
         process_id: id.clone(),
         seq,
         exit_code: exit.code,
@@ -214,5 +223,5 @@ fn exited(id: &ProcessId, seq: OutputSeq, exit: Exit) -> Outgoing {
         cause: Some(exit.cause),
         usage: exit.usage,
     };
-    Outgoing::notification(notification::PROCESS_EXITED, &exited)
+    OutgoingMessage::notification(notification::PROCESS_EXITED, &exited)
 }

@@ -12,17 +12,17 @@ use std::{
 
 use bytes::Bytes;
 use exec_core::{
-    order::{Claim, Order, Ticket},
-    peer::{Gate, Input},
+    peer::{HandshakeGate, MessageAction},
+    request_order::{OrderTicket, OrderingClaim, RequestOrder},
 };
-use exec_transport::link::{Binary, MessageReader, Principal};
+use exec_transport::link::{BinarySupport, MessageReader, Principal};
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::HandleId,
     limits,
-    message::{Message, RequestId, Trace, split_binary},
-    method::{MethodName, Ordering},
-    outgoing::Outgoing,
+    message::{RequestId, RpcMessage, TraceContext, split_binary},
+    method::{MethodName, OrderingClass},
+    outgoing_message::OutgoingMessage,
 };
 use futures_util::{
     StreamExt,
@@ -35,8 +35,8 @@ use tracing::Instrument;
 
 use crate::{
     handler::{Dispatch, EncodedResponse, HandlerOutcome, RequestHandler},
-    meters::Outcome,
     method_call::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage, MethodCall},
+    metrics::RequestOutcome,
     request_guard::RequestGuard,
     send_queue::SendQueue,
     service::{Concurrency, ServiceShared},
@@ -46,8 +46,8 @@ use crate::{
 /// Reads messages of one connection and dispatches requests to their handlers.
 pub(super) struct RequestDispatcher {
     peer: String,
-    binary: Binary,
-    gate: Gate,
+    binary: BinarySupport,
+    gate: HandshakeGate,
     shared: Arc<ServiceShared>,
     handler: RequestHandler,
     send_queue: Arc<SendQueue>,
@@ -55,11 +55,11 @@ pub(super) struct RequestDispatcher {
     /// Busy polling: how long to poll after each message, and the end of the current period.
     busy_poll: Duration,
     poll_until: Option<Instant>,
-    order: Order,
+    order: RequestOrder,
     /// Requests that wait for conflicting earlier requests.
-    queued: BTreeMap<Ticket, QueuedRequest>,
+    queued: BTreeMap<OrderTicket, QueuedRequest>,
     /// Queued `fs/open` and `fs/close` requests, which change the meaning of a handle id.
-    pending_handle_ops: BTreeMap<Ticket, HandleId>,
+    pending_handle_ops: BTreeMap<OrderTicket, HandleId>,
     /// Message bytes of queued and running requests.
     queued_bytes: usize,
     /// A large message in decoding. Nothing else is read meanwhile.
@@ -85,7 +85,7 @@ pub(super) enum ReadOutcome {
 /// Resources that a completed future releases.
 #[derive(Default)]
 struct Completion {
-    ticket: Option<Ticket>,
+    ticket: Option<OrderTicket>,
     bytes: usize,
     blocked_responses: usize,
 }
@@ -106,7 +106,7 @@ struct QueuedRequest {
 enum QueuedItem {
     Request(AdmittedRequest),
     /// A finished response that must keep its position in serial order.
-    Response(Outgoing),
+    Response(OutgoingMessage),
 }
 
 impl RequestDispatcher {
@@ -114,18 +114,18 @@ impl RequestDispatcher {
         shared: Arc<ServiceShared>,
         send_queue: Arc<SendQueue>,
         peer: &str,
-        binary: Binary,
+        binary: BinarySupport,
         principal: Option<Principal>,
     ) -> Self {
         let (serial, max) = match shared.config.concurrency {
             Concurrency::Serial => (true, 1),
             Concurrency::AtMost(max) => (false, max.get()),
         };
-        let busy_poll = shared.config.attention;
+        let busy_poll = shared.config.busy_poll;
         Self {
             peer: peer.to_owned(),
             binary,
-            gate: Gate::default(),
+            gate: HandshakeGate::default(),
             handler: RequestHandler::new(
                 Arc::clone(&shared),
                 Arc::clone(&send_queue),
@@ -137,7 +137,7 @@ impl RequestDispatcher {
             serial,
             busy_poll,
             poll_until: None,
-            order: Order::new(max),
+            order: RequestOrder::new(max),
             queued: BTreeMap::new(),
             pending_handle_ops: BTreeMap::new(),
             queued_bytes: 0,
@@ -194,7 +194,7 @@ impl RequestDispatcher {
         }
     }
 
-    fn finish(&mut self, ticket: Ticket) {
+    fn finish(&mut self, ticket: OrderTicket) {
         self.pending_handle_ops.remove(&ticket);
         self.order.finish(ticket);
     }
@@ -225,12 +225,12 @@ impl RequestDispatcher {
         };
         let message = match &decoded {
             Ok((text, data)) => {
-                Message::decode_with(text, data.clone()).map_err(|error| error.to_string())
+                RpcMessage::decode_with(text, data.clone()).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.clone()),
         };
         match message.map(|message| self.gate.handle_message(message)) {
-            Ok(Input::Request(mut request)) => {
+            Ok(MessageAction::Request(mut request)) => {
                 let has_data = request.data.is_some();
                 let decoded = match MethodName::parse(&request.method) {
                     Some(method) => {
@@ -259,21 +259,21 @@ impl RequestDispatcher {
         match message {
             LargeMessage::Request(request) => self.handle_request(request).await,
             LargeMessage::Notification(method) => {
-                let note = exec_wire::message::Notification {
+                let note = exec_wire::message::RpcNotification {
                     method: method.into(),
                     params: None,
                     data: None,
                 };
-                let input = self.gate.handle_message(Message::Notification(note));
+                let input = self.gate.handle_message(RpcMessage::Notification(note));
                 self.handle_non_request(input);
             }
             LargeMessage::Response(id) => {
-                let response = exec_wire::message::Response {
+                let response = exec_wire::message::RpcResponse {
                     id,
                     result: RawValue::NULL,
                     data: None,
                 };
-                self.handle_non_request(Input::Answer(Message::Response(response)));
+                self.handle_non_request(MessageAction::Response(RpcMessage::Response(response)));
             }
             LargeMessage::Malformed(reason) => self.reject_malformed(&reason),
         }
@@ -288,7 +288,7 @@ impl RequestDispatcher {
                 let message = format!("exec-server does not implement `{name}`");
                 let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
                 let error = self.check_data(request.has_data).err().unwrap_or(unknown);
-                return self.respond(Outgoing::error(&id, &error));
+                return self.respond(OutgoingMessage::error(&id, &error));
             }
         };
         let guard = self.start_guard(method, request.trace.as_ref());
@@ -299,24 +299,24 @@ impl RequestDispatcher {
                 self.handle_call(request, ordering, bytes).await;
             }
             Err(error) => {
-                guard.finish(Outcome::of(&error));
-                self.respond(Outgoing::error(&id, &error));
+                guard.finish(RequestOutcome::of(&error));
+                self.respond(OutgoingMessage::error(&id, &error));
             }
         }
     }
 
     /// Handles notifications, responses and protocol errors.
-    fn handle_non_request(&mut self, input: Input<'_>) {
+    fn handle_non_request(&mut self, input: MessageAction<'_>) {
         match input {
-            Input::Reply(reply) => self.respond(reply),
-            Input::Acknowledged(acknowledged) => self.handler.acknowledge(&acknowledged),
-            Input::Answer(response) => {
+            MessageAction::Reply(reply) => self.respond(reply),
+            MessageAction::Acknowledge(acknowledged) => self.handler.acknowledge(&acknowledged),
+            MessageAction::Response(response) => {
                 if !self.send_queue.server_requests().handle_response(response) {
                     self.gate.handle_unsolicited();
                     self.shared.metrics.unsolicited_responses.increment();
                 }
             }
-            Input::Request(_) | Input::Nothing => {}
+            MessageAction::Request(_) | MessageAction::Ignore => {}
         }
     }
 
@@ -325,16 +325,16 @@ impl RequestDispatcher {
         let peer = &self.peer;
         // The stock server's text: its clients compare it.
         let text = match self.binary {
-            Binary::Possible => format!(
+            BinarySupport::Supported => format!(
                 "failed to parse websocket JSON-RPC message from exec-server websocket \
                  {peer}: {reason}"
             ),
-            Binary::Refused => {
+            BinarySupport::TextOnly => {
                 format!("failed to parse JSON-RPC message from {peer}: {reason}")
             }
         };
         let error = RpcError::invalid_request(text);
-        self.respond(Outgoing::error(&RequestId::NONE, &error));
+        self.respond(OutgoingMessage::error(&RequestId::NONE, &error));
     }
 
     /// Rejects raw binary data unless the extension was granted.
@@ -352,14 +352,14 @@ impl RequestDispatcher {
         method: MethodName,
         has_data: bool,
         call: Result<MethodCall, RpcError>,
-    ) -> Result<(Ordering, MethodCall), RpcError> {
+    ) -> Result<(OrderingClass, MethodCall), RpcError> {
         self.check_data(has_data)?;
         let call = call?;
         self.gate.admit(method)?;
         Ok((method.ordering(), call))
     }
 
-    fn start_guard(&self, method: MethodName, trace: Option<&Trace>) -> RequestGuard {
+    fn start_guard(&self, method: MethodName, trace: Option<&TraceContext>) -> RequestGuard {
         let ServiceShared {
             metrics,
             continue_trace,
@@ -369,7 +369,12 @@ impl RequestDispatcher {
         RequestGuard::new(metrics, method, session, trace, *continue_trace)
     }
 
-    async fn handle_call(&mut self, request: AdmittedRequest, ordering: Ordering, bytes: usize) {
+    async fn handle_call(
+        &mut self,
+        request: AdmittedRequest,
+        ordering: OrderingClass,
+        bytes: usize,
+    ) {
         let AdmittedRequest {
             id,
             mut call,
@@ -379,7 +384,7 @@ impl RequestDispatcher {
             let opened = self.handler.initialize(params);
             let opened = opened.instrument(guard.span.clone()).await;
             if let Ok(opened) = &opened {
-                self.gate.handle_session(&opened.extensions);
+                self.gate.handle_initialize(&opened.extensions);
             }
             let response = EncodedResponse::new(&id, &opened);
             guard.finish(response.outcome);
@@ -391,19 +396,22 @@ impl RequestDispatcher {
         } else {
             self.pin_file_handle(&mut call, ordering)
         };
-        if ordering == Ordering::Control && !self.serial {
+        if ordering == OrderingClass::Control && !self.serial {
             // Control requests run at once and are exempt from the limit.
             self.dispatch(AdmittedRequest { id, call, guard }, None, 0);
         } else if self.is_busy() && !matches!(call, MethodCall::Unwatch(_)) {
             let max = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {max} requests are in flight"));
-            guard.finish(Outcome::of(&error));
-            self.send_response(Outgoing::error(&id, &error), None);
+            guard.finish(RequestOutcome::of(&error));
+            self.send_response(OutgoingMessage::error(&id, &error), None);
         } else {
             let starts = call.started_process().cloned();
             let changed_handle = call.changed_handle().cloned();
             let item = QueuedItem::Request(AdmittedRequest { id, call, guard });
-            let ticket = self.enqueue(Claim { ordering, starts }, QueuedRequest { item, bytes });
+            let ticket = self.enqueue(
+                OrderingClaim { ordering, starts },
+                QueuedRequest { item, bytes },
+            );
             self.pending_handle_ops
                 .extend(changed_handle.map(|id| (ticket, id)));
             self.start_ready();
@@ -418,7 +426,7 @@ impl RequestDispatcher {
     /// queue, cannot overtake a queued block. Skips ids that a queued `fs/open` or `fs/close` will
     /// change. Returns the ordering of the request: an `fs/close` queues if an operation on the
     /// same id is pending.
-    fn pin_file_handle(&mut self, call: &mut MethodCall, ordering: Ordering) -> Ordering {
+    fn pin_file_handle(&mut self, call: &mut MethodCall, ordering: OrderingClass) -> OrderingClass {
         let Some(id) = call.file_handle() else {
             return ordering;
         };
@@ -428,7 +436,7 @@ impl RequestDispatcher {
             .any(|pending_id| pending_id == id)
         {
             return if matches!(call, MethodCall::CloseFile(_)) {
-                Ordering::Changes
+                OrderingClass::Changes
             } else {
                 ordering
             };
@@ -448,11 +456,11 @@ impl RequestDispatcher {
     }
 
     /// Sends a finished response: at once, or in serial mode after the responses before it.
-    fn respond(&mut self, response: Outgoing) {
+    fn respond(&mut self, response: OutgoingMessage) {
         if self.serial && !self.order.is_idle() {
             let bytes = response.text_len();
             let item = QueuedItem::Response(response);
-            self.enqueue(Ordering::Reads.into(), QueuedRequest { item, bytes });
+            self.enqueue(OrderingClass::Reads.into(), QueuedRequest { item, bytes });
             self.start_ready();
         } else {
             self.send_response(response, None);
@@ -461,7 +469,7 @@ impl RequestDispatcher {
 
     /// Queues a response for sending, now or when the send queue has space, and finishes its
     /// ticket.
-    fn send_response(&mut self, response: Outgoing, ticket: Option<Ticket>) {
+    fn send_response(&mut self, response: OutgoingMessage, ticket: Option<OrderTicket>) {
         match (self.send_queue.try_send(response), ticket) {
             (Ok(()), None) => {}
             (Ok(()), Some(ticket)) => self.finish(ticket),
@@ -481,7 +489,7 @@ impl RequestDispatcher {
         }
     }
 
-    fn enqueue(&mut self, claim: Claim, item: QueuedRequest) -> Ticket {
+    fn enqueue(&mut self, claim: OrderingClaim, item: QueuedRequest) -> OrderTicket {
         let ticket = self.order.submit(claim);
         self.queued_bytes += item.bytes;
         self.queued.insert(ticket, item);
@@ -505,7 +513,7 @@ impl RequestDispatcher {
     }
 
     /// Runs a request. It occupies `bytes` of the queue until it completes or only waits.
-    fn dispatch(&mut self, request: AdmittedRequest, ticket: Option<Ticket>, bytes: usize) {
+    fn dispatch(&mut self, request: AdmittedRequest, ticket: Option<OrderTicket>, bytes: usize) {
         let AdmittedRequest { id, call, guard } = request;
         let (send_queue, span) = (Arc::clone(&self.send_queue), guard.span.clone());
         match span.in_scope(|| self.handler.dispatch(id, call)) {
@@ -548,7 +556,7 @@ impl RequestDispatcher {
     fn run_waiting(
         &mut self,
         future: BoxFuture<'static, ()>,
-        ticket: Option<Ticket>,
+        ticket: Option<OrderTicket>,
         bytes: usize,
     ) {
         self.queued_bytes -= bytes;

@@ -7,23 +7,23 @@ use bytes::Bytes;
 use exec_env::{
     catalog::ExecutorCatalog,
     filesystem::{
-        Changes, ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPaths, Open,
-        WatchDepth, WatchPath,
+        ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPathsRequest,
+        OpenFileRequest, WatchDepth, WatchPathRequest,
     },
 };
 use exec_wire::{
-    bytes::Base64Error,
+    base64_bytes::Base64Error,
     error::RpcError,
     fs::{
-        Block, CanonicalPath, Changed, CloseFile, DirectoryListing, FileContent, MissingChanged,
-        OpenFile, OpenedFile, ReadBlock, Unwatch, Watch, WatchMissing, Watched, Watching,
-        WriteBlock, WriteFile,
+        BlockContent, CanonicalPath, CloseFile, DirectoryListing, FileContent,
+        MissingPathNotification, OpenFile, OpenedFile, ReadBlock, StartWatch, StopWatch,
+        WatchMissing, WatchMissingResult, WatchNotification, WatchResult, WriteBlock, WriteFile,
     },
     limits,
     message::RequestId,
     method::notification,
-    outgoing::Outgoing,
-    process::Empty,
+    outgoing_message::OutgoingMessage,
+    process::EmptyResult,
 };
 use futures_util::{
     future::{FutureExt, TryFutureExt},
@@ -34,7 +34,7 @@ use serde::Serialize;
 use super::{Dispatch, EncodedResponse, HandlerContext, HandlerOutcome, respond_now};
 use crate::{
     connection_files::{OpenHandle, check_handle},
-    meters::Outcome,
+    metrics::RequestOutcome,
 };
 
 /// Decoded data of a request. Invalid base64 is an error of this request, not a malformed message.
@@ -72,7 +72,7 @@ impl HandlerContext<'_> {
     pub(super) fn canonicalize(
         &self,
         id: RequestId,
-        path: exec_wire::fs::Canonicalize,
+        path: exec_wire::fs::CanonicalizePath,
     ) -> Dispatch {
         let canonical = self.file_system().canonicalize(path);
         file_result(id, canonical, |path| CanonicalPath { path })
@@ -121,9 +121,9 @@ impl HandlerContext<'_> {
         // Reserve the id first: opening may truncate the file.
         let reservation = match self.files.admit_handle(&handle_id) {
             Ok(reservation) => reservation,
-            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
         };
-        let open = Open {
+        let open = OpenFileRequest {
             path,
             mode,
             sandbox,
@@ -144,13 +144,13 @@ impl HandlerContext<'_> {
         let checked = check_handle(&handle_id).and_then(|()| check_block("read", offset, length));
         let handle = match checked.and_then(|()| self.files.find(&handle_id, file)) {
             Ok(handle) => handle,
-            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
         };
         let (files, metrics) = (Arc::clone(self.files), Arc::clone(&self.shared.metrics));
         let reading = handle.file.read_block(offset, length);
         run_file_operation(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
-                let rest = Block { chunk: None, eof };
+                let rest = BlockContent { chunk: None, eof };
                 metrics.file_read_bytes.add_bytes(data.len());
                 EncodedResponse::with_data(&id, &rest, "chunk", data)
             }
@@ -177,7 +177,7 @@ impl HandlerContext<'_> {
                 let bytes = data.len();
                 self.written(id, bytes, handle.file.write_block(offset, data))
             }
-            Err(error) => respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => respond_now(&id, Err::<EmptyResult, _>(error)),
         }
     }
 
@@ -186,7 +186,7 @@ impl HandlerContext<'_> {
         let metrics = Arc::clone(&self.shared.metrics);
         file_result(id, operation, move |()| {
             metrics.file_written_bytes.add_bytes(bytes);
-            Empty {}
+            EmptyResult {}
         })
     }
 
@@ -195,7 +195,7 @@ impl HandlerContext<'_> {
         if checked.is_ok() {
             self.files.close(&close.handle_id);
         }
-        respond_now(id, checked.map(|()| Empty {}))
+        respond_now(id, checked.map(|()| EmptyResult {}))
     }
 }
 
@@ -218,7 +218,7 @@ fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
 }
 
 fn invalid_request(id: &RequestId, reason: impl Into<String>) -> Dispatch {
-    respond_now(id, Err::<Empty, _>(RpcError::invalid_request(reason)))
+    respond_now(id, Err::<EmptyResult, _>(RpcError::invalid_request(reason)))
 }
 
 /// Responds with the result of a file operation.
@@ -238,7 +238,7 @@ where
 
 /// Responds with an empty result after a file operation.
 pub(super) fn file_done(id: RequestId, operation: FileFuture<()>) -> Dispatch {
-    file_result(id, operation, |()| Empty {})
+    file_result(id, operation, |()| EmptyResult {})
 }
 
 /// Responds at once if the operation completed without waiting, otherwise runs it.
@@ -255,18 +255,18 @@ fn run_file_operation<T: Send + 'static>(
 }
 
 impl HandlerContext<'_> {
-    pub(super) fn watch(&self, id: RequestId, watch: Watch) -> Dispatch {
+    pub(super) fn watch(&self, id: RequestId, watch: StartWatch) -> Dispatch {
         let watch_id = watch.watch_id;
         let reservation = match self.files.admit_watch(&watch_id) {
             Ok(reservation) => reservation,
-            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
         };
         let depth = if watch.recursive {
             WatchDepth::Tree
         } else {
             WatchDepth::Entries
         };
-        let watching = self.file_system().watch(WatchPath {
+        let watching = self.file_system().watch(WatchPathRequest {
             path: watch.path,
             depth,
             sandbox: watch.sandbox,
@@ -281,41 +281,41 @@ impl HandlerContext<'_> {
             };
             let path = watcher.path.clone();
             send_queue
-                .send(Outgoing::result(&id, &Watched { path }))
+                .send(OutgoingMessage::result(&id, &WatchResult { path }))
                 .await;
             let notify = async move {
                 let mut ended = false;
                 while !ended {
                     let changes = watcher.changes.next().await;
                     ended = changes.is_none();
-                    let Changes { changes, overflow } = changes.unwrap_or_default();
-                    let changed = Changed {
+                    let ChangeBatch { changes, overflow } = changes.unwrap_or_default();
+                    let changed = WatchNotification {
                         watch_id: watch_id.clone(),
                         changes,
                         overflow,
                         ended,
                     };
-                    let message = Outgoing::notification(notification::FS_CHANGED, &changed);
+                    let message = OutgoingMessage::notification(notification::FS_CHANGED, &changed);
                     send_queue.send(message).await;
                 }
             };
             reservation.finish(tokio::spawn(notify).abort_handle());
-            HandlerOutcome::Responded(Outcome::Ok)
+            HandlerOutcome::Responded(RequestOutcome::Ok)
         };
         Dispatch::Running(run.boxed())
     }
 
-    pub(super) fn unwatch(&self, id: &RequestId, unwatch: &Unwatch) -> Dispatch {
+    pub(super) fn unwatch(&self, id: &RequestId, unwatch: &StopWatch) -> Dispatch {
         self.files.unwatch(&unwatch.watch_id);
-        respond_now(id, Ok(Empty {}))
+        respond_now(id, Ok(EmptyResult {}))
     }
 
     pub(super) fn watch_missing(&self, id: RequestId, watch: WatchMissing) -> Dispatch {
         let watch_id = watch.watch_id;
         if !self.files.admit_missing(watch_id) {
-            return respond_now(&id, Ok(Watching { watching: false }));
+            return respond_now(&id, Ok(WatchMissingResult { watching: false }));
         }
-        let watching = self.file_system().watch_missing(MissingPaths {
+        let watching = self.file_system().watch_missing(MissingPathsRequest {
             missing: watch.missing,
             present: watch.present,
             sandbox: watch.sandbox,
@@ -330,19 +330,22 @@ impl HandlerContext<'_> {
             };
             let watching = fired.is_some();
             send_queue
-                .send(Outgoing::result(&id, &Watching { watching }))
+                .send(OutgoingMessage::result(
+                    &id,
+                    &WatchMissingResult { watching },
+                ))
                 .await;
             if let Some(fired) = fired {
                 let notify = async move {
                     fired.await;
-                    let message = MissingChanged { watch_id };
+                    let message = MissingPathNotification { watch_id };
                     let message =
-                        Outgoing::notification(notification::FS_MISSING_CHANGED, &message);
+                        OutgoingMessage::notification(notification::FS_MISSING_CHANGED, &message);
                     send_queue.send(message).await;
                 };
                 files.set_missing_watch(tokio::spawn(notify).abort_handle());
             }
-            HandlerOutcome::Responded(Outcome::Ok)
+            HandlerOutcome::Responded(RequestOutcome::Ok)
         };
         Dispatch::Running(run.boxed())
     }

@@ -19,8 +19,8 @@ use exec_wire::{
     limits,
     message::RequestId,
     method::notification,
-    outgoing::Outgoing,
-    process::Empty,
+    outgoing_message::OutgoingMessage,
+    process::EmptyResult,
 };
 use futures_util::{
     future::{self, FutureExt, abortable},
@@ -29,7 +29,7 @@ use futures_util::{
 use tokio::{sync::Semaphore, task::AbortHandle};
 
 use super::{Dispatch, EncodedResponse, HandlerContext, respond_now};
-use crate::{connection_files::AbortOnDrop, meters::Outcome, send_queue::SendQueue};
+use crate::{connection_files::AbortOnDrop, metrics::RequestOutcome, send_queue::SendQueue};
 
 /// Maximum size of a body part. The wire allows more, but responses wait while a part occupies the
 /// send queue.
@@ -45,7 +45,7 @@ impl HandlerContext<'_> {
         let bytes = body.as_ref().map_or(0, Bytes::len);
         let upload = match self.streams.admit_upload(bytes) {
             Ok(upload) => upload,
-            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
         };
         let request_id = request.request_id.clone();
         if !request.stream_response {
@@ -55,13 +55,13 @@ impl HandlerContext<'_> {
             Ok(reservation) => {
                 self.request_streamed(id, outbound_request(request, body), upload, reservation)
             }
-            Err(error) => respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => respond_now(&id, Err::<EmptyResult, _>(error)),
         }
     }
 
     pub(super) fn cancel_http(&self, id: &RequestId, cancel: &CancelHttpRequest) -> Dispatch {
         self.streams.cancel(&cancel.request_id);
-        respond_now(id, Ok(Empty {}))
+        respond_now(id, Ok(EmptyResult {}))
     }
 
     /// Makes a request cancellable until its response arrives.
@@ -144,7 +144,7 @@ impl HandlerContext<'_> {
                 reservation: Arc::clone(&reservation),
             };
             reservation.attach_task(tokio::spawn(stream.run(body)).abort_handle());
-            Outcome::Ok
+            RequestOutcome::Ok
         };
         Dispatch::Streaming(run.boxed())
     }
@@ -190,7 +190,7 @@ impl BodySender {
     }
 
     /// Builds the next body delta: data, or the end with an optional error.
-    fn delta(&mut self, data: Bytes, end: Option<Option<String>>) -> Outgoing {
+    fn delta(&mut self, data: Bytes, end: Option<Option<String>>) -> OutgoingMessage {
         self.seq += 1;
         let delta = HttpBodyDelta {
             request_id: self.reservation.id().clone(),
@@ -199,7 +199,12 @@ impl BodySender {
             done: end.is_some(),
             error: end.flatten(),
         };
-        Outgoing::notification_with_data(notification::HTTP_BODY_DELTA, &delta, "deltaBase64", data)
+        OutgoingMessage::notification_with_data(
+            notification::HTTP_BODY_DELTA,
+            &delta,
+            "deltaBase64",
+            data,
+        )
     }
 }
 

@@ -3,13 +3,13 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::{From, Page};
+use exec_core::output_log::{FollowStart, LogPage};
 use exec_env::{
-    command::{Command, Io, Stdin},
-    process::{ProcessError, Read, Status},
+    command::{Command, ProcessIo, StdinMode},
+    process::{OutputReadRequest, ProcessError, ProcessStatus},
 };
 use exec_wire::{
-    bytes::Base64,
+    base64_bytes::Base64Bytes,
     command::{CommandStarted, CommandWritten, ExecCommand, WriteCommand},
     error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
@@ -17,9 +17,9 @@ use exec_wire::{
     message::RequestId,
     path_uri::PathUri,
     process::{
-        AttachProcess, Attached, CloseStdin, Empty, ListProcesses, OutputPage, PageChunk,
+        AttachProcess, AttachResult, CloseStdin, EmptyResult, ListProcesses, OutputPage, PageChunk,
         ProcessList, ProcessSnapshot, ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess,
-        TerminalSize, TerminateProcess, Terminated, WaitProcess, WaitResult, WaitUntil,
+        TerminalSize, TerminateProcess, TerminateResult, WaitProcess, WaitResult, WaitUntil,
         WriteProcess, WriteResult, WriteStatus,
     },
 };
@@ -40,7 +40,7 @@ impl HandlerContext<'_> {
             Ok(process) => process,
             Err(error) => return respond_now(&id, Err::<OutputPage, _>(error)),
         };
-        let read = Read {
+        let read = OutputReadRequest {
             after: params.after_seq.unwrap_or_default(),
             max_bytes: params.max_bytes,
             wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
@@ -81,7 +81,7 @@ impl HandlerContext<'_> {
             let exit = process.handle.status().exit;
             let streams = [snapshot.stdout, snapshot.stderr, snapshot.terminal];
             let omitted_bytes = streams.iter().map(|stream| stream.omitted).sum();
-            let [stdout, stderr, terminal] = streams.map(|stream| Base64(stream.data.into()));
+            let [stdout, stderr, terminal] = streams.map(|stream| Base64Bytes(stream.data.into()));
             Ok::<_, RpcError>(ProcessSnapshot {
                 stdout,
                 stderr,
@@ -95,7 +95,7 @@ impl HandlerContext<'_> {
         super::respond_when_ready(id, snapshot.boxed(), |outcome| outcome)
     }
 
-    pub(super) fn attach(&self, params: &AttachProcess) -> Result<Attached, RpcError> {
+    pub(super) fn attach(&self, params: &AttachProcess) -> Result<AttachResult, RpcError> {
         let id = &params.process_id;
         let process = match (self.find(id), params.started_at_ms) {
             // Attaching to another session's process requires its start time.
@@ -113,9 +113,9 @@ impl HandlerContext<'_> {
         follow(
             self.send_queue,
             &process,
-            From::After(params.after_seq.unwrap_or(OutputSeq(0))),
+            FollowStart::After(params.after_seq.unwrap_or(OutputSeq(0))),
         );
-        Ok(Attached {
+        Ok(AttachResult {
             next_seq: status.next_seq,
             running: status.exit.is_none(),
         })
@@ -148,13 +148,13 @@ impl HandlerContext<'_> {
         outcome.map_err(|error| RpcError::invalid_request(error.to_string()))?;
         tracing::info!(
             target: "exec_service::process", process_id = truncate_for_log(id.as_str()),
-            from = session.id.shown(), by = self.session.id.shown(),
+            from = session.id.redacted(), by = self.session.id.redacted(),
             "process taken over by the server"
         );
         Ok(Arc::clone(process))
     }
 
-    pub(super) fn release(&self, params: &ReleaseProcess) -> Result<Empty, RpcError> {
+    pub(super) fn release(&self, params: &ReleaseProcess) -> Result<EmptyResult, RpcError> {
         let id = &params.process_id;
         let process = self.require_process(id)?;
         if !process.is_detached() {
@@ -166,7 +166,7 @@ impl HandlerContext<'_> {
             return Err(RpcError::invalid_request(message));
         }
         self.send_queue.unfollow(id);
-        Ok(Empty {})
+        Ok(EmptyResult {})
     }
 
     pub(super) fn list(&self, params: ListProcesses) -> ProcessList {
@@ -183,7 +183,7 @@ impl HandlerContext<'_> {
 }
 
 /// Returns whether a process has the start time that the client expects.
-fn has_expected_start(status: &Status, params: &AttachProcess) -> bool {
+fn has_expected_start(status: &ProcessStatus, params: &AttachProcess) -> bool {
     let started = params.started_at_ms;
     started.is_none_or(|started| started == status.started_at_ms)
 }
@@ -194,11 +194,11 @@ fn different_process(id: &ProcessId) -> RpcError {
     RpcError::new(ErrorCode::NOT_FOUND, message)
 }
 
-fn page(page: Page) -> OutputPage {
+fn page(page: LogPage) -> OutputPage {
     let chunks = page.chunks.into_iter().map(|chunk| PageChunk {
         seq: chunk.seq,
         stream: chunk.stream,
-        chunk: Base64(chunk.data),
+        chunk: Base64Bytes(chunk.data),
     });
     OutputPage {
         chunks: chunks.collect(),
@@ -219,7 +219,7 @@ fn page(page: Page) -> OutputPage {
     }
 }
 
-fn wait_result(status: Status, until: WaitUntil) -> WaitResult {
+fn wait_result(status: ProcessStatus, until: WaitUntil) -> WaitResult {
     let reached = match until {
         WaitUntil::Exited => status.exit.is_some(),
         WaitUntil::Closed => status.closed,
@@ -266,14 +266,14 @@ impl HandlerContext<'_> {
     pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Dispatch {
         let process = match self.require_process(&params.process_id) {
             Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
         };
         let size = TerminalSize {
             rows: params.rows,
             cols: params.cols,
         };
         respond_when_ready(id, process.handle.resize(size), |outcome| {
-            outcome.map(|()| Empty {}).map_err(process_error)
+            outcome.map(|()| EmptyResult {}).map_err(process_error)
         })
     }
 
@@ -281,32 +281,34 @@ impl HandlerContext<'_> {
         match self.find(&params.process_id) {
             ProcessLookup::Started(process) => {
                 respond_when_ready(id, process.handle.signal(params.signal), |outcome| {
-                    outcome.map(|()| Empty {}).map_err(process_error)
+                    outcome.map(|()| EmptyResult {}).map_err(process_error)
                 })
             }
-            ProcessLookup::Unknown | ProcessLookup::Starting(_) => respond_now(&id, Ok(Empty {})),
+            ProcessLookup::Unknown | ProcessLookup::Starting(_) => {
+                respond_now(&id, Ok(EmptyResult {}))
+            }
         }
     }
 
     pub(super) fn terminate(&self, id: RequestId, params: &TerminateProcess) -> Dispatch {
         match self.find(&params.process_id) {
-            ProcessLookup::Unknown => respond_now(&id, Ok(Terminated { running: false })),
+            ProcessLookup::Unknown => respond_now(&id, Ok(TerminateResult { running: false })),
             ProcessLookup::Starting(cancel) => {
                 cancel.notify_one();
-                respond_now(&id, Ok(Terminated { running: true }))
+                respond_now(&id, Ok(TerminateResult { running: true }))
             }
             // As in the stock server, descendants of an exited command keep running. An explicit
             // mode terminates the whole tree.
             ProcessLookup::Started(process)
                 if params.mode.is_none() && process.handle.status().exit.is_some() =>
             {
-                respond_now(&id, Ok(Terminated { running: false }))
+                respond_now(&id, Ok(TerminateResult { running: false }))
             }
             ProcessLookup::Started(process) => {
                 let mode = params.mode.unwrap_or_default();
                 respond_when_ready(id, process.handle.terminate(mode), |outcome| {
                     outcome
-                        .map(|running| Terminated { running })
+                        .map(|running| TerminateResult { running })
                         .map_err(process_error)
                 })
             }
@@ -351,9 +353,11 @@ impl HandlerContext<'_> {
             return respond_now(&id, Err::<CommandStarted, _>(error));
         }
         let io = if params.tty {
-            Io::Terminal(TerminalSize::default())
+            ProcessIo::Terminal(TerminalSize::default())
         } else {
-            Io::Pipes { stdin: Stdin::Null }
+            ProcessIo::Pipes {
+                stdin: StdinMode::Null,
+            }
         };
         let command = Command {
             arg0: params.arg0,

@@ -3,19 +3,19 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use exec_core::log::From;
+use exec_core::output_log::FollowStart;
 use exec_env::{
     backend::{StartError, StartedProcess},
-    command::{Command, Io, Stdin},
-    network::{Network, NetworkWatcher},
+    command::{Command, ProcessIo, StdinMode},
+    network::{CommandNetwork, NetworkPolicyHook},
 };
 use exec_wire::{
     error::RpcError,
     id::{OutputSeq, ProcessId},
     message::RequestId,
     method::notification,
-    outgoing::Outgoing,
-    process::{ExecMode, ProcessFailed, ProcessStarted, StartProcess, Started},
+    outgoing_message::OutgoingMessage,
+    process::{ExecMode, ProcessFailed, ProcessStarted, StartProcess, StartResult},
 };
 use futures_util::future::FutureExt;
 
@@ -23,7 +23,7 @@ use super::{Dispatch, HandlerContext, respond_now};
 use crate::{
     connection::MethodFamily,
     handler::{EncodedResponse, HandlerOutcome},
-    meters::{Outcome, Refusal},
+    metrics::{RequestOutcome, StartFailureReason},
     request_guard::truncate_for_log,
     send_queue::SendQueue,
     session::{
@@ -45,11 +45,14 @@ impl HandlerContext<'_> {
         let plan = match self.plan(params) {
             Ok(plan) => plan,
             Err(error) => {
-                self.shared.metrics.process_refusals.count(Refusal::Params);
-                return respond_now(&id, Err::<Started, _>(error));
+                self.shared
+                    .metrics
+                    .start_failures
+                    .count(StartFailureReason::Params);
+                return respond_now(&id, Err::<StartResult, _>(error));
             }
         };
-        self.launch(id, plan, |process_id, started| Started {
+        self.launch(id, plan, |process_id, started| StartResult {
             process_id,
             sandbox_type: started.sandbox_type,
         })
@@ -83,15 +86,21 @@ impl HandlerContext<'_> {
         };
         if in_use {
             let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
-            self.shared.metrics.process_refusals.count(Refusal::Table);
-            return respond_now(&id, Err::<Started, _>(error));
+            self.shared
+                .metrics
+                .start_failures
+                .count(StartFailureReason::Table);
+            return respond_now(&id, Err::<StartResult, _>(error));
         }
         let reservation = match owner.admit(&process_id) {
             Ok(reservation) => reservation,
             Err(error) => {
                 let error = RpcError::invalid_request(error.to_string());
-                self.shared.metrics.process_refusals.count(Refusal::Table);
-                return respond_now(&id, Err::<Started, _>(error));
+                self.shared
+                    .metrics
+                    .start_failures
+                    .count(StartFailureReason::Table);
+                return respond_now(&id, Err::<StartResult, _>(error));
             }
         };
         let owner: Arc<Session> = Arc::clone(owner);
@@ -108,7 +117,7 @@ impl HandlerContext<'_> {
                 watcher,
             } = plan;
             let (argv, cwd) = (command.argv.clone(), command.cwd.clone());
-            let tty = matches!(command.io, Io::Terminal(_));
+            let tty = matches!(command.io, ProcessIo::Terminal(_));
             let started = tokio::select! {
                 biased;
                 () = reservation.cancelled() => Err(StartError::Cancelled),
@@ -117,8 +126,8 @@ impl HandlerContext<'_> {
             let started = match started {
                 Ok(started) => started,
                 Err(error) => {
-                    let refusal = Refusal::of(&error);
-                    metrics.process_refusals.count(refusal);
+                    let refusal = StartFailureReason::of(&error);
+                    metrics.start_failures.count(refusal);
                     tracing::info!(
                         target: "exec_service::process",
                         process_id = truncate_for_log(reservation.id().as_str()), ?refusal, %error,
@@ -149,12 +158,12 @@ impl HandlerContext<'_> {
         let finish = async move {
             match run.await {
                 Ok((process, started)) => {
-                    let text = Outgoing::result(&id, &result(process_id.clone(), &started));
+                    let text = OutgoingMessage::result(&id, &result(process_id.clone(), &started));
                     notify_started(&send_queue, &process).await;
                     // Send the response before the events.
                     send_queue.send(text).await;
-                    follow(&send_queue, &process, From::After(OutputSeq(0)));
-                    HandlerOutcome::Responded(Outcome::Ok)
+                    follow(&send_queue, &process, FollowStart::After(OutputSeq(0)));
+                    HandlerOutcome::Responded(RequestOutcome::Ok)
                 }
                 Err(error) => {
                     notify_failed(&send_queue, &process_id, &error).await;
@@ -197,11 +206,13 @@ impl HandlerContext<'_> {
             return invalid("metadata.threadId", "expected a UUID");
         }
         let io = match (params.tty, params.pipe_stdin) {
-            (true, _) => Io::Terminal(params.size.unwrap_or_default()),
-            (false, true) => Io::Pipes {
-                stdin: Stdin::Piped,
+            (true, _) => ProcessIo::Terminal(params.size.unwrap_or_default()),
+            (false, true) => ProcessIo::Pipes {
+                stdin: StdinMode::Piped,
             },
-            (false, false) => Io::Pipes { stdin: Stdin::Null },
+            (false, false) => ProcessIo::Pipes {
+                stdin: StdinMode::Null,
+            },
         };
         let command = Command {
             process_id: params.process_id,
@@ -216,13 +227,13 @@ impl HandlerContext<'_> {
             limits: params.limits.unwrap_or_default(),
             retained_bytes: None,
             sandbox: params.sandbox,
-            network: Network {
+            network: CommandNetwork {
                 enforced: params.enforce_managed_network,
                 managed: params.managed_network,
                 proxy: params.network_proxy,
-                watcher: watcher
+                policy_hook: watcher
                     .clone()
-                    .map(|watcher| watcher as Arc<dyn NetworkWatcher>),
+                    .map(|watcher| watcher as Arc<dyn NetworkPolicyHook>),
             },
             mode: params.mode,
         };
@@ -276,7 +287,7 @@ async fn notify_started(send_queue: &SendQueue, process: &SessionProcess) {
             started_at_ms: status.started_at_ms,
         };
         send_queue
-            .send(Outgoing::notification(
+            .send(OutgoingMessage::notification(
                 notification::PROCESS_STARTED,
                 &started,
             ))
@@ -291,7 +302,7 @@ async fn notify_failed(send_queue: &SendQueue, id: &ProcessId, error: &RpcError)
             message: error.message.clone(),
         };
         send_queue
-            .send(Outgoing::notification(
+            .send(OutgoingMessage::notification(
                 notification::PROCESS_FAILED,
                 &failed,
             ))

@@ -5,19 +5,19 @@ use std::{
     time::Duration,
 };
 
-use exec_env::network::NetworkWatcher;
+use exec_env::network::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
     method::notification,
-    network::{Decision, Destination, PolicyDecision, PolicyRequest},
-    outgoing::Outgoing,
+    network::{NetworkDecision, NetworkDestination, PolicyDecision, PolicyRequest},
+    outgoing_message::OutgoingMessage,
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{sync::watch, time::timeout};
 
 use super::Session;
 use crate::{
-    meters::{Meters, Ruling},
+    metrics::{PolicyDecisionKind, ServiceMetrics},
     request_guard::truncate_for_log,
     send_queue::SendQueue,
 };
@@ -33,7 +33,7 @@ pub(crate) struct ClientNetworkWatcher {
     /// Decision timeout of the client. The client is not asked if it is absent.
     decision_timeout: Option<Duration>,
     ended: watch::Sender<bool>,
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
 }
 
 /// How to reach the client of a process.
@@ -59,7 +59,7 @@ impl ClientNetworkWatcher {
         process_id: ProcessId,
         client: PolicyClient,
         decision_timeout: Option<Duration>,
-        metrics: Arc<Meters>,
+        metrics: Arc<ServiceMetrics>,
     ) -> Self {
         Self {
             process_id,
@@ -76,8 +76,8 @@ impl ClientNetworkWatcher {
     }
 }
 
-impl NetworkWatcher for ClientNetworkWatcher {
-    fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
+impl NetworkPolicyHook for ClientNetworkWatcher {
+    fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision> {
         let Some(decision_timeout) = self.decision_timeout else {
             return ready(default_denial()).boxed();
         };
@@ -103,11 +103,11 @@ impl NetworkWatcher for ClientNetworkWatcher {
     }
 
     fn record(&self, decision: PolicyDecision) {
-        let ruling = Ruling::parse(&decision.decision);
+        let ruling = PolicyDecisionKind::parse(&decision.decision);
         if let Some(ruling) = ruling {
             self.metrics.network_decisions.count(ruling);
         }
-        if ruling == Some(Ruling::Deny) {
+        if ruling == Some(PolicyDecisionKind::Deny) {
             tracing::info!(
                 target: "exec_service::process",
                 process_id = truncate_for_log(self.process_id.as_str()),
@@ -122,14 +122,14 @@ impl NetworkWatcher for ClientNetworkWatcher {
                 ..decision
             };
             let method = notification::NETWORK_POLICY_DECISION;
-            send_queue.send_lossy(Outgoing::notification(method, &decision));
+            send_queue.send_lossy(OutgoingMessage::notification(method, &decision));
         }
     }
 }
 
 /// Decision without a response from the client.
-fn default_denial() -> Decision {
-    Decision::Deny {
+fn default_denial() -> NetworkDecision {
+    NetworkDecision::Deny {
         reason: "not_allowed".to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use exec_env::process::{ExecProcess, Hold};
+use exec_env::process::{ExecProcess, OutputHold};
 use exec_wire::{id::OutputSeq, limits};
 use tokio::sync::oneshot;
 
@@ -111,7 +111,7 @@ enum State {
     #[default]
     Nothing,
     /// Unacknowledged output is held.
-    Unacknowledged(Box<dyn Hold>),
+    Unacknowledged(Box<dyn OutputHold>),
     /// All output was acknowledged up to the close. A client that resumes does not acknowledge
     /// again.
     Complete,

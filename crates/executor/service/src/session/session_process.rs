@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::process::ExecProcess;
 use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId},
@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     connection::MethodFamily,
-    meters::{Endings, Meters},
-    request_guard::{ContinueTrace, Origin, truncate_for_log},
+    metrics::{ExitCauseCounters, ServiceMetrics},
+    request_guard::{ContinueTrace, TraceOrigin, truncate_for_log},
 };
 
 /// A started process with the parameters that `process/list` shows.
@@ -193,7 +193,7 @@ impl ProcessSpan {
         let span = tracing::info_span!(
             target: "exec_service::process", parent: None, "process",
             process_id = Empty,
-            session = owner.shown(),
+            session = owner.redacted(),
             process.pid = Empty,
             process.executable.name = Empty,
             process.exit.code = Empty,
@@ -202,7 +202,7 @@ impl ProcessSpan {
             sandbox_denied = Empty,
         );
         if !span.is_disabled() {
-            continue_trace(&span, Origin::Span(&Span::current()));
+            continue_trace(&span, TraceOrigin::Span(&Span::current()));
             let (program, id) = (program(process), process.handle.id());
             span.record("process_id", truncate_for_log(id.as_str()));
             span.record("process.pid", process.handle.status().os_pid);
@@ -217,7 +217,7 @@ impl ProcessSpan {
     }
 
     /// Closes the span and counts the exit. An unknown exit counts as lost.
-    pub(super) fn end(self, exit: Option<Exit>, metrics: &Meters) {
+    pub(super) fn end(self, exit: Option<ExitInfo>, metrics: &ServiceMetrics) {
         let Self(span) = self;
         let cause = exit.as_ref().map_or(ExitCause::Lost, |exit| exit.cause);
         metrics.processes_ended.count(cause);
@@ -228,7 +228,7 @@ impl ProcessSpan {
         if span.is_disabled() {
             return;
         }
-        let (cause, code) = (Endings::name(cause), exit.map(|exit| exit.code));
+        let (cause, code) = (ExitCauseCounters::name(cause), exit.map(|exit| exit.code));
         span.record("cause", cause);
         span.record("sandbox_denied", denied);
         span.record("process.exit.code", code);

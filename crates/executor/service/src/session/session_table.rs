@@ -18,14 +18,14 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::{Session, SessionLimits, retention::RetentionMode};
-use crate::{meters::Meters, send_queue::SendQueue};
+use crate::{metrics::ServiceMetrics, send_queue::SendQueue};
 
 /// Sessions by id.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     ttl: Duration,
     session_limits: SessionLimits,
-    metrics: Arc<Meters>,
+    metrics: Arc<ServiceMetrics>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
@@ -55,7 +55,11 @@ impl From<SessionAttachError> for RpcError {
 }
 
 impl SessionTable {
-    pub(crate) fn new(ttl: Duration, session_limits: SessionLimits, metrics: Arc<Meters>) -> Self {
+    pub(crate) fn new(
+        ttl: Duration,
+        session_limits: SessionLimits,
+        metrics: Arc<ServiceMetrics>,
+    ) -> Self {
         Self {
             ttl,
             session_limits,
@@ -140,7 +144,7 @@ impl SessionTable {
             if session.is_expired(Instant::now().into_std()) && table.remove(&session.id) {
                 table.metrics.sessions_expired.increment();
                 tracing::info!(
-                    target: "exec_service::session", session = session.id.shown(),
+                    target: "exec_service::session", session = session.id.redacted(),
                     "session ended: its client did not resume it in time"
                 );
                 session.clear();

@@ -52,10 +52,10 @@ async fn detached_process_is_readable_for_a_day_after_it_ends() {
     let mut client = server.connect(None).await;
     assert_eq!(listed(&mut client).await.len(), 1);
     assert_eq!(chunk_count(&mut client).await, 1);
-    assert!(server.service.keeps_detached());
+    assert!(server.service.has_detached_processes());
     sleep(Duration::from_secs(120)).await;
     assert_eq!(listed(&mut client).await, Vec::<Value>::new());
-    assert!(!server.service.keeps_detached());
+    assert!(!server.service.has_detached_processes());
 }
 
 #[tokio::test(start_paused = true)]

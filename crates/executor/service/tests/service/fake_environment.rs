@@ -11,24 +11,29 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_core::output_log::{
+    ExitInfo, FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+    RetentionLimits,
+};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
     filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-        WatchPath, Watcher,
+        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
-    network::NetworkWatcher,
-    process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status},
+    network::NetworkPolicyHook,
+    process::{
+        EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
+    },
 };
 use exec_wire::{
-    environment::{Capabilities, EnvironmentInfo, Shell},
+    environment::{EnvironmentInfo, ServerCapabilities, ShellProgram},
     error::RpcError,
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, WalkResult, WalkTree, WriteFile,
     },
     id::{OutputSeq, ProcessId, WriteId},
     path_uri::PathUri,
@@ -61,10 +66,10 @@ pub(crate) struct StartedCommand {
 }
 
 impl StartedCommand {
-    pub(crate) fn watcher(&self) -> &Arc<dyn NetworkWatcher> {
+    pub(crate) fn watcher(&self) -> &Arc<dyn NetworkPolicyHook> {
         self.command
             .network
-            .watcher
+            .policy_hook
             .as_ref()
             .expect("process has a network watcher")
     }
@@ -106,7 +111,7 @@ impl ExecBackend for FakeBackend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        let shell = Shell {
+        let shell = ShellProgram {
             name: "fake".to_owned(),
             path: "/fake".to_owned(),
         };
@@ -120,7 +125,7 @@ impl ExecBackend for FakeBackend {
             prepend_path_dirs: Vec::new(),
             temporary_directories: None,
             temp_dir: None,
-            capabilities: Capabilities::default(),
+            capabilities: ServerCapabilities::default(),
         }))
         .boxed()
     }
@@ -133,8 +138,8 @@ struct SilentProcess {
     ended: watch::Receiver<bool>,
 }
 
-fn status(ended: bool) -> Status {
-    Status {
+fn status(ended: bool) -> ProcessStatus {
+    ProcessStatus {
         exit: None,
         closed: ended,
         tree_alive: !ended,
@@ -150,19 +155,19 @@ impl ExecProcess for SilentProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         status(*self.ended.borrow())
     }
 
-    fn follow(&self, _: Follow) -> EventStream {
+    fn follow(&self, _: FollowOptions) -> EventStream {
         stream::pending().boxed()
     }
 
-    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, _: OutputSeq) -> Box<dyn OutputHold> {
         Box::new(NoopHold)
     }
 
-    fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, _: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         ready(Err(ProcessError::Terminated)).boxed()
     }
 
@@ -197,7 +202,7 @@ impl ExecProcess for SilentProcess {
         &self,
         _: WaitUntil,
         _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         let mut ended = self.ended.clone();
         async move {
             let ended = ended.wait_for(|ended| *ended).await.is_ok();
@@ -206,7 +211,7 @@ impl ExecProcess for SilentProcess {
         .boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready(Err(ProcessError::Terminated)).boxed()
     }
 }
@@ -239,7 +244,7 @@ impl ExecutorFileSystem for NoFiles {
         unsupported()
     }
 
-    fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, _: CanonicalizePath) -> FileFuture<PathUri> {
         unsupported()
     }
 
@@ -247,39 +252,39 @@ impl ExecutorFileSystem for NoFiles {
         unsupported()
     }
 
-    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
         unsupported()
     }
 
-    fn remove(&self, _: Remove) -> FileFuture<()> {
+    fn remove(&self, _: RemovePath) -> FileFuture<()> {
         unsupported()
     }
 
-    fn copy(&self, _: Copy) -> FileFuture<()> {
+    fn copy(&self, _: CopyPath) -> FileFuture<()> {
         unsupported()
     }
 
-    fn rename(&self, _: Rename) -> FileFuture<()> {
+    fn rename(&self, _: RenamePath) -> FileFuture<()> {
         unsupported()
     }
 
-    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         unsupported()
     }
 
-    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+    fn search(&self, _: SearchText) -> FileFuture<SearchResult> {
         unsupported()
     }
 
-    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, _: FindPaths) -> FileFuture<FoundPaths> {
         unsupported()
     }
 
-    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, _: WatchPathRequest) -> FileFuture<PathWatcher> {
         unsupported()
     }
 
-    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, _: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         unsupported()
     }
 }
@@ -288,7 +293,7 @@ impl ExecutorFileSystem for NoFiles {
 #[derive(Debug)]
 struct NoopHold;
 
-impl Hold for NoopHold {
+impl OutputHold for NoopHold {
     fn acknowledge(&self, _: OutputSeq) {}
 }
 
@@ -307,7 +312,7 @@ pub(crate) struct WriterProcess {
 
 impl WriterProcess {
     pub(crate) fn new(id: ProcessId) -> Self {
-        let retention = Retention {
+        let retention = RetentionLimits {
             bytes: RETAINED_BYTES,
             chunks: 50_000,
         };
@@ -331,7 +336,7 @@ impl WriterProcess {
     /// Ends the process and its output. Returns the sequence number of the close.
     pub(crate) fn close(&self) -> u64 {
         let closed = self.log().record(|log| {
-            log.record_exit(Exit {
+            log.record_exit(ExitInfo {
                 code: 0,
                 signal: None,
                 cause: ExitCause::Exit,
@@ -351,7 +356,7 @@ impl WriterProcess {
     }
 
     pub(crate) fn is_paused(&self) -> bool {
-        self.log().is_held()
+        self.log().is_backpressured()
     }
 
     pub(crate) fn retained(&self) -> usize {
@@ -376,7 +381,7 @@ impl Drop for LogFollower {
     }
 }
 
-impl Hold for LogFollower {
+impl OutputHold for LogFollower {
     fn acknowledge(&self, seq: OutputSeq) {
         self.log.lock().unwrap().acknowledge(self.id, seq);
     }
@@ -387,10 +392,10 @@ impl ExecProcess for WriterProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         let followed = self.log();
         let log = followed.log();
-        Status {
+        ProcessStatus {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             tree_alive: !log.is_closed() || self.descendants_alive.load(Ordering::SeqCst),
@@ -401,7 +406,7 @@ impl ExecProcess for WriterProcess {
         }
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         let follower = LogFollower {
             log: Arc::clone(&self.log),
             id: self.log().follow(follow),
@@ -413,14 +418,14 @@ impl ExecProcess for WriterProcess {
         .boxed()
     }
 
-    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, after: OutputSeq) -> Box<dyn OutputHold> {
         Box::new(LogFollower {
             log: Arc::clone(&self.log),
-            id: self.log().hold(after),
+            id: self.log().retain_unacked(after),
         })
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         let page = self.log().log().page(read.after, read.max_bytes);
         ready_future(Ok(page)).boxed()
     }
@@ -456,8 +461,8 @@ impl ExecProcess for WriterProcess {
         &self,
         _: WaitUntil,
         _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
-        let status = Status {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
+        let status = ProcessStatus {
             closed: true,
             ..self.status()
         };
@@ -469,7 +474,7 @@ impl ExecProcess for WriterProcess {
         .boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready_future(Err(ProcessError::Terminated)).boxed()
     }
 }

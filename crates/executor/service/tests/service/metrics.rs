@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_service::meters::Outcome;
+use exec_service::metrics::RequestOutcome;
 use exec_wire::{limits, method::MethodName};
 use serde_json::json;
 use tokio::time::sleep;
@@ -20,7 +20,7 @@ async fn wait_for(server: &Server, condition: impl Fn(&Server) -> bool) {
         }
         sleep(Duration::from_millis(1)).await;
     }
-    panic!("{:?}", server.service.levels());
+    panic!("{:?}", server.service.gauges());
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,18 +28,18 @@ async fn resumed_and_expired_sessions_are_counted() {
     let server = Server::new();
     let client = server.connect(None).await;
     let session = client.session.clone();
-    assert_eq!(server.service.levels().sessions_attached, 1);
+    assert_eq!(server.service.gauges().sessions_attached, 1);
     drop(client);
     wait_for(&server, |server| {
-        server.service.levels().sessions_detached == 1
+        server.service.gauges().sessions_detached == 1
     })
     .await;
     let client = server.connect(Some(&session)).await;
-    let levels = server.service.levels();
+    let levels = server.service.gauges();
     assert_eq!((levels.sessions_attached, levels.sessions_detached), (1, 0));
     drop(client);
     sleep(limits::SESSION_TTL + Duration::from_secs(1)).await;
-    let (levels, meters) = (server.service.levels(), server.service.meters());
+    let (levels, meters) = (server.service.gauges(), server.service.metrics());
     assert_eq!((levels.sessions_attached, levels.sessions_detached), (0, 0));
     assert_eq!(meters.sessions_opened.value(), 1);
     assert_eq!(meters.sessions_resumed.value(), 1);
@@ -56,20 +56,20 @@ async fn request_is_counted_as_cancelled_if_its_connection_ends_first() {
     let wait = json!({"id": 9, "method": "process/wait", "params": {"processId": "p"}});
     client.send(wait).await;
     wait_for(&server, |server| {
-        server.service.meters().requests.in_flight.value() == 1
+        server.service.metrics().requests.in_flight.value() == 1
     })
     .await;
     drop(client);
     wait_for(&server, |server| {
-        server.service.meters().requests.in_flight.value() == 0
+        server.service.metrics().requests.in_flight.value() == 0
     })
     .await;
-    let requests = &server.service.meters().requests;
+    let requests = &server.service.metrics().requests;
     let waits = requests
-        .used()
+        .called_methods()
         .find(|meter| meter.method == MethodName::ProcessWait);
     let outcomes: Vec<_> = waits.unwrap().outcomes().collect();
-    assert_eq!(outcomes, [(Outcome::Cancelled, 1)]);
+    assert_eq!(outcomes, [(RequestOutcome::Cancelled, 1)]);
     assert_eq!(waits.unwrap().latency.values().count, 0);
 }
 
@@ -82,22 +82,22 @@ async fn processes_and_network_decisions_are_counted() {
     assert!(again["error"].is_object(), "{again}");
     process.watcher().record(denied_decision("example.com"));
     client.receive().await;
-    let levels = server.service.levels();
+    let levels = server.service.gauges();
     assert_eq!(
         (levels.processes_running, levels.processes_finished),
         (1, 0)
     );
     process.end();
     let lost = |server: &Server| {
-        let ended = &server.service.meters().processes_ended;
+        let ended = &server.service.metrics().processes_ended;
         ended.values().any(|ended| ended == ("lost", 1))
     };
     // The fake process ends without an exit status.
     wait_for(&server, lost).await;
-    let meters = server.service.meters();
+    let meters = server.service.metrics();
     assert_eq!(meters.processes_started.value(), 1);
     let refused: Vec<_> = meters
-        .process_refusals
+        .start_failures
         .values()
         .filter(|(_, count)| *count > 0)
         .collect();

@@ -2,24 +2,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::network::NetworkWatcher;
-use exec_wire::network::{Decision, Destination, NetworkProtocol, PolicyDecision};
+use exec_env::network::NetworkPolicyHook;
+use exec_wire::network::{NetworkDecision, NetworkDestination, NetworkProtocol, PolicyDecision};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 
 use crate::test_client::{Client, Server, has_proxy, params};
 
 /// Requests a decision about a host in a new task.
-fn request_decision(watcher: &Arc<dyn NetworkWatcher>, host: &str) -> JoinHandle<Decision> {
-    tokio::spawn(watcher.decide(Destination {
+fn request_decision(
+    watcher: &Arc<dyn NetworkPolicyHook>,
+    host: &str,
+) -> JoinHandle<NetworkDecision> {
+    tokio::spawn(watcher.decide(NetworkDestination {
         protocol: NetworkProtocol::HttpsConnect,
         host: host.to_owned(),
         port: 443,
     }))
 }
 
-fn not_allowed() -> Decision {
-    Decision::Deny {
+fn not_allowed() -> NetworkDecision {
+    NetworkDecision::Deny {
         reason: "not_allowed".to_owned(),
     }
 }
@@ -57,7 +60,7 @@ async fn client_is_asked_and_decides() {
         .await;
     assert_eq!(second.await.unwrap(), not_allowed());
     allow(&mut client, &request).await;
-    assert_eq!(decision.await.unwrap(), Decision::Allow);
+    assert_eq!(decision.await.unwrap(), NetworkDecision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,11 +111,11 @@ async fn at_most_256_requests_are_pending() {
     );
     assert_eq!(since.elapsed(), Duration::ZERO);
     allow(&mut client, &json!({"id": 9})).await;
-    assert_eq!(decisions.remove(8).await.unwrap(), Decision::Allow);
+    assert_eq!(decisions.remove(8).await.unwrap(), NetworkDecision::Allow);
     let decision = request_decision(process.watcher(), "a");
     let request = client.expect_policy_request().await;
     allow(&mut client, &request).await;
-    assert_eq!(decision.await.unwrap(), Decision::Allow);
+    assert_eq!(decision.await.unwrap(), NetworkDecision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,7 +139,7 @@ async fn detached_session_denies_and_resumed_session_asks_again() {
     let request = client.expect_policy_request().await;
     assert_eq!(request["id"], 1, "each connection numbers its own");
     allow(&mut client, &request).await;
-    assert_eq!(decision.await.unwrap(), Decision::Allow);
+    assert_eq!(decision.await.unwrap(), NetworkDecision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +152,7 @@ async fn detached_process_asks_the_connection_that_started_it() {
     let decision = request_decision(process.watcher(), "a");
     let request = client.expect_policy_request().await;
     allow(&mut client, &request).await;
-    assert_eq!(decision.await.unwrap(), Decision::Allow);
+    assert_eq!(decision.await.unwrap(), NetworkDecision::Allow);
     let session = client.session.clone();
     drop(client);
     let client = server.connect(Some(&session)).await;
@@ -244,7 +247,7 @@ async fn process_id_too_long_for_policy_requests_is_rejected() {
     for (id, timeout_ms) in [(&*longest, Some(1)), ("", None), (&"p".repeat(257), None)] {
         let started = server.start(&mut client, &params(id, timeout_ms)).await;
         assert!(has_proxy(&started.command));
-        assert!(started.command.network.watcher.is_some());
+        assert!(started.command.network.policy_hook.is_some());
     }
 }
 
@@ -293,7 +296,7 @@ async fn process_without_a_proxy_has_no_watcher() {
     params["enforceManagedNetwork"] = json!(true);
     params["managedNetwork"] = json!({"loopbackPorts": [80]});
     let network = server.start(&mut client, &params).await.command.network;
-    assert!(network.watcher.is_none() && network.enforced);
+    assert!(network.policy_hook.is_none() && network.enforced);
     assert_eq!(network.managed.unwrap().loopback_ports, [80]);
 }
 

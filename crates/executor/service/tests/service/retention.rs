@@ -100,7 +100,7 @@ async fn unacknowledged_output_is_held_for_a_limited_time_without_a_connection()
     let process = start(&mut server, &mut client, &params("p")).await;
     write_until_paused(&mut client, &process).await;
     drop(client);
-    sleep(limits::UNACKNOWLEDGED_HOLD - Duration::from_secs(1)).await;
+    sleep(limits::UNACKNOWLEDGED_RETENTION - Duration::from_secs(1)).await;
     assert!(process.is_paused());
     assert_eq!(process.retained(), PAUSING_CHUNKS * 1024);
     sleep(Duration::from_secs(2)).await;
@@ -119,10 +119,10 @@ async fn client_that_resumes_in_time_finds_all_unacknowledged_output() {
     // Each absence starts a fresh period.
     for _ in 0..3 {
         drop(client);
-        sleep(limits::UNACKNOWLEDGED_HOLD * 2 / 3).await;
+        sleep(limits::UNACKNOWLEDGED_RETENTION * 2 / 3).await;
         client = server.connect_with(Some(&session), GRANT).await;
     }
-    sleep(limits::UNACKNOWLEDGED_HOLD * 2).await;
+    sleep(limits::UNACKNOWLEDGED_RETENTION * 2).await;
     assert_eq!(client.readable("p", 7).await, PAUSING_CHUNKS - 7);
     process.write(7);
     assert!(process.is_paused());
@@ -165,7 +165,7 @@ async fn extension_granted_on_resume_holds_retained_and_new_output() {
     assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS);
     // After too long an absence the held output is released, and holding starts anew.
     drop(client);
-    sleep(limits::UNACKNOWLEDGED_HOLD * 2).await;
+    sleep(limits::UNACKNOWLEDGED_RETENTION * 2).await;
     assert_eq!(process.retained(), RETAINED_BYTES);
     let mut client = server.connect_with(Some(&session), GRANT).await;
     let end = process.write(1);

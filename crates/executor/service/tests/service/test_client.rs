@@ -7,10 +7,10 @@ use exec_env::{
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
-    link::{Encoding, Link, Principal},
+    link::{DataEncoding, Link, Principal},
     memory,
 };
-use exec_wire::{initialize::ServerName, limits, outgoing::Outgoing};
+use exec_wire::{initialize::ServerInfo, limits, outgoing_message::OutgoingMessage};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 
@@ -45,8 +45,8 @@ impl Server {
             allow_direct_exec: true,
             allow_prepared_exec: true,
             concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
-            attention: Duration::ZERO,
-            server: ServerName {
+            busy_poll: Duration::ZERO,
+            server_name: ServerInfo {
                 name: "fake".to_owned(),
                 version: "0.0.0".to_owned(),
             },
@@ -150,7 +150,9 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn send(&mut self, message: Value) {
         let text = message.to_string().into_bytes();
-        self.link.writer.push(Outgoing::Text(text), Encoding::Text);
+        self.link
+            .writer
+            .push(OutgoingMessage::Text(text), DataEncoding::Text);
         self.link.writer.flush().await.unwrap();
     }
 

@@ -8,17 +8,17 @@ use std::{
 };
 
 use super::{
-    Stage,
+    SpawnStage,
     command_spec::MAX_EXTRA,
     job::CommandJob,
     start_progress::{self, StartFailure},
 };
 use crate::{
-    enclosure::{
+    raw::{self, Errno},
+    sandbox_setup::{
         EncodedSetup, drop_capabilities, forbid_raising_limits, restrict_by_filter,
         restrict_by_landlock, send_listener, set_no_new_privileges, set_umask,
     },
-    raw::{self, Errno},
 };
 
 /// Entry point of the child. Its parent is suspended until exec succeeds or the child exits.
@@ -27,7 +27,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // only.
     let job = unsafe { &*argument.cast::<CommandJob>() };
     let failure = match prepare(job) {
-        Ok(()) => start_progress::failed_at(Stage::Exec)(exec_command(job)),
+        Ok(()) => start_progress::failed_at(SpawnStage::Exec)(exec_command(job)),
         Err(failure) => failure,
     };
     job.progress.fail(failure);
@@ -35,7 +35,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
 }
 
 fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
-    let setup = start_progress::failed_at(Stage::Setup);
+    let setup = start_progress::failed_at(SpawnStage::Setup);
     // The command dies with its supervisor.
     raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&setup)?;
     raw::setsid().map_err(&setup)?;
@@ -54,12 +54,12 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
     if job.terminal {
         raw::set_controlling_terminal(0).map_err(&setup)?;
     }
-    raw::chdir(job.cwd).map_err(start_progress::failed_at(Stage::Chdir))?;
+    raw::chdir(job.cwd).map_err(start_progress::failed_at(SpawnStage::Chdir))?;
     for &(resource, value) in &job.limits[..job.limit_count] {
-        raw::lower_limit(resource, value).map_err(start_progress::failed_at(Stage::Limit))?;
+        raw::lower_limit(resource, value).map_err(start_progress::failed_at(SpawnStage::Limit))?;
     }
     if job.limit_count > 0 {
-        forbid_raising_limits().map_err(start_progress::failed_at(Stage::Limit))?;
+        forbid_raising_limits().map_err(start_progress::failed_at(SpawnStage::Limit))?;
     }
     raw::unblock_signals().map_err(&setup)?;
     match enclosure {

@@ -8,11 +8,11 @@ use std::{
     },
 };
 
-use crate::enclosure::Enclosure;
+use crate::sandbox_setup::SandboxSetup;
 
 /// Everything that starting a command needs. The spawner looks up and validates nothing.
 #[derive(Debug)]
-pub struct Spec {
+pub struct CommandSpec {
     /// Paths to try for the program, in order.
     pub candidates: Vec<CString>,
     /// Arguments, including the program's name.
@@ -30,16 +30,16 @@ pub struct Spec {
     /// Whether the standard descriptors are a terminal, which becomes the controlling terminal.
     pub terminal: bool,
     /// Descriptors that the command inherits in addition to the standard ones.
-    pub extra: Vec<Extra>,
+    pub inherited_fds: Vec<InheritedFd>,
     /// Resource limits.
     pub limits: Vec<ResourceLimit>,
     /// Sandbox set-up to apply between clone and exec.
-    pub enclosure: Option<Enclosure>,
+    pub sandbox_setup: Option<SandboxSetup>,
 }
 
 /// A descriptor that the command inherits in addition to the standard ones.
 #[derive(Debug)]
-pub struct Extra {
+pub struct InheritedFd {
     /// The descriptor.
     pub fd: OwnedFd,
     /// Its number in the command.
@@ -99,7 +99,7 @@ pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4
 /// sandbox steps need less.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
-impl Spec {
+impl CommandSpec {
     /// Encodes everything except the descriptors.
     pub fn encode(&self) -> Vec<u8> {
         let texts = || {
@@ -108,14 +108,14 @@ impl Spec {
                 .chain(&self.argv)
                 .chain(&self.env)
         };
-        let enclosure = self.enclosure.as_ref();
+        let enclosure = self.sandbox_setup.as_ref();
         let enclosure_fds = enclosure.map_or(0, |one| one.descriptors().len());
-        let enclosure = enclosure.map_or_else(Vec::new, Enclosure::encode);
+        let enclosure = enclosure.map_or_else(Vec::new, SandboxSetup::encode);
         let texts_bytes = texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
         let body = HEAD_BYTES + texts_bytes + enclosure.len();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
         push_u32(&mut frame, body);
-        push_u32(&mut frame, 4 + self.extra.len() + enclosure_fds);
+        push_u32(&mut frame, 4 + self.inherited_fds.len() + enclosure_fds);
         push_u32(&mut frame, usize::from(self.terminal));
         push_u32(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
@@ -126,11 +126,11 @@ impl Spec {
             );
             frame.extend_from_slice(&limit.map_or(0, |limit| limit.value).to_le_bytes());
         }
-        push_u32(&mut frame, self.extra.len());
+        push_u32(&mut frame, self.inherited_fds.len());
         for index in 0..MAX_EXTRA {
             push_u32(
                 &mut frame,
-                self.extra
+                self.inherited_fds
                     .get(index)
                     .map_or(0, |extra| usize::from(extra.target)),
             );
@@ -158,8 +158,12 @@ impl Spec {
         ];
         standard
             .into_iter()
-            .chain(self.extra.iter().map(|extra| extra.fd.as_fd()))
-            .chain(self.enclosure.iter().flat_map(Enclosure::descriptors))
+            .chain(self.inherited_fds.iter().map(|extra| extra.fd.as_fd()))
+            .chain(
+                self.sandbox_setup
+                    .iter()
+                    .flat_map(SandboxSetup::descriptors),
+            )
             .collect()
     }
 

@@ -12,7 +12,7 @@ use super::{
     command_spec::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
     start_progress::StartProgress,
 };
-use crate::enclosure::EncodedSetup;
+use crate::sandbox_setup::EncodedSetup;
 
 /// Stack of a supervisor, with the job above it, and stack of its child before exec. Untouched
 /// pages are not allocated.

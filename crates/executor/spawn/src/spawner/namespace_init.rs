@@ -11,18 +11,18 @@ use std::{
 };
 
 use super::{
-    Stage, child_setup,
+    SpawnStage, child_setup,
     job::CommandJob,
     start_progress::{self, StartFailure},
     supervisor::{StartedCommand, close_all_except},
 };
 use crate::{
-    enclosure::{
+    raw::{self, Errno},
+    sandbox_setup::{
         EncodedSetup, GuardWatch, MountView, NamespaceFlags, SetupFailure, StepCode,
         keep_only_ptrace, make_mounts_private, map_account, open_outer_proc, set_umask,
         set_up_network,
     },
-    raw::{self, Errno},
 };
 
 /// Starts an init and waits until it has started the command.
@@ -91,7 +91,7 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 /// Sets up the namespaces and starts the command in them.
 fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFailure> {
     let Some(parts) = job.enclosure() else {
-        return Err(start_progress::failed_at(Stage::Setup)(libc::EINVAL));
+        return Err(start_progress::failed_at(SpawnStage::Setup)(libc::EINVAL));
     };
     let watch = prepare(job, &parts).map_err(start_progress::setup_failure)?;
     if let Some(watch) = &watch {
@@ -113,7 +113,7 @@ fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFai
             ptr::null(),
         )
     };
-    let command = command.map_err(start_progress::failed_at(Stage::Clone))?;
+    let command = command.map_err(start_progress::failed_at(SpawnStage::Clone))?;
     match job.progress.failure() {
         Some(failure) => Err(failure),
         None => Ok((command, watch)),

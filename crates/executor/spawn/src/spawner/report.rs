@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::enclosure::SetupStep;
+use crate::sandbox_setup::SetupStep;
 
 /// Size of a report on the socket: six 64-bit words.
 pub const REPORT_BYTES: usize = 48;
@@ -158,7 +158,7 @@ fn micros(duration: Duration) -> u64 {
 /// Stage of starting a command, as named in errors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
-pub enum Stage {
+pub enum SpawnStage {
     /// Descriptors, session and terminal.
     Setup = 1,
     /// Changing to the working directory.
@@ -170,10 +170,10 @@ pub enum Stage {
     /// Cloning the process.
     Clone = 5,
     /// The sandbox set-up.
-    Enclosure = 6,
+    SandboxSetup = 6,
 }
 
-impl Stage {
+impl SpawnStage {
     /// Returns the stage of a report.
     pub fn from_number(number: u32) -> Self {
         match number {
@@ -181,7 +181,7 @@ impl Stage {
             3 => Self::Limit,
             4 => Self::Exec,
             5 => Self::Clone,
-            6 => Self::Enclosure,
+            6 => Self::SandboxSetup,
             _ => Self::Setup,
         }
     }
@@ -195,14 +195,14 @@ pub enum SpawnError {
     #[error("process could not be started")]
     Host {
         /// The failed stage.
-        stage: Stage,
+        stage: SpawnStage,
         /// The cause.
         #[source]
         source: io::Error,
     },
     /// Host: the sandbox could not be set up. The command never runs without it.
     #[error("cannot {part}")]
-    Enclosure {
+    SandboxSetup {
         /// The failed step.
         part: SetupStep,
         /// The cause.
@@ -231,8 +231,8 @@ impl SpawnError {
     }
 
     /// Returns whether the sandbox set-up failed because a path was removed or replaced by a link.
-    pub fn is_about_missing_files(&self) -> bool {
-        let Self::Enclosure { source, .. } = self else {
+    pub fn is_missing_path(&self) -> bool {
+        let Self::SandboxSetup { source, .. } = self else {
             return false;
         };
         let errno = source.raw_os_error();
@@ -242,7 +242,7 @@ impl SpawnError {
     }
 
     /// Creates the error of a failed stage.
-    pub fn host(stage: Stage, source: io::Error) -> Self {
+    pub fn host(stage: SpawnStage, source: io::Error) -> Self {
         Self::Host { stage, source }
     }
 }

@@ -15,13 +15,13 @@ use rustix::{
 };
 
 use super::{
-    Stage,
+    SpawnStage,
     command_spec::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
     job::{CommandFrame, JobRegion, SpawnerContext},
     report::SupervisorReport,
     supervisor,
 };
-use crate::{enclosure::current_account, process_tree as tree, raw};
+use crate::{process_tree as tree, raw, sandbox_setup::current_account};
 
 /// Most regions kept for reuse, so that short commands need not map memory.
 const SPARE_REGIONS: usize = 64;
@@ -185,7 +185,7 @@ impl SpawnerLoop {
             && let Some(control) = fds.first()
         {
             let report = SupervisorReport::Failed {
-                stage: Stage::Clone as u32,
+                stage: SpawnStage::Clone as u32,
                 errno: libc::EAGAIN,
                 part: (0, 0),
             };

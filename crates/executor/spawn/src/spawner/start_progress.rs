@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::Stage;
+use super::SpawnStage;
 use crate::{
-    enclosure::SetupFailure,
     raw::{self, Errno},
+    sandbox_setup::SetupFailure,
 };
 
 /// A failed start: the stage, the error number, and the step of the sandbox set-up.
@@ -152,14 +152,14 @@ impl StartProgress {
 }
 
 /// Creates the failure of a stage.
-pub(super) fn failed_at(stage: Stage) -> impl Fn(Errno) -> StartFailure {
+pub(super) fn failed_at(stage: SpawnStage) -> impl Fn(Errno) -> StartFailure {
     move |errno| (stage as u32, errno, (0, 0))
 }
 
 /// Creates the failure of a sandbox set-up step.
 pub(super) fn setup_failure(failure: SetupFailure) -> StartFailure {
     (
-        Stage::Enclosure as u32,
+        SpawnStage::SandboxSetup as u32,
         failure.errno,
         failure.step.numbers(),
     )

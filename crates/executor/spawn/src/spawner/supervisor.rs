@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Stage, child_setup,
+    SpawnStage, child_setup,
     job::CommandJob,
     namespace_init,
     report::{ExitReport, ORDER_BYTES, SupervisorOrder, SupervisorReport},
@@ -94,7 +94,7 @@ fn start(job: &CommandJob) -> Result<StartedCommand, StartFailure> {
     // SAFETY: the child's stack is used by the child only; this process is suspended until the
     // child has executed or exited.
     let child = unsafe { raw::clone_vm(child_setup::enter, stack, flags, argument, ptr::null()) };
-    let child = child.map_err(start_progress::failed_at(Stage::Clone))?;
+    let child = child.map_err(start_progress::failed_at(SpawnStage::Clone))?;
     match job.progress.failure() {
         Some(failure) => {
             raw::wait_for(child);

@@ -25,8 +25,8 @@ pub(super) fn forbid_creation() -> Option<OwnedFd> {
 }
 
 /// Notifies of `mkdir` and `bind`, and allows everything else.
-fn notify_of_mkdir_and_bind() -> Vec<Instruction> {
-    let instruction = |code, if_true, k| Instruction {
+fn notify_of_mkdir_and_bind() -> Vec<FilterInstruction> {
+    let instruction = |code, if_true, k| FilterInstruction {
         code,
         if_true,
         if_false: 0,
@@ -48,10 +48,10 @@ fn notify_of_mkdir_and_bind() -> Vec<Instruction> {
 }
 
 /// Returns a set-up in which `.git` cannot be created in a writable directory.
-pub(super) fn guarding(path: &Path) -> Enclosure {
+pub(super) fn guarding(path: &Path) -> SandboxSetup {
     let mut enclosure = namespaces(with_writable(read_only(), path));
     enclosure.filter = notify_of_mkdir_and_bind();
-    enclosure.guards = vec![Guard {
+    enclosure.guards = vec![NameGuard {
         directory: c_path(path),
         names: vec![c".git".to_owned()],
     }];
@@ -176,14 +176,14 @@ async fn descendants_of_guarded_command_live_until_the_tree_is_killed() {
 #[tokio::test]
 async fn guarded_directory_must_exist() {
     let mut enclosure = guarding(Path::new("/usr"));
-    let missing = Guard {
+    let missing = NameGuard {
         directory: c"/nowhere".to_owned(),
         names: vec![c".git".to_owned()],
     };
     enclosure.guards.push(missing.clone());
     let spawner = Spawner::default();
     let error = start(&spawner, enclosure, "true").await;
-    let Err(SpawnError::Enclosure { part, source }) = error else {
+    let Err(SpawnError::SandboxSetup { part, source }) = error else {
         panic!("expected a failed set-up: {error:?}")
     };
     assert_eq!(part, SetupStep::Guard(Some(missing)));
@@ -200,11 +200,11 @@ fn probe() {
         return;
     }
     let bytes = std::fs::read(arguments.next().unwrap()).unwrap();
-    let mut enclosure = Enclosure::decode(&bytes, Vec::new()).unwrap();
+    let mut enclosure = SandboxSetup::decode(&bytes, Vec::new()).unwrap();
     if !enclosure.guards.is_empty() {
         enclosure.landlock = forbid_creation();
     }
-    if let Err(error) = enter(enclosure) {
+    if let Err(error) = enter_sandbox(enclosure) {
         eprintln!("{error}: {}", error.source);
         exit(3);
     }
@@ -223,7 +223,7 @@ extern "C" fn before_main() {
 #[unsafe(link_section = ".init_array")]
 static PROBE_BEFORE_MAIN: extern "C" fn() = before_main;
 
-fn enter_and_run(enclosure: &Enclosure, script: &str) -> Output {
+fn enter_and_run(enclosure: &SandboxSetup, script: &str) -> Output {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), enclosure.encode()).unwrap();
     Command::new("/proc/self/exe")
@@ -256,7 +256,7 @@ fn process_enters_a_sandbox() {
 
 #[test]
 fn failed_step_is_named_in_the_error() {
-    let step = Step::Protect {
+    let step = MountStep::Protect {
         path: c"/nowhere".to_owned(),
     };
     let output = enter_and_run(&namespaces(vec![step]), "true");

@@ -9,7 +9,7 @@ use super::*;
 #[tokio::test]
 async fn empty_setup_drops_all_privileges() {
     let script = "grep -E '^(CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs)' /proc/self/status";
-    let outcome = run(Enclosure::default(), script).await;
+    let outcome = run(SandboxSetup::default(), script).await;
     let mut lines: Vec<&str> = outcome.output.lines().collect();
     if !rustix::process::geteuid().is_root() {
         // Without privileges the bounding set cannot be emptied, but is useless.
@@ -162,7 +162,7 @@ async fn only_standard_descriptors_are_inherited() {
 #[tokio::test]
 async fn umask_and_limits_of_init_are_not_inherited() {
     let script = "umask; ulimit -Sn; grep -E 'Sig(Blk|Ign)' /proc/self/status";
-    let plain = run(Enclosure::default(), script).await;
+    let plain = run(SandboxSetup::default(), script).await;
     let outcome = run(namespaces(read_only()), script).await;
     assert_eq!(outcome, plain);
 }
@@ -170,20 +170,20 @@ async fn umask_and_limits_of_init_are_not_inherited() {
 #[tokio::test]
 async fn exec_failure_inside_namespaces_is_reported() {
     let spawner = Spawner::default();
-    let hidden = Step::Memory {
-        slot: Slot(3),
+    let hidden = MountStep::Memory {
+        slot: MountSlot(3),
         mode: 0o755,
         bytes: 4096,
     };
-    let over = Step::Attach {
-        slot: Slot(3),
+    let over = MountStep::Attach {
+        slot: MountSlot(3),
         path: c_path(&std::fs::canonicalize("/bin").unwrap()),
     };
     let error = start(&spawner, namespaces(vec![hidden, over]), "true").await;
     let Err(SpawnError::Host { stage, source }) = error else {
         panic!("expected a failure: {error:?}")
     };
-    assert_eq!(stage, Stage::Exec);
+    assert_eq!(stage, SpawnStage::Exec);
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 
@@ -204,19 +204,19 @@ async fn root_needs_no_user_namespace() {
 #[tokio::test]
 async fn seccomp_filter_is_enforced() {
     // Loads the number of the call. `mkdir` and `mkdirat` fail, all others are allowed.
-    let load = Instruction {
+    let load = FilterInstruction {
         code: 0x20,
         if_true: 0,
         if_false: 0,
         k: 0,
     };
-    let equals = |number: i64, if_true| Instruction {
+    let equals = |number: i64, if_true| FilterInstruction {
         code: 0x15,
         if_true,
         if_false: 0,
         k: u32::try_from(number).unwrap(),
     };
-    let answer = |k| Instruction {
+    let answer = |k| FilterInstruction {
         code: 0x06,
         if_true: 0,
         if_false: 0,
@@ -232,9 +232,9 @@ async fn seccomp_filter_is_enforced() {
         answer(libc::SECCOMP_RET_ALLOW),
         answer(libc::SECCOMP_RET_ERRNO | libc::EUCLEAN.unsigned_abs()),
     ];
-    let enclosure = Enclosure {
+    let enclosure = SandboxSetup {
         filter,
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     };
     let outcome = run(enclosure, "mkdir /nowhere/x").await;
     assert!(
@@ -243,7 +243,7 @@ async fn seccomp_filter_is_enforced() {
     );
 }
 
-fn with_network(network: NetworkNamespace) -> Enclosure {
+fn with_network(network: NetworkNamespace) -> SandboxSetup {
     let mut enclosure = namespaces(read_only());
     enclosure.namespaces.as_mut().unwrap().network = Some(network);
     enclosure
@@ -267,7 +267,7 @@ async fn listening_sockets_are_sent_to_the_server() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let enclosure = with_network(NetworkNamespace {
         listen: vec![3128, 1080],
-        door: Some(theirs.into()),
+        listener_socket: Some(theirs.into()),
     });
     let spawner = Spawner::default();
     let script = "exec 3<> /dev/tcp/127.0.0.1/1080; cat <&3; \

@@ -20,13 +20,13 @@ use std::{
     path::Path,
 };
 
-use exec_process::spawner::{Child, Spawner};
+use exec_process::spawner::{Spawner, SupervisedChild};
 use exec_spawn::{
-    enclosure::{
-        Enclosure, Guard, Instruction, MAX_SLOTS, Missing, Namespaces, NetworkNamespace, SetupStep,
-        Slot, Step, enter,
+    sandbox_setup::{
+        FilterInstruction, MAX_MOUNT_SLOTS, MissingPath, MountSlot, MountStep, NameGuard,
+        NamespaceSetup, NetworkNamespace, SandboxSetup, SetupStep, enter_sandbox,
     },
-    spawner::{SpawnError, Spec, Stage, SupervisorReport},
+    spawner::{CommandSpec, SpawnError, SpawnStage, SupervisorReport},
 };
 
 /// Opens `/dev/null`.
@@ -72,12 +72,12 @@ impl Outcome {
 /// Starts a shell in a sandbox, and returns its output pipe.
 async fn start(
     spawner: &Spawner,
-    enclosure: Enclosure,
+    enclosure: SandboxSetup,
     script: &str,
-) -> Result<(Child, OwnedFd), SpawnError> {
+) -> Result<(SupervisedChild, OwnedFd), SpawnError> {
     let (ours, theirs) = std::io::pipe().unwrap();
     let (ours, theirs) = (OwnedFd::from(ours), OwnedFd::from(theirs));
-    let spec = Spec {
+    let spec = CommandSpec {
         candidates: vec![c"/bin/bash".to_owned()],
         argv: [c"bash", c"-c", &CString::new(script).unwrap()]
             .map(CStr::to_owned)
@@ -91,15 +91,15 @@ async fn start(
         stderr: theirs.try_clone().unwrap(),
         stdout: theirs,
         terminal: false,
-        extra: Vec::new(),
+        inherited_fds: Vec::new(),
         limits: Vec::new(),
-        enclosure: Some(enclosure),
+        sandbox_setup: Some(enclosure),
     };
     Ok((spawner.spawn(spec).await?, ours))
 }
 
 /// Runs a shell in a sandbox.
-async fn run(enclosure: Enclosure, script: &str) -> Outcome {
+async fn run(enclosure: SandboxSetup, script: &str) -> Outcome {
     let spawner = Spawner::default();
     let (child, output) = start(&spawner, enclosure, script).await.unwrap();
     let mut text = String::new();
@@ -116,43 +116,43 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
 }
 
 /// Returns the step that failed, and its error number.
-async fn refusal(enclosure: Enclosure) -> (SetupStep, i32) {
+async fn refusal(enclosure: SandboxSetup) -> (SetupStep, i32) {
     let spawner = Spawner::default();
     match start(&spawner, enclosure, "true").await {
-        Err(SpawnError::Enclosure { part, source }) => (part, source.raw_os_error().unwrap()),
+        Err(SpawnError::SandboxSetup { part, source }) => (part, source.raw_os_error().unwrap()),
         other => panic!("expected a failed set-up: {other:?}"),
     }
 }
 
 /// User, mount, pid and IPC namespaces, and a view built by these steps.
-fn namespaces(steps: Vec<Step>) -> Enclosure {
-    Enclosure {
-        namespaces: Some(Namespaces {
+fn namespaces(steps: Vec<MountStep>) -> SandboxSetup {
+    SandboxSetup {
+        namespaces: Some(NamespaceSetup {
             user: true,
             processes: true,
             network: None,
             steps,
         }),
-        ..Enclosure::default()
+        ..SandboxSetup::default()
     }
 }
 
 /// A read-only view with its own procfs and the usual devices.
-fn read_only() -> Vec<Step> {
-    let (proc, dev) = (Slot(0), Slot(1));
+fn read_only() -> Vec<MountStep> {
+    let (proc, dev) = (MountSlot(0), MountSlot(1));
     vec![
-        Step::Copy {
+        MountStep::Copy {
             path: c"/dev".to_owned(),
             slot: dev,
-            missing: Missing::Fail,
+            missing: MissingPath::Fail,
         },
-        Step::Processes { slot: proc },
-        Step::ReadOnlyView,
-        Step::Attach {
+        MountStep::Processes { slot: proc },
+        MountStep::ReadOnlyView,
+        MountStep::Attach {
             slot: dev,
             path: c"/dev".to_owned(),
         },
-        Step::Attach {
+        MountStep::Attach {
             slot: proc,
             path: c"/proc".to_owned(),
         },
@@ -160,17 +160,17 @@ fn read_only() -> Vec<Step> {
 }
 
 /// Wraps [`read_only`] steps so that a directory stays writable.
-fn with_writable(steps: Vec<Step>, path: &Path) -> Vec<Step> {
-    let slot = Slot(2);
+fn with_writable(steps: Vec<MountStep>, path: &Path) -> Vec<MountStep> {
+    let slot = MountSlot(2);
     let path = c_path(path);
-    let copy = Step::Copy {
+    let copy = MountStep::Copy {
         path: path.clone(),
         slot,
-        missing: Missing::Fail,
+        missing: MissingPath::Fail,
     };
     let mut all = vec![copy];
     all.extend(steps);
-    all.push(Step::Attach { slot, path });
+    all.push(MountStep::Attach { slot, path });
     all
 }
 
@@ -180,68 +180,68 @@ fn c_path(path: &Path) -> CString {
 
 #[test]
 fn encoding_round_trips() {
-    let (path, slot) = (c"/some/where".to_owned(), Slot(7));
+    let (path, slot) = (c"/some/where".to_owned(), MountSlot(7));
     let steps = vec![
-        Step::Copy {
+        MountStep::Copy {
             path: path.clone(),
             slot,
-            missing: Missing::Skip,
+            missing: MissingPath::Skip,
         },
-        Step::ReadOnly { slot },
-        Step::ReadOnlyView,
-        Step::Memory {
+        MountStep::ReadOnly { slot },
+        MountStep::ReadOnlyView,
+        MountStep::Memory {
             slot,
             mode: 0o1777,
             bytes: u64::MAX,
         },
-        Step::Processes { slot },
-        Step::Terminals { slot },
-        Step::Directory {
+        MountStep::Processes { slot },
+        MountStep::Terminals { slot },
+        MountStep::Directory {
             slot,
             path: path.clone(),
             mode: 0o755,
         },
-        Step::File {
+        MountStep::File {
             slot,
             path: path.clone(),
             mode: 0o600,
         },
-        Step::Link {
+        MountStep::Link {
             slot,
             path: path.clone(),
             target: c"x".to_owned(),
         },
-        Step::Attach {
+        MountStep::Attach {
             slot,
             path: path.clone(),
         },
-        Step::Cover {
+        MountStep::Cover {
             slot,
             entry: c"e".to_owned(),
             path: path.clone(),
         },
-        Step::Protect { path: path.clone() },
-        Step::Pin { path: path.clone() },
-        Step::Root { slot },
+        MountStep::Protect { path: path.clone() },
+        MountStep::Pin { path: path.clone() },
+        MountStep::Root { slot },
     ];
-    let enclosure = Enclosure {
-        namespaces: Some(Namespaces {
+    let enclosure = SandboxSetup {
+        namespaces: Some(NamespaceSetup {
             user: true,
             processes: false,
             network: Some(NetworkNamespace {
                 listen: vec![1, 65535],
-                door: Some(null()),
+                listener_socket: Some(null()),
             }),
             steps,
         }),
         landlock: Some(null()),
-        filter: vec![Instruction {
+        filter: vec![FilterInstruction {
             code: 6,
             if_true: 1,
             if_false: 2,
             k: 0x7fff_0000,
         }],
-        guards: vec![Guard {
+        guards: vec![NameGuard {
             directory: path,
             names: vec![c".git".to_owned(), c".codex".to_owned()],
         }],
@@ -249,16 +249,16 @@ fn encoding_round_trips() {
     let bytes = enclosure.encode();
     let descriptors = || vec![null(), null()];
     assert_eq!(enclosure.descriptors().len(), 2);
-    let decoded = Enclosure::decode(&bytes, descriptors()).unwrap();
+    let decoded = SandboxSetup::decode(&bytes, descriptors()).unwrap();
     assert_eq!(decoded.encode(), bytes);
     assert_eq!(decoded.guards, enclosure.guards);
     assert_eq!(decoded.filter, enclosure.filter);
-    let steps = |enclosure: &Enclosure| enclosure.namespaces.as_ref().unwrap().steps.clone();
+    let steps = |enclosure: &SandboxSetup| enclosure.namespaces.as_ref().unwrap().steps.clone();
     assert_eq!(steps(&decoded), steps(&enclosure));
-    assert!(Enclosure::decode(&bytes, Vec::new()).is_none());
+    assert!(SandboxSetup::decode(&bytes, Vec::new()).is_none());
     // Truncation anywhere but between two steps is noticed, and never panics.
     let whole = (0..bytes.len())
-        .filter(|end| Enclosure::decode(&bytes[..*end], descriptors()).is_some())
+        .filter(|end| SandboxSetup::decode(&bytes[..*end], descriptors()).is_some())
         .count();
     assert_eq!(whole, steps(&enclosure).len());
 }

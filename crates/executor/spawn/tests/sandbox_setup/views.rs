@@ -12,7 +12,7 @@ async fn read_only_view_cannot_be_written() {
         dir.path().display()
     );
     let mut steps = read_only();
-    steps.push(Step::Protect {
+    steps.push(MountStep::Protect {
         path: c"/proc/sys".to_owned(),
     });
     let outcome = run(namespaces(steps), &script).await;
@@ -31,7 +31,7 @@ async fn cloned_directory_is_writable_except_protected_paths() {
     let path = dir.path().canonicalize().unwrap();
     std::fs::create_dir(path.join(".git")).unwrap();
     let mut steps = with_writable(read_only(), &path);
-    steps.push(Step::Protect {
+    steps.push(MountStep::Protect {
         path: c_path(&path.join(".git")),
     });
     let script = format!(
@@ -58,9 +58,9 @@ async fn single_file_stays_writable() {
 
 #[tokio::test]
 async fn new_root_contains_only_attached_mounts() {
-    let (root, dir) = (Slot(0), |number: u16| Slot(10 + number));
+    let (root, dir) = (MountSlot(0), |number: u16| MountSlot(10 + number));
     let names = ["usr", "bin", "lib", "lib64", "sbin"];
-    let mut steps = vec![Step::Memory {
+    let mut steps = vec![MountStep::Memory {
         slot: root,
         mode: 0o755,
         bytes: 1 << 20,
@@ -69,7 +69,7 @@ async fn new_root_contains_only_attached_mounts() {
     for (number, name) in (0..).zip(names) {
         let path = Path::new("/").join(name);
         if let Ok(target) = std::fs::read_link(&path) {
-            steps.push(Step::Link {
+            steps.push(MountStep::Link {
                 slot: root,
                 path: CString::new(name).unwrap(),
                 target: c_path(&target),
@@ -79,41 +79,45 @@ async fn new_root_contains_only_attached_mounts() {
         if !path.exists() {
             continue;
         }
-        steps.push(Step::Copy {
+        steps.push(MountStep::Copy {
             path: c_path(&path),
             slot: dir(number),
-            missing: Missing::Skip,
+            missing: MissingPath::Skip,
         });
-        steps.push(Step::ReadOnly { slot: dir(number) });
-        steps.push(Step::Directory {
+        steps.push(MountStep::ReadOnly { slot: dir(number) });
+        steps.push(MountStep::Directory {
             slot: root,
             path: CString::new(name).unwrap(),
             mode: 0o755,
         });
-        attach.push(Step::Attach {
+        attach.push(MountStep::Attach {
             slot: dir(number),
             path: c_path(&path),
         });
     }
-    steps.push(Step::Copy {
+    steps.push(MountStep::Copy {
         path: c"/nowhere".to_owned(),
-        slot: Slot(100),
-        missing: Missing::Skip,
+        slot: MountSlot(100),
+        missing: MissingPath::Skip,
     });
-    steps.push(Step::Processes { slot: Slot(101) });
-    steps.push(Step::Terminals { slot: Slot(102) });
+    steps.push(MountStep::Processes {
+        slot: MountSlot(101),
+    });
+    steps.push(MountStep::Terminals {
+        slot: MountSlot(102),
+    });
     for name in [c"proc", c"pts"] {
-        steps.push(Step::Directory {
+        steps.push(MountStep::Directory {
             slot: root,
             path: name.to_owned(),
             mode: 0o755,
         });
     }
-    steps.push(Step::Root { slot: root });
+    steps.push(MountStep::Root { slot: root });
     steps.append(&mut attach);
     for (slot, path) in [(100, c"/nowhere"), (101, c"/proc"), (102, c"/pts")] {
-        steps.push(Step::Attach {
-            slot: Slot(slot),
+        steps.push(MountStep::Attach {
+            slot: MountSlot(slot),
             path: path.to_owned(),
         });
     }
@@ -139,30 +143,30 @@ async fn slot_entry_can_cover_several_paths() {
     std::fs::write(path.join("secret"), "secret").unwrap();
     std::fs::create_dir(path.join("hidden")).unwrap();
     std::fs::write(path.join("hidden/inside"), "").unwrap();
-    let mask = Slot(5);
-    let cover = |entry: &CStr, name: &str| Step::Cover {
+    let mask = MountSlot(5);
+    let cover = |entry: &CStr, name: &str| MountStep::Cover {
         slot: mask,
         entry: entry.to_owned(),
         path: c_path(&path.join(name)),
     };
     let mut steps = read_only();
     steps.extend([
-        Step::Memory {
+        MountStep::Memory {
             slot: mask,
             mode: 0o755,
             bytes: 4096,
         },
-        Step::File {
+        MountStep::File {
             slot: mask,
             path: c"file".to_owned(),
             mode: 0,
         },
-        Step::Directory {
+        MountStep::Directory {
             slot: mask,
             path: c"dir".to_owned(),
             mode: 0,
         },
-        Step::ReadOnly { slot: mask },
+        MountStep::ReadOnly { slot: mask },
         cover(c"file", "secret"),
         cover(c"dir", "hidden"),
         cover(c"file", "secret"),
@@ -184,7 +188,7 @@ async fn slot_entry_can_cover_several_paths() {
 #[tokio::test]
 async fn failing_step_is_named_and_nothing_runs() {
     let mut steps = read_only();
-    let failing = Step::Protect {
+    let failing = MountStep::Protect {
         path: c"/nowhere/at/all".to_owned(),
     };
     steps.push(failing.clone());
@@ -196,17 +200,17 @@ async fn failing_step_is_named_and_nothing_runs() {
 #[tokio::test]
 async fn failed_start_leaves_no_process_behind() {
     let spawner = Spawner::default();
-    let (first, _output) = start(&spawner, Enclosure::default(), "exec sleep 1000")
+    let (first, _output) = start(&spawner, SandboxSetup::default(), "exec sleep 1000")
         .await
         .unwrap();
-    let failing = Step::Protect {
+    let failing = MountStep::Protect {
         path: c"/nowhere".to_owned(),
     };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut enclosure = namespaces(vec![failing]);
     enclosure.namespaces.as_mut().unwrap().network = Some(NetworkNamespace {
         listen: Vec::new(),
-        door: Some(theirs.into()),
+        listener_socket: Some(theirs.into()),
     });
     start(&spawner, enclosure, "true").await.unwrap_err();
     // The supervisor, its init and the command each held the socket; it closes with the last.
@@ -223,12 +227,12 @@ async fn symlink_in_a_step_path_is_refused() {
     symlink("real", path.join("link")).unwrap();
     for name in ["link", "link/below"] {
         let path = c_path(&path.join(name));
-        let copy = Step::Copy {
+        let copy = MountStep::Copy {
             path: path.clone(),
-            slot: Slot(0),
-            missing: Missing::Skip,
+            slot: MountSlot(0),
+            missing: MissingPath::Skip,
         };
-        let protect = Step::Protect { path };
+        let protect = MountStep::Protect { path };
         for step in [copy, protect] {
             let refused = refusal(namespaces(vec![step.clone()])).await;
             assert_eq!(refused, (SetupStep::Step(step), libc::ELOOP));
@@ -238,10 +242,10 @@ async fn symlink_in_a_step_path_is_refused() {
 
 #[tokio::test]
 async fn invalid_or_empty_slot_is_refused() {
-    let number = u16::try_from(MAX_SLOTS).unwrap();
+    let number = u16::try_from(MAX_MOUNT_SLOTS).unwrap();
     for (slot, errno) in [(number, libc::EOVERFLOW), (3, libc::EBADF)] {
-        let step = Step::Directory {
-            slot: Slot(slot),
+        let step = MountStep::Directory {
+            slot: MountSlot(slot),
             path: c"x".to_owned(),
             mode: 0,
         };
@@ -252,10 +256,10 @@ async fn invalid_or_empty_slot_is_refused() {
 
 #[tokio::test]
 async fn all_slots_can_be_used() {
-    let steps = (0..u16::try_from(MAX_SLOTS).unwrap()).map(|slot| Step::Copy {
+    let steps = (0..u16::try_from(MAX_MOUNT_SLOTS).unwrap()).map(|slot| MountStep::Copy {
         path: c"/usr".to_owned(),
-        slot: Slot(slot),
-        missing: Missing::Fail,
+        slot: MountSlot(slot),
+        missing: MissingPath::Fail,
     });
     let outcome = run(namespaces(steps.collect()), "echo done").await;
     assert_eq!(outcome, Outcome::exited(0, "done\n"));
@@ -267,7 +271,7 @@ async fn run_pinned(make: impl FnOnce(&Path), pinned: &[&str], script: &str) -> 
     let path = dir.path().canonicalize().unwrap();
     make(&path);
     let mut steps = with_writable(read_only(), &path);
-    steps.extend(pinned.iter().map(|name| Step::Pin {
+    steps.extend(pinned.iter().map(|name| MountStep::Pin {
         path: c_path(&path.join(name)),
     }));
     let script = format!("cd {} && {{ {script}\n}}", path.display());
@@ -336,7 +340,7 @@ async fn pinning_a_missing_or_linked_path_fails() {
         ("link/", libc::ELOOP),
     ];
     for (name, errno) in cases {
-        let step = Step::Pin {
+        let step = MountStep::Pin {
             path: c_path(&path.join(name)),
         };
         let refused = refusal(namespaces(vec![step.clone()])).await;

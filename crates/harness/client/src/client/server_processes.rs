@@ -63,7 +63,7 @@ impl ExecServerClient {
     ///
     /// # Errors
     /// As [`attach`](Self::attach); also if the id now names another process.
-    pub async fn take_over(
+    pub async fn attach_listed(
         &self,
         process: &ProcessSummary,
         after: Option<OutputSeq>,

@@ -3,19 +3,19 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use exec_registry::{
-    api::{EnvironmentId, Secret},
-    credentials::{AccountId, Credentials, HarnessToken, Token},
-    delay::RegistryDelay,
-    harness::RegistryTickets,
-    http::{BaseUrl, Http},
-    registry::Registry,
+    api::{RegistryEnvironmentId, SecretString},
+    backoff::RegistryBackoff,
+    credentials::{AccountId, Credentials, HarnessToken, RegistryToken},
+    harness::RegistryGrants,
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use exec_transport::{
-    connect::{self, CONNECT_TIMEOUT, Fault, Proxy},
+    connect::{self, CONNECT_TIMEOUT, ConnectFault, HttpProxy},
     link::Link,
-    relay::harness::{self, HarnessOptions, Tickets},
-    tls::Trust,
+    relay::harness::{self, GrantSource, HarnessOptions},
+    tls::TrustStore,
     trace::TraceSource,
 };
 use exec_wire::id::SessionId;
@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Connector, Continuity, Pause};
+use super::{RetryDelay, ServerConnector, SessionContinuity};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError, error_chain},
@@ -43,15 +43,15 @@ pub struct RelayExecServerConnectArgs {
     /// The environment id of the server in the registry.
     pub environment_id: String,
     /// Sent to the registry as `Authorization: Bearer …`.
-    pub auth_token: Secret,
+    pub auth_token: SecretString,
     /// Sent to the registry as `chatgpt-account-id`.
     pub chatgpt_account_id: Option<String>,
     /// Credentials for the registry, instead of token and account.
     pub credentials: Option<Arc<dyn Credentials>>,
     /// Trusted certificate authorities. Default: the roots of this host.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Proxy for connections to the relay.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<HttpProxy>,
     /// Client name for the server's logs.
     pub client_name: String,
     /// Timeout of a connection to the relay. Default: ten seconds.
@@ -77,10 +77,10 @@ impl RelayExecServerConnectArgs {
         Self {
             registry_url: registry_url.into(),
             environment_id: environment_id.into(),
-            auth_token: Secret::new(auth_token),
+            auth_token: SecretString::new(auth_token),
             chatgpt_account_id: None,
             credentials: None,
-            trust: Trust::default(),
+            trust: TrustStore::default(),
             proxy: None,
             client_name: client_name.into(),
             connect_timeout: CONNECT_TIMEOUT,
@@ -96,18 +96,19 @@ impl RelayExecServerConnectArgs {
     /// If the URL, the environment id or the token is malformed.
     pub fn connector(&self) -> Result<RelayConnector, ConnectError> {
         let registry = BaseUrl::parse(&self.registry_url).map_err(address_error)?;
-        let environment = EnvironmentId::new(&self.environment_id).map_err(address_error)?;
+        let environment =
+            RegistryEnvironmentId::new(&self.environment_id).map_err(address_error)?;
         let credentials = match &self.credentials {
             Some(credentials) => Arc::clone(credentials),
             None => {
-                let token = Token::new(self.auth_token.expose()).map_err(address_error)?;
+                let token = RegistryToken::new(self.auth_token.expose()).map_err(address_error)?;
                 let account = self.chatgpt_account_id.as_deref().map(AccountId::new);
                 let account = account.transpose().map_err(address_error)?;
                 Arc::new(HarnessToken::new(token, account))
             }
         };
         credentials
-            .reach()
+            .secret_scope()
             .admit(registry.url())
             .map_err(address_error)?;
         let options = HarnessOptions {
@@ -122,10 +123,10 @@ impl RelayExecServerConnectArgs {
             registry,
             environment,
             credentials,
-            identity: Arc::new(Identity::generate()),
+            identity: Arc::new(NoiseIdentity::generate()),
             tickets: OnceCell::new(),
             options,
-            delay: RegistryDelay::random(),
+            delay: RegistryBackoff::random(),
         })
     }
 
@@ -149,23 +150,23 @@ fn address_error(error: impl std::error::Error) -> ConnectError {
 /// so a session is resumed only on the server that holds it.
 pub struct RelayConnector {
     registry: BaseUrl,
-    environment: EnvironmentId,
+    environment: RegistryEnvironmentId,
     credentials: Arc<dyn Credentials>,
     /// Used for every link.
-    identity: Arc<Identity>,
+    identity: Arc<NoiseIdentity>,
     /// Created with the first link, when certificates are loaded.
-    tickets: OnceCell<Arc<RegistryTickets>>,
+    tickets: OnceCell<Arc<RegistryGrants>>,
     options: HarnessOptions,
-    delay: RegistryDelay,
+    delay: RegistryBackoff,
 }
 
 impl RelayConnector {
     /// Opens a link and pins the key of its peer.
-    async fn open(&self, tickets: Arc<RegistryTickets>) -> Result<Link, connect::ConnectError> {
+    async fn open(&self, tickets: Arc<RegistryGrants>) -> Result<Link, connect::ConnectError> {
         let identity = Arc::clone(&self.identity);
         let link = harness::open(
             identity,
-            Arc::clone(&tickets) as Arc<dyn Tickets>,
+            Arc::clone(&tickets) as Arc<dyn GrantSource>,
             self.options.clone(),
         )
         .await?;
@@ -173,22 +174,23 @@ impl RelayConnector {
         Ok(link)
     }
 
-    async fn tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
+    async fn tickets(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
         let tickets = self.tickets.get_or_try_init(|| self.create_tickets());
         tickets.await.cloned()
     }
 
-    async fn create_tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
+    async fn create_tickets(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
         let http = match self.registry.url().scheme() {
-            "https" => Http::new(&self.options.trust.config().await?),
+            "https" => HttpClient::new(&self.options.trust.config().await?),
             // A host without certificates may use a local registry.
-            _ => Http::without_tls(),
+            _ => HttpClient::without_tls(),
         };
         let http = http.map_err(|error| unusable(error.into()))?;
-        let registry = Registry::new(self.registry.clone(), Arc::clone(&self.credentials), http)
-            .map_err(|error| unusable(error.into()))?
-            .with_trace(self.options.trace.clone());
-        Ok(Arc::new(RegistryTickets::new(
+        let registry =
+            RegistryClient::new(self.registry.clone(), Arc::clone(&self.credentials), http)
+                .map_err(|error| unusable(error.into()))?
+                .with_trace(self.options.trace.clone());
+        Ok(Arc::new(RegistryGrants::new(
             registry,
             self.environment.clone(),
             Arc::clone(&self.identity),
@@ -198,8 +200,8 @@ impl RelayConnector {
 
 /// Reports a registry that cannot be used at all.
 fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::ConnectError {
-    connect::ConnectError::Ticket {
-        fault: Fault::Caller,
+    connect::ConnectError::Grant {
+        fault: ConnectFault::Caller,
         is_passing: false,
         source,
     }
@@ -216,14 +218,14 @@ fn retryable(error: connect::ConnectError) -> connect::ConnectError {
     if !of_one_ticket {
         return error;
     }
-    Error::Ticket {
+    Error::Grant {
         fault: error.fault(),
         is_passing: true,
         source: Box::new(error),
     }
 }
 
-impl Connector for RelayConnector {
+impl ServerConnector for RelayConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
         let connect = async {
             let tickets = self.tickets().await?;
@@ -244,12 +246,12 @@ impl Connector for RelayConnector {
         renew.boxed()
     }
 
-    fn continuity(&self) -> Continuity {
-        Continuity::Resumed
+    fn continuity(&self) -> SessionContinuity {
+        SessionContinuity::Resumed
     }
 
-    fn pause(&self, failures: u32) -> Pause {
-        Pause::AfterEnd(self.delay.after(failures))
+    fn retry_delay(&self, failures: u32) -> RetryDelay {
+        RetryDelay::FromEnd(self.delay.after(failures))
     }
 }
 
@@ -331,7 +333,7 @@ mod tests {
         let connector = args("http://h", "e", "t").connector().unwrap();
         for (failures, base) in (0..).zip([500, 1000, 2000, 4000, 5000, 5000]) {
             let base = Duration::from_millis(base);
-            let Pause::AfterEnd(pause) = connector.pause(failures) else {
+            let RetryDelay::FromEnd(pause) = connector.retry_delay(failures) else {
                 panic!("delay is not measured from the end");
             };
             assert!(
@@ -350,7 +352,7 @@ mod tests {
             "url": format!("ws://{address}/"),
             "security_profile": "noise_hybrid_ik_v1",
             "executor_registration_id": "r",
-            "executor_public_key": Identity::generate().public_key(),
+            "executor_public_key": NoiseIdentity::generate().public_key(),
             "harness_key_authorization": "a",
         });
         let ticket = ticket.to_string();

@@ -3,15 +3,18 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use exec_transport::{
-    connect::{self, Address, BearerToken, CONNECT_TIMEOUT, Headers, ListenerTrust, WebSocket},
+    connect::{
+        self, BearerToken, CONNECT_TIMEOUT, ListenerTrust, RequestHeaders, ServerAddress,
+        WebSocketConnector,
+    },
     link::Link,
-    tls::Trust,
+    tls::TrustStore,
     trace::TraceSource,
 };
 use exec_wire::id::SessionId;
 use futures_util::future::{BoxFuture, FutureExt};
 
-use super::{Connector, Continuity};
+use super::{ServerConnector, SessionContinuity};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError},
@@ -23,11 +26,11 @@ pub struct RemoteExecServerConnectArgs {
     /// Address: `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///path`.
     pub url: String,
     /// Additional headers of the websocket upgrade request.
-    pub headers: Headers,
+    pub headers: RequestHeaders,
     /// Sent as `Authorization: Bearer …`. Requires `wss://` or a server on this machine.
     pub bearer_token: Option<BearerToken>,
     /// Trusted certificate authorities for `wss://`. Default: the roots of this host.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Client name for the server's logs.
     pub client_name: String,
     /// Timeout of opening a link. Default: ten seconds.
@@ -46,9 +49,9 @@ impl RemoteExecServerConnectArgs {
         let options = ExecServerClientConnectOptions::default();
         Self {
             url: url.into(),
-            headers: Headers::default(),
+            headers: RequestHeaders::default(),
             bearer_token: None,
-            trust: Trust::default(),
+            trust: TrustStore::default(),
             client_name: client_name.into(),
             connect_timeout: CONNECT_TIMEOUT,
             initialize_timeout: options.initialize_timeout,
@@ -62,8 +65,8 @@ impl RemoteExecServerConnectArgs {
     /// # Errors
     /// If the URL is malformed, or would expose the token to the network.
     pub fn connector(&self) -> Result<RemoteConnector, ConnectError> {
-        let address: Address = self.url.parse().map_err(connect::ConnectError::from)?;
-        let server = WebSocket {
+        let address: ServerAddress = self.url.parse().map_err(connect::ConnectError::from)?;
+        let server = WebSocketConnector {
             address,
             headers: self.headers.clone(),
             bearer_token: self.bearer_token.clone(),
@@ -90,7 +93,7 @@ impl RemoteExecServerConnectArgs {
 impl fmt::Debug for RemoteExecServerConnectArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteExecServerConnectArgs")
-            .field("url", &self.url.parse::<Address>())
+            .field("url", &self.url.parse::<ServerAddress>())
             .field("headers", &self.headers)
             .field("bearer_token", &self.bearer_token)
             .field("trust", &self.trust)
@@ -106,14 +109,14 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
 /// Opens websockets to a listening server, which keeps sessions for a while.
 #[derive(Clone, Debug)]
 pub struct RemoteConnector {
-    server: WebSocket,
+    server: WebSocketConnector,
 }
 
 impl RemoteConnector {
     /// Connects to a unix socket.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self {
-            server: WebSocket::new(Address::Unix(path.into())),
+            server: WebSocketConnector::new(ServerAddress::Unix(path.into())),
         }
     }
 
@@ -121,21 +124,21 @@ impl RemoteConnector {
     /// account and is not more restricted than this process.
     pub fn own_unix(path: impl Into<PathBuf>) -> Self {
         Self {
-            server: WebSocket {
+            server: WebSocketConnector {
                 listener: ListenerTrust::OwnAccount,
-                ..WebSocket::new(Address::Unix(path.into()))
+                ..WebSocketConnector::new(ServerAddress::Unix(path.into()))
             },
         }
     }
 }
 
-impl Connector for RemoteConnector {
+impl ServerConnector for RemoteConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
         self.server.open().boxed()
     }
 
-    fn continuity(&self) -> Continuity {
-        Continuity::Resumed
+    fn continuity(&self) -> SessionContinuity {
+        SessionContinuity::Resumed
     }
 }
 

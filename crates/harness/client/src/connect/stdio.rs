@@ -6,13 +6,13 @@ use std::{
 };
 
 use exec_transport::{
-    connect::{ConnectError, Program},
+    connect::{ConnectError, ServerProgram},
     link::Link,
     trace::TraceSource,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 
-use super::{Connector, Continuity};
+use super::{ServerConnector, SessionContinuity};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
     error::ExecServerError,
@@ -60,7 +60,7 @@ impl StdioExecServerConnectArgs {
     /// Creates a connector. Starts nothing yet.
     pub fn connector(&self) -> StdioConnector {
         StdioConnector {
-            program: Program {
+            program: ServerProgram {
                 program: self.program.clone(),
                 args: self.args.clone(),
                 env: self.env.clone(),
@@ -94,16 +94,16 @@ impl fmt::Debug for StdioExecServerConnectArgs {
 /// Starts a server program. Its sessions end with it.
 #[derive(Clone, Debug)]
 pub struct StdioConnector {
-    program: Program,
+    program: ServerProgram,
 }
 
-impl Connector for StdioConnector {
+impl ServerConnector for StdioConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         ready(()).map(|()| self.program.start()).boxed()
     }
 
-    fn continuity(&self) -> Continuity {
-        Continuity::Ended
+    fn continuity(&self) -> SessionContinuity {
+        SessionContinuity::Ended
     }
 }
 

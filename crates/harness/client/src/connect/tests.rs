@@ -3,17 +3,17 @@
 use std::{future::Future, time::Duration};
 
 use exec_transport::{
-    connect::{BearerToken, Headers},
-    link::Encoding,
+    connect::{BearerToken, RequestHeaders},
+    link::DataEncoding,
     memory,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::net::TcpListener;
 
-use super::{Connector, Continuity, *};
+use super::{ServerConnector, SessionContinuity, *};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
-    error::{ExecServerError, Fault},
+    error::{ExecServerError, FaultParty},
 };
 
 /// A shell script that answers `initialize` and runs until its stdin ends.
@@ -36,7 +36,7 @@ fn script(text: &str) -> StdioExecServerConnectArgs {
 
 async fn fault(
     connecting: impl Future<Output = Result<ExecServerClient, ExecServerError>>,
-) -> (Fault, String) {
+) -> (FaultParty, String) {
     let error = within("an error", connecting).await.expect_err("no client");
     (error.fault(), error.to_string())
 }
@@ -65,7 +65,7 @@ async fn invalid_arguments_are_reported_before_connecting() {
     ] {
         let shown = format!("{args:?}");
         let (fault, text) = fault(ExecServerClient::connect_websocket(args)).await;
-        assert_eq!(fault, Fault::Caller, "{text}");
+        assert_eq!(fault, FaultParty::Caller, "{text}");
         assert!(text.contains(words) && !text.contains("s3cret"), "{text}");
         assert!(!shown.contains("s3cret"), "{shown}");
     }
@@ -76,14 +76,14 @@ async fn invalid_arguments_are_reported_before_connecting() {
         "unix:///x",
     ] {
         let connector = token(url).connector().unwrap();
-        assert_eq!(connector.continuity(), Continuity::Resumed);
+        assert_eq!(connector.continuity(), SessionContinuity::Resumed);
     }
 }
 
 #[test]
 fn debug_output_hides_secrets() {
     let args = RemoteExecServerConnectArgs {
-        headers: Headers::new([("x-key", "s3cret")]).unwrap(),
+        headers: RequestHeaders::new([("x-key", "s3cret")]).unwrap(),
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
         ..remote("wss://a.test/?key=s3cret")
     };
@@ -104,7 +104,7 @@ async fn unreachable_server_is_a_transport_fault() {
     let url = format!("ws://{}", free.local_addr().unwrap());
     drop(free);
     let (fault_, text) = fault(ExecServerClient::connect_websocket(remote(&url))).await;
-    assert_eq!(fault_, Fault::Transport);
+    assert_eq!(fault_, FaultParty::Transport);
     assert!(text.contains(&url) && text.contains("refused"), "{text}");
     let dir = tempfile::tempdir().unwrap();
     let nobody = ExecServerClient::connect_unix(
@@ -112,7 +112,7 @@ async fn unreachable_server_is_a_transport_fault() {
         ExecServerClientConnectOptions::default(),
     );
     let (fault_, text) = fault(nobody).await;
-    assert_eq!(fault_, Fault::Transport);
+    assert_eq!(fault_, FaultParty::Transport);
     assert!(text.contains("No such file"), "{text}");
 }
 
@@ -124,14 +124,14 @@ async fn unresponsive_server_times_out() {
         ..remote(&format!("ws://{}", listener.local_addr().unwrap()))
     };
     let (fault_, text) = fault(ExecServerClient::connect_websocket(args)).await;
-    assert_eq!(fault_, Fault::Transport);
+    assert_eq!(fault_, FaultParty::Transport);
     assert!(text.contains("took longer than 50ms"), "{text}");
     let args = StdioExecServerConnectArgs {
         initialize_timeout: Duration::from_millis(50),
         ..script("sleep 1000")
     };
     let (fault_, text) = fault(ExecServerClient::connect_stdio(args)).await;
-    assert_eq!(fault_, Fault::Peer);
+    assert_eq!(fault_, FaultParty::Peer);
     assert!(
         text.contains("did not answer `initialize` within 50ms"),
         "{text}"
@@ -142,7 +142,10 @@ async fn unresponsive_server_times_out() {
 async fn stdio_program_connects() {
     let client = within("a client", ExecServerClient::connect_stdio(script(SERVER))).await;
     assert_eq!(client.unwrap().session().session_id.to_string(), "s");
-    assert_eq!(script("").connector().continuity(), Continuity::Ended);
+    assert_eq!(
+        script("").connector().continuity(),
+        SessionContinuity::Ended
+    );
 }
 
 #[tokio::test]
@@ -151,7 +154,7 @@ async fn failed_program_reports_its_stderr() {
         "read -r asked; echo 'no such host' >&2; exit 255",
     )))
     .await;
-    assert_eq!(fault_, Fault::Transport);
+    assert_eq!(fault_, FaultParty::Transport);
     assert!(
         text.contains("exited with status 255: no such host"),
         "{text}"
@@ -159,7 +162,7 @@ async fn failed_program_reports_its_stderr() {
     let missing =
         StdioExecServerConnectArgs::new("no-such-program-of-ours", Vec::<String>::new(), "test");
     let (fault_, text) = fault(ExecServerClient::connect_stdio(missing)).await;
-    assert_eq!(fault_, Fault::Caller);
+    assert_eq!(fault_, FaultParty::Caller);
     assert!(
         text.contains("cannot start `no-such-program-of-ours`: No such file"),
         "{text}"
@@ -197,14 +200,14 @@ async fn in_process_server_connects() {
             let id = exec_wire::message::RequestId::Number(1);
             let answer = serde_json::json!({"sessionId": "m"});
             far.writer
-                .push(Outgoing::result(&id, &answer), Encoding::Text);
+                .push(OutgoingMessage::result(&id, &answer), DataEncoding::Text);
             far.writer.flush().await.unwrap();
             while let Ok(Some(_)) = far.reader.next().await {}
         });
         near
     };
     let options = ExecServerClientConnectOptions::default();
-    let connecting = ExecServerClient::connect_memory(open, Continuity::Ended, options);
+    let connecting = ExecServerClient::connect_memory(open, SessionContinuity::Ended, options);
     let client = within("a client", connecting).await.unwrap();
     assert_eq!(client.session().session_id.to_string(), "m");
 }
@@ -213,7 +216,7 @@ async fn in_process_server_connects() {
 async fn initialize_timeout_includes_the_link_handshake() {
     let (mut link, _silent) = memory::pair();
     let begun = tokio::time::Instant::now();
-    link.handshake_began = Some(begun);
+    link.handshake_started_at = Some(begun);
     tokio::time::sleep(Duration::from_secs(8)).await;
     let options = ExecServerClientConnectOptions::default();
     let (_, text) = fault(ExecServerClient::connect(link, options)).await;

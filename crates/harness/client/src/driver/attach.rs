@@ -9,14 +9,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_env::{disconnect::Disconnect, process::ProcessError};
+use exec_env::{disconnect::DisconnectReason, process::ProcessError};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     limits,
     method::Method,
     process::{
-        AttachProcess, Attached, ListProcesses, ProcessList, ProcessSummary, ReleaseProcess,
-        Started,
+        AttachProcess, AttachResult, ListProcesses, ProcessList, ProcessSummary, ReleaseProcess,
+        StartResult,
     },
 };
 use serde::Serialize;
@@ -55,7 +55,7 @@ impl ClientConnection {
         }
         let max_calls = limits::MAX_REQUESTS_IN_FLIGHT;
         if self.deferred_calls.len() >= max_calls {
-            call.sink.fail(ExecServerError::TooMany(max_calls));
+            call.sink.fail(ExecServerError::TooManyCalls(max_calls));
         } else {
             self.deferred_calls.push(call);
         }
@@ -105,7 +105,9 @@ impl ClientConnection {
         }
         self.processes.remove(process);
         let reason = "the last handle of the process was dropped".to_owned();
-        process.fail(ProcessError::Disconnected(Disconnect::Transport(reason)));
+        process.fail(ProcessError::Disconnected(DisconnectReason::Transport(
+            reason,
+        )));
     }
 
     /// Handles the drop of the last handle of a server-owned process.
@@ -251,7 +253,7 @@ impl ClientConnection {
             Ok(response) => response,
             Err(error) => return self.handle_attach_error(pending, process, error),
         };
-        let attached = match serde_json::from_slice::<Attached>(&response.result) {
+        let attached = match serde_json::from_slice::<AttachResult>(&response.result) {
             Ok(attached) => attached,
             Err(error) => {
                 let text = format!("result of `process/attach`: {error}");
@@ -320,7 +322,7 @@ impl ClientConnection {
 
     /// Creates the response to a start that succeeded.
     pub(super) fn start_response(&self, id: &ProcessId) -> RawResponse {
-        let started = Started {
+        let started = StartResult {
             process_id: id.clone(),
             sandbox_type: None,
         };
@@ -329,7 +331,7 @@ impl ClientConnection {
 
     fn attach_response(&self, process: &ProcessEvents) -> RawResponse {
         let status = process.status();
-        self.make_response(&Attached {
+        self.make_response(&AttachResult {
             next_seq: status.next_seq,
             running: status.exit.is_none(),
         })

@@ -7,7 +7,7 @@ use exec_wire::{
     id::{HandleId, OutputSeq, ProcessId},
     message::RequestId,
     method::MethodName,
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -37,7 +37,7 @@ pub(crate) struct RawResponse {
 pub(crate) struct ConnectionNumber(pub(crate) u64);
 
 /// Builds the request for a given id. Called again for every connection that it is sent on.
-pub(crate) type RequestBuilder = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
+pub(crate) type RequestBuilder = Box<dyn Fn(&RequestId) -> OutgoingMessage + Send>;
 
 /// A call on its way to the server.
 pub(crate) struct Call {

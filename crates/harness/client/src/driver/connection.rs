@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, fmt, future::poll_fn, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_core::peer::Calls;
-use exec_env::disconnect::Disconnect;
-use exec_transport::link::{Encoding, Link, MessageWriter, Path, ReadError};
+use exec_core::peer::PendingCalls;
+use exec_env::disconnect::DisconnectReason;
+use exec_transport::link::{DataEncoding, Link, LinkPathState, LinkReadError, MessageWriter};
 use exec_wire::{
     id::{ProcessId, SessionId},
-    initialize::Extension,
+    initialize::ProtocolExtension,
     method::MethodName,
 };
 use futures_util::FutureExt;
@@ -43,9 +43,9 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct ClientConnection {
     pub(super) link: Link,
     pub(super) number: ConnectionNumber,
-    pub(super) encoding: Encoding,
+    pub(super) encoding: DataEncoding,
     pub(super) flow_control: FlowControlMode,
-    pub(super) calls: Calls<SentCall>,
+    pub(super) calls: PendingCalls<SentCall>,
     pub(super) unanswered: usize,
     /// Messages that may be read in the current throttle period.
     pub(super) throttle_allowance: u32,
@@ -108,7 +108,7 @@ pub(super) enum DisconnectCause {
     Protocol(String),
 }
 
-impl From<DisconnectCause> for Disconnect {
+impl From<DisconnectCause> for DisconnectReason {
     fn from(cause: DisconnectCause) -> Self {
         match cause {
             DisconnectCause::Transport(text) => Self::Transport(text),
@@ -123,17 +123,17 @@ impl From<io::Error> for DisconnectCause {
     }
 }
 
-impl From<ReadError> for DisconnectCause {
-    fn from(error: ReadError) -> Self {
+impl From<LinkReadError> for DisconnectCause {
+    fn from(error: LinkReadError) -> Self {
         let text = format!(
             "failed to read from the connection: {}",
             error_chain(&error)
         );
         match error {
-            ReadError::TooLong(_) | ReadError::Protocol(_) | ReadError::InvalidUtf8 => {
+            LinkReadError::TooLong(_) | LinkReadError::Protocol(_) | LinkReadError::InvalidUtf8 => {
                 Self::Protocol(text)
             }
-            ReadError::Io(_) | _ => Self::Transport(text),
+            LinkReadError::Io(_) | _ => Self::Transport(text),
         }
     }
 }
@@ -147,12 +147,12 @@ impl ClientConnection {
     ) -> Self {
         let session = opened.session;
         let granted = |extension| session.extensions.contains(&extension);
-        let encoding = if granted(Extension::BinaryData) {
-            Encoding::Binary
+        let encoding = if granted(ProtocolExtension::BinaryData) {
+            DataEncoding::Binary
         } else {
-            Encoding::Text
+            DataEncoding::Text
         };
-        let flow_control = if granted(Extension::Acknowledge) {
+        let flow_control = if granted(ProtocolExtension::Acknowledge) {
             FlowControlMode::PerProcess
         } else {
             FlowControlMode::PerConnection
@@ -165,7 +165,7 @@ impl ClientConnection {
             encoding,
             flow_control,
             // Bounded elsewhere: by the limit of calls, and by the number of processes.
-            calls: Calls::new(usize::MAX),
+            calls: PendingCalls::new(usize::MAX),
             unanswered: 0,
             throttle_allowance: 0,
             processes: SessionProcesses::default(),
@@ -208,7 +208,7 @@ impl ClientConnection {
     pub(super) fn into_resume_state(
         mut self,
         cause: &DisconnectCause,
-        reason: Option<&Disconnect>,
+        reason: Option<&DisconnectReason>,
     ) -> ResumeState {
         // A connection of some age was useful even without a response, because calls may take long.
         let since = self.stalled_since.filter(|_| self.age() < SETTLED_AFTER);
@@ -333,8 +333,8 @@ impl ClientConnection {
                 }
                 () = self.shared.wait_for_wakeup() => self.handle_wakeup(),
                 path = path_changed(&mut self.link.path) => self.shared.set_connection(match path {
-                    Path::There => ConnectionState::Connected,
-                    Path::Lost => ConnectionState::Reconnecting,
+                    LinkPathState::Connected => ConnectionState::Connected,
+                    LinkPathState::Lost => ConnectionState::Reconnecting,
                 }),
             }
         }
@@ -370,7 +370,7 @@ impl ClientConnection {
 
     /// Returns whether another request may be sent.
     fn can_send(&self) -> bool {
-        self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.most_unanswered
+        self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.max_in_flight
     }
 
     /// Returns how fast to read, and records whether reading is paused.
@@ -391,7 +391,7 @@ impl ClientConnection {
 }
 
 /// Waits until the path below a link is lost or restored.
-async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
+async fn path_changed(path: &mut Option<watch::Receiver<LinkPathState>>) -> LinkPathState {
     if let Some(watched) = path
         && watched.changed().await.is_ok()
     {
@@ -408,7 +408,7 @@ fn server_closed() -> DisconnectCause {
 /// Flushes buffered messages, or waits until the link needs to flush.
 async fn flush_or_upkeep(writer: &mut dyn MessageWriter) -> io::Result<()> {
     if writer.buffered() == 0 {
-        poll_fn(|cx| writer.poll_upkeep(cx)).await;
+        poll_fn(|cx| writer.poll_keepalive(cx)).await;
     }
     writer.flush().await
 }

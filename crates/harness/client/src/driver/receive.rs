@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_core::log::Event;
+use exec_core::output_log::LogEvent;
 use exec_wire::{
     http::CancelHttpRequest,
-    message::{Message, Notification, split_binary},
-    process::Terminated,
+    message::{RpcMessage, RpcNotification, split_binary},
+    process::TerminateResult,
 };
 use serde_json::value::RawValue;
 
@@ -33,17 +33,17 @@ impl ClientConnection {
             Some(Ok((text, data))) => (text, Some(data)),
             Some(Err(error)) => return Err(malformed(&error)),
         };
-        let message = Message::decode_with(&text, data).map_err(|error| malformed(&error))?;
+        let message = RpcMessage::decode_with(&text, data).map_err(|error| malformed(&error))?;
         match message {
-            Message::Notification(message) => self.handle_notification(&message)?,
-            Message::Request(request) => {
+            RpcMessage::Notification(message) => self.handle_notification(&message)?,
+            RpcMessage::Request(request) => {
                 let answer = self
                     .server_requests
                     .handle_request(&request, &self.processes);
                 self.send_response(answer);
             }
-            answer @ (Message::Response(_) | Message::Error(_)) => {
-                if let Some(answer) = self.calls.handle_answer(answer) {
+            answer @ (RpcMessage::Response(_) | RpcMessage::Error(_)) => {
+                if let Some(answer) = self.calls.handle_response(answer) {
                     self.unanswered -= 1;
                     self.record_response(answer.waiter.number);
                     let response = |result: &RawValue| RawResponse {
@@ -61,13 +61,16 @@ impl ClientConnection {
         Ok(())
     }
 
-    fn handle_notification(&mut self, message: &Notification<'_>) -> Result<(), DisconnectCause> {
+    fn handle_notification(
+        &mut self,
+        message: &RpcNotification<'_>,
+    ) -> Result<(), DisconnectCause> {
         match notification::decode(message) {
             Ok(ServerNotification::Event(id, event)) => {
                 if !self.releasing.contains(&id)
                     && let Some(process) = self.processes.find(&id)
                 {
-                    let closed = matches!(event, Event::Closed(_));
+                    let closed = matches!(event, LogEvent::Closed(_));
                     let recorded = process.handle_event(event);
                     self.apply_recorded(&process, recorded);
                     if closed && process.is_failed() && process.owner() == ProcessOwner::Session {
@@ -204,7 +207,8 @@ impl ClientConnection {
         }
         self.release_unacked(process);
         let running = result.is_ok_and(|response| {
-            serde_json::from_slice(&response.result).is_ok_and(|Terminated { running, .. }| running)
+            serde_json::from_slice(&response.result)
+                .is_ok_and(|TerminateResult { running, .. }| running)
         });
         if self.flow_control == FlowControlMode::PerConnection || !running {
             self.processes.finish(process);

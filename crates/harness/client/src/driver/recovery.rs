@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::disconnect::Disconnect;
+use exec_env::disconnect::DisconnectReason;
 use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{ClientDriver, DriverState, connection::ClientConnection, resume_state::ResumeState};
 use crate::{
     client::ConnectionState,
-    connect::{Connector, Pause},
+    connect::{RetryDelay, ServerConnector},
     error::ConnectError,
     handshake::{OpenedSession, open_session},
 };
@@ -33,10 +33,10 @@ pub(super) struct ReconnectAttempt {
 
 impl ReconnectAttempt {
     /// Returns the start time of the next attempt.
-    fn next_start(self, connector: &dyn Connector) -> Instant {
-        match connector.pause(self.number) {
-            Pause::AfterBegin(pause) => self.started + pause,
-            Pause::AfterEnd(pause) => self.ended + pause,
+    fn next_start(self, connector: &dyn ServerConnector) -> Instant {
+        match connector.retry_delay(self.number) {
+            RetryDelay::FromStart(pause) => self.started + pause,
+            RetryDelay::FromEnd(pause) => self.ended + pause,
         }
     }
 }
@@ -66,7 +66,7 @@ impl ClientDriver {
     /// Retries until the session is resumed, is refused, or the recovery window is over.
     pub(super) async fn recover(&mut self, resume_state: ResumeState) -> DriverState {
         let Some(connector) = self.connector.clone() else {
-            let reason = Disconnect::Transport(resume_state.cause.clone());
+            let reason = DisconnectReason::Transport(resume_state.cause.clone());
             return self.lose_session(resume_state, reason);
         };
         self.shared.set_connection(ConnectionState::Reconnecting);
@@ -89,7 +89,7 @@ impl ClientDriver {
     /// Retries until a connection with this session, or with a new one, is open.
     pub(super) async fn reopen(
         &mut self,
-        connector: &Arc<dyn Connector>,
+        connector: &Arc<dyn ServerConnector>,
         session: Option<SessionId>,
         deadline: Instant,
     ) -> ReopenOutcome {
@@ -157,23 +157,23 @@ fn timed_out(
     resume_state: &ResumeState,
     window: Duration,
     last: Option<ConnectError>,
-) -> Disconnect {
+) -> DisconnectReason {
     let last = last.map_or_else(
         || "the server did not answer".to_owned(),
         |error| error.to_string(),
     );
     let ResumeState { cause, .. } = resume_state;
     let text = format!("{cause}; session was not resumed within {window:?}: {last}");
-    Disconnect::Transport(text)
+    DisconnectReason::Transport(text)
 }
 
 /// Describes a permanent refusal.
-pub(super) fn refused(resume_state: &ResumeState, error: ConnectError) -> Disconnect {
+pub(super) fn refused(resume_state: &ResumeState, error: ConnectError) -> DisconnectReason {
     let text = |text: String| format!("{}; session was not resumed: {text}", resume_state.cause);
     match error.into_disconnect() {
-        Disconnect::Session(reason) => Disconnect::Session(text(reason)),
-        Disconnect::Protocol(reason) => Disconnect::Protocol(text(reason)),
-        Disconnect::Transport(reason) => Disconnect::Transport(text(reason)),
+        DisconnectReason::Session(reason) => DisconnectReason::Session(text(reason)),
+        DisconnectReason::Protocol(reason) => DisconnectReason::Protocol(text(reason)),
+        DisconnectReason::Transport(reason) => DisconnectReason::Transport(text(reason)),
         other => other,
     }
 }

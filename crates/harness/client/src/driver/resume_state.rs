@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use exec_env::{disconnect::Disconnect, process::ProcessError};
+use exec_env::{disconnect::DisconnectReason, process::ProcessError};
 use exec_wire::{error::ErrorCode, id::SessionId, method::Method, process::StartProcess};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -45,7 +45,7 @@ pub(super) struct ResumeState {
 
 impl ResumeState {
     /// Fails everything because the session is lost.
-    pub(super) fn fail(mut self, reason: &Disconnect) {
+    pub(super) fn fail(mut self, reason: &DisconnectReason) {
         self.processes
             .fail(&ProcessError::Disconnected(reason.clone()));
         for (pending, _) in self.pending {
@@ -58,7 +58,7 @@ impl ResumeState {
 
     /// Fails the state of the session, and returns the rest: server-owned processes and their
     /// calls.
-    pub(super) fn fail_session(mut self, reason: &Disconnect) -> Self {
+    pub(super) fn fail_session(mut self, reason: &DisconnectReason) -> Self {
         let attached = self.processes.take_server_owned();
         let is_server_owned =
             |(_, process): &mut (_, Arc<ProcessEvents>)| process.owner() == ProcessOwner::Server;
@@ -150,7 +150,7 @@ impl ClientConnection {
         };
         if start.is_some() && self.processes.finished.contains(process.id()) {
             // The server may still know a previous process with this id.
-            let reason = Disconnect::Transport(self.last_cause.clone());
+            let reason = DisconnectReason::Transport(self.last_cause.clone());
             process.fail(ProcessError::Disconnected(reason));
         }
         if process.is_failed() {

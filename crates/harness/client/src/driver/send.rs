@@ -5,14 +5,14 @@ use std::sync::Arc;
 use exec_env::process::ProcessError;
 use exec_wire::{
     error::RpcError,
-    fs::{CloseFile, Unwatch, WatchMissing},
+    fs::{CloseFile, StopWatch, WatchMissing},
     http::CancelHttpRequest,
     id::{OutputSeq, ProcessId},
     limits,
     message::RequestId,
     method::{Method, PROCESS_ACKNOWLEDGE},
-    outgoing::Outgoing,
-    process::{Acknowledged, ReadProcess, TerminateMode, TerminateProcess},
+    outgoing_message::OutgoingMessage,
+    process::{AcknowledgeProcess, ReadProcess, TerminateMode, TerminateProcess},
 };
 
 use super::{
@@ -87,9 +87,9 @@ impl ClientConnection {
             }
         }
         match &call.sink {
-            _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {
-                Some(ExecServerError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
-            }
+            _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => Some(
+                ExecServerError::TooManyCalls(limits::MAX_REQUESTS_IN_FLIGHT),
+            ),
             // Register before sending, because events may arrive before the response.
             ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _)
                 if !self.register(process) =>
@@ -136,7 +136,7 @@ impl ClientConnection {
         } = call;
         let number = self.calls_sent + 1;
         let mut message = None;
-        let sent = self.calls.ask_with(|id| {
+        let sent = self.calls.register_with(|id| {
             message = Some(request(id));
             let rebuild = (retry != RetryPolicy::Never).then_some(request);
             SentCall {
@@ -163,7 +163,7 @@ impl ClientConnection {
         let method = M::NAME;
         self.send(Call {
             method,
-            request: Box::new(move |id| Outgoing::request(id, method.as_str(), &params)),
+            request: Box::new(move |id| OutgoingMessage::request(id, method.as_str(), &params)),
             retry: RetryPolicy::of(method),
             target: None,
             sink,
@@ -207,11 +207,11 @@ impl ClientConnection {
     }
 
     fn send_ack(&mut self, id: &ProcessId, seq: OutputSeq) {
-        let ack = Acknowledged {
+        let ack = AcknowledgeProcess {
             process_id: id.clone(),
             seq,
         };
-        let notification = Outgoing::notification(PROCESS_ACKNOWLEDGE, &ack);
+        let notification = OutgoingMessage::notification(PROCESS_ACKNOWLEDGE, &ack);
         self.link.writer.push(notification, self.encoding);
     }
 
@@ -276,7 +276,7 @@ impl ClientConnection {
                 }
                 DeferredRelease::Watch(watch_id) => {
                     if self.watches.remove(&watch_id) {
-                        self.send_unanswered(&Unwatch { watch_id });
+                        self.send_unanswered(&StopWatch { watch_id });
                     }
                 }
                 DeferredRelease::MissingWatch(number) => self.end_missing_watch(number),
@@ -308,12 +308,12 @@ impl ClientConnection {
     /// Sends a request without waiting for its response.
     pub(super) fn send_unanswered<M: Method>(&mut self, params: &M) {
         let id = RequestId::Text(FIRE_AND_FORGET_ID.into());
-        let request = Outgoing::request(&id, M::NAME.as_str(), params);
+        let request = OutgoingMessage::request(&id, M::NAME.as_str(), params);
         self.link.writer.push(request, self.encoding);
     }
 
     /// Sends a response to a server request, if there is one.
-    pub(super) fn send_response(&mut self, response: Option<Outgoing>) {
+    pub(super) fn send_response(&mut self, response: Option<OutgoingMessage>) {
         if let Some(response) = response {
             self.link.writer.push(response, self.encoding);
         }

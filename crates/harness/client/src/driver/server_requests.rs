@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use exec_env::network::{Network, NetworkWatcher};
+use exec_env::network::{CommandNetwork, NetworkPolicyHook};
 use exec_wire::{
     error::{ErrorCode, RpcError},
-    message::{Request, RequestId, decode_params},
+    message::{RequestId, RpcRequest, decode_params},
     method::NETWORK_POLICY_REQUEST,
-    network::{Decision, Destination, PolicyAnswer, PolicyRequest},
-    outgoing::Outgoing,
+    network::{NetworkDecision, NetworkDestination, PolicyRequest, PolicyResponse},
+    outgoing_message::OutgoingMessage,
 };
 use tokio::{
     task::{self, JoinSet},
@@ -26,7 +26,7 @@ const MAX_UNSENT_RESPONSES: usize = 4096;
 /// Pending server requests. Dropping this cancels them.
 #[derive(Default)]
 pub(super) struct ServerRequests {
-    tasks: JoinSet<Decision>,
+    tasks: JoinSet<NetworkDecision>,
     ids: BTreeMap<task::Id, RequestId>,
     /// Immediate responses since the last flush.
     unsent: usize,
@@ -36,9 +36,9 @@ impl ServerRequests {
     /// Handles a server request. Returns the response if it is immediate.
     pub(super) fn handle_request(
         &mut self,
-        request: &Request<'_>,
+        request: &RpcRequest<'_>,
         processes: &SessionProcesses,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingMessage> {
         let policy_request = match decode_policy_request(request) {
             Ok(policy_request) => policy_request,
             Err(refusal) => return self.respond_now(refusal),
@@ -58,7 +58,7 @@ impl ServerRequests {
         }
     }
 
-    fn respond_now(&mut self, answer: Outgoing) -> Option<Outgoing> {
+    fn respond_now(&mut self, answer: OutgoingMessage) -> Option<OutgoingMessage> {
         self.unsent += 1;
         (self.unsent <= MAX_UNSENT_RESPONSES).then_some(answer)
     }
@@ -74,7 +74,7 @@ impl ServerRequests {
     }
 
     /// Waits for the next response. Cancel-safe.
-    pub(super) async fn next_response(&mut self) -> Option<Outgoing> {
+    pub(super) async fn next_response(&mut self) -> Option<OutgoingMessage> {
         let (task, decision) = match self.tasks.join_next_with_id().await? {
             Ok((task, decision)) => (task, decision),
             // The hook panicked, which must not count as consent.
@@ -88,15 +88,15 @@ impl ServerRequests {
 /// The network policy hook of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkHook {
-    watcher: Arc<dyn NetworkWatcher>,
+    watcher: Arc<dyn NetworkPolicyHook>,
     /// Time limit of a decision. Absent: the server was not asked to request decisions.
     budget: Option<Duration>,
 }
 
 impl NetworkHook {
     /// Returns the hook of a command's network, if it has one.
-    pub(crate) fn new(network: &Network) -> Option<Self> {
-        let watcher = Arc::clone(network.watcher.as_ref()?);
+    pub(crate) fn new(network: &CommandNetwork) -> Option<Self> {
+        let watcher = Arc::clone(network.policy_hook.as_ref()?);
         let proxy = network.proxy.as_ref();
         let budget = proxy.and_then(|proxy| proxy.policy_decision_timeout_ms);
         Some(Self {
@@ -105,7 +105,7 @@ impl NetworkHook {
         })
     }
 
-    pub(super) fn watcher(&self) -> &dyn NetworkWatcher {
+    pub(super) fn watcher(&self) -> &dyn NetworkPolicyHook {
         &*self.watcher
     }
 
@@ -118,12 +118,12 @@ impl NetworkHook {
 }
 
 struct PolicyDecider {
-    watcher: Arc<dyn NetworkWatcher>,
+    watcher: Arc<dyn NetworkPolicyHook>,
     budget: Duration,
 }
 
 impl PolicyDecider {
-    async fn decide(self, destination: Destination) -> Decision {
+    async fn decide(self, destination: NetworkDestination) -> NetworkDecision {
         let decision = self.watcher.decide(destination);
         let decided = timeout(self.budget, decision).await;
         decided.unwrap_or_else(|_| default_denial())
@@ -139,8 +139,10 @@ impl fmt::Debug for ServerRequests {
 }
 
 /// Decodes a policy request. Returns the error response for anything else.
-pub(crate) fn decode_policy_request(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
-    let refuse = |error| Outgoing::error(&request.id, &error);
+pub(crate) fn decode_policy_request(
+    request: &RpcRequest<'_>,
+) -> Result<PolicyRequest, OutgoingMessage> {
+    let refuse = |error| OutgoingMessage::error(&request.id, &error);
     if request.method != NETWORK_POLICY_REQUEST {
         let message = format!("this client does not implement `{}`", request.method);
         return Err(refuse(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message)));
@@ -150,13 +152,13 @@ pub(crate) fn decode_policy_request(request: &Request<'_>) -> Result<PolicyReque
 }
 
 /// Creates the response to a policy request.
-pub(crate) fn policy_response(id: &RequestId, decision: Decision) -> Outgoing {
-    Outgoing::result(id, &PolicyAnswer { decision })
+pub(crate) fn policy_response(id: &RequestId, decision: NetworkDecision) -> OutgoingMessage {
+    OutgoingMessage::result(id, &PolicyResponse { decision })
 }
 
 /// Returns the decision for requests that no hook decides.
-pub(crate) fn default_denial() -> Decision {
-    Decision::Deny {
+pub(crate) fn default_denial() -> NetworkDecision {
+    NetworkDecision::Deny {
         reason: "not_allowed".to_owned(),
     }
 }

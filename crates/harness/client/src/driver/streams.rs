@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use exec_env::{disconnect::Disconnect, http::HttpError};
+use exec_env::{disconnect::DisconnectReason, http::HttpError};
 use exec_wire::{
-    fs::{Changed, MissingChanged},
+    fs::{MissingPathNotification, WatchNotification},
     http::HttpBodyDelta,
     id::{HttpRequestId, WatchId},
 };
@@ -59,13 +59,13 @@ impl FileWatches {
     }
 
     /// Passes changes to their watch. Ignores changes of ended watches.
-    pub(super) fn handle_changed(&self, changed: Changed) {
+    pub(super) fn handle_changed(&self, changed: WatchNotification) {
         if let Some(watch) = self.table.get(&changed.watch_id) {
             watch.handle_changed(changed);
         }
     }
 
-    pub(super) fn handle_missing_changed(&mut self, changed: MissingChanged) {
+    pub(super) fn handle_missing_changed(&mut self, changed: MissingPathNotification) {
         self.missing.take_if(|(id, _)| *id == changed.watch_id);
     }
 
@@ -126,7 +126,7 @@ impl HttpBodies {
     }
 
     /// Fails all bodies with the connection, because they cannot be resumed.
-    pub(super) fn disconnect(&mut self, reason: &Disconnect) {
+    pub(super) fn disconnect(&mut self, reason: &DisconnectReason) {
         for body in std::mem::take(&mut self.table).into_values() {
             body.fail(HttpError::Disconnected(reason.clone()));
         }

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use exec_core::log::Event;
+use exec_core::output_log::LogEvent;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
@@ -131,18 +131,18 @@ impl ProcessAttachment {
     /// number.
     pub(super) fn admit(
         &self,
-        event: Event,
+        event: LogEvent,
         next: OutputSeq,
-    ) -> Result<Option<Event>, EventsError> {
+    ) -> Result<Option<LogEvent>, EventsError> {
         if event.seq() < next {
             return Ok(None);
         }
         match &event {
-            Event::Output(chunk) if chunk.seq <= self.replay.after => Ok(None),
-            Event::Output(chunk) if chunk.data.len() > MAX_CHUNK_BYTES => {
+            LogEvent::Output(chunk) if chunk.seq <= self.replay.after => Ok(None),
+            LogEvent::Output(chunk) if chunk.data.len() > MAX_CHUNK_BYTES => {
                 Err(EventsError::Oversized(chunk.seq))
             }
-            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => Ok(Some(event)),
+            LogEvent::Output(_) | LogEvent::Exited(..) | LogEvent::Closed(_) => Ok(Some(event)),
         }
     }
 
@@ -306,7 +306,7 @@ impl ProcessEvents {
     pub(super) fn handle_attached_event(
         &self,
         mut state: MutexGuard<'_, EventsState>,
-        event: Event,
+        event: LogEvent,
     ) -> Result<(), EventsError> {
         let next = state.followed.log().next_seq();
         let admitted = match &state.attachment {
@@ -325,13 +325,13 @@ impl ProcessEvents {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use exec_core::log::OutputChunk;
+    use exec_core::output_log::OutputChunk;
     use exec_wire::process::OutputStream;
 
     use super::*;
 
-    fn output(seq: u64, bytes: usize) -> Event {
-        Event::Output(OutputChunk {
+    fn output(seq: u64, bytes: usize) -> LogEvent {
+        LogEvent::Output(OutputChunk {
             seq: OutputSeq(seq),
             stream: OutputStream::Stdout,
             data: Bytes::from(vec![b'x'; bytes]),
@@ -346,12 +346,12 @@ mod tests {
     #[test]
     fn duplicate_and_unwanted_events_are_dropped() {
         let attachment = attached(4, 0);
-        let admitted = |event: Event, next| {
+        let admitted = |event: LogEvent, next| {
             let admitted = attachment.admit(event, OutputSeq(next));
             admitted.map(|event| event.map(|event| event.seq().0))
         };
         assert_eq!(admitted(output(4, 1), 1), Ok(None));
-        assert_eq!(admitted(Event::Closed(OutputSeq(4)), 1), Ok(Some(4)));
+        assert_eq!(admitted(LogEvent::Closed(OutputSeq(4)), 1), Ok(Some(4)));
         assert_eq!(admitted(output(9, 1), 5), Ok(Some(9)));
         assert_eq!(admitted(output(9, 1), 10), Ok(None));
         assert_eq!(

@@ -6,8 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use exec_core::log::{Follow, FollowedLog, FollowerId};
-use exec_env::process::{ExecProcessEvent, Hold};
+use exec_core::output_log::{FollowOptions, FollowedLog, FollowerId};
+use exec_env::process::{ExecProcessEvent, OutputHold};
 use exec_wire::id::OutputSeq;
 use futures_util::Stream;
 
@@ -29,7 +29,7 @@ pub(crate) struct EventFollower {
 impl EventFollower {
     pub(crate) fn new(
         events: &Arc<ProcessEvents>,
-        follow: Follow,
+        follow: FollowOptions,
         client: ExecServerClient,
         release_guard: Option<Arc<ReleaseGuard>>,
     ) -> Self {
@@ -68,12 +68,12 @@ impl RemoteHold {
     pub(crate) fn new(events: &Arc<ProcessEvents>, after: OutputSeq) -> Self {
         Self(FollowerHandle::new(
             events,
-            events.with_followed(|log| log.hold(after)),
+            events.with_followed(|log| log.retain_unacked(after)),
         ))
     }
 }
 
-impl Hold for RemoteHold {
+impl OutputHold for RemoteHold {
     fn acknowledge(&self, seq: OutputSeq) {
         let FollowerHandle { events, id } = &self.0;
         events.with_followed(|log| log.acknowledge(*id, seq));
@@ -120,7 +120,7 @@ pub(super) struct AckCursor {
 impl AckCursor {
     /// Returns whether an ack is due: after a batch, or after the last events.
     pub(super) fn is_due(&self, log: &FollowedLog) -> bool {
-        let (seq, bytes) = log.taken();
+        let (seq, bytes) = log.consumed();
         let ended = log.log().exit().is_some() && seq.next() == log.log().next_seq();
         let more = seq > self.seq;
         (self.unconfirmed && seq > OutputSeq(0))
@@ -131,7 +131,7 @@ impl AckCursor {
 
     /// Advances the cursor to the consumed output.
     pub(super) fn advance(&mut self, log: &FollowedLog) -> OutputSeq {
-        let (seq, bytes) = log.taken();
+        let (seq, bytes) = log.consumed();
         *self = Self {
             // A follower that joined later does not move the cursor back.
             seq: self.seq.max(seq),

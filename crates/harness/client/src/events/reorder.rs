@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exec_core::log::{Event, Exit, OutputChunk};
+use exec_core::output_log::{ExitInfo, LogEvent, OutputChunk};
 use exec_env::process::ProcessError;
 use exec_wire::{
     error::RpcError,
@@ -28,8 +28,8 @@ pub(super) const MAX_CHUNK_BYTES: usize = 1 << 20;
 pub(crate) struct EventReorder {
     /// The next sequence number to output.
     next: OutputSeq,
-    ready: VecDeque<Event>,
-    early_events: BTreeMap<OutputSeq, Event>,
+    ready: VecDeque<LogEvent>,
+    early_events: BTreeMap<OutputSeq, LogEvent>,
     early_bytes: usize,
     exit_seen: bool,
 }
@@ -82,17 +82,17 @@ impl EventReorder {
     }
 
     /// Handles an event. Drops duplicates.
-    pub(crate) fn handle_event(&mut self, event: Event) -> Result<(), EventsError> {
+    pub(crate) fn handle_event(&mut self, event: LogEvent) -> Result<(), EventsError> {
         let event = match event {
             // The oldest servers do not number the close: it follows all other events.
-            Event::Closed(OutputSeq(0)) => {
+            LogEvent::Closed(OutputSeq(0)) => {
                 let last = self
                     .early_events
                     .last_key_value()
                     .map(|(seq, _)| seq.next());
-                Event::Closed(last.unwrap_or(self.next))
+                LogEvent::Closed(last.unwrap_or(self.next))
             }
-            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => event,
+            LogEvent::Output(_) | LogEvent::Exited(..) | LogEvent::Closed(_) => event,
         };
         if event.seq() < self.next || self.early_events.contains_key(&event.seq()) {
             return Ok(());
@@ -100,7 +100,7 @@ impl EventReorder {
         if event_bytes(&event) > MAX_CHUNK_BYTES {
             return Err(EventsError::Oversized(event.seq()));
         }
-        self.exit_seen |= matches!(event, Event::Exited(..));
+        self.exit_seen |= matches!(event, LogEvent::Exited(..));
         if event.seq() > self.next {
             self.early_bytes += event_bytes(&event);
             self.early_events.insert(event.seq(), event);
@@ -145,7 +145,7 @@ impl EventReorder {
     }
 
     /// Handles the exit from a page, unless it is known. Its sequence number must be unused.
-    fn handle_exit(&mut self, seq: OutputSeq, exit: Exit) -> Result<(), EventsError> {
+    fn handle_exit(&mut self, seq: OutputSeq, exit: ExitInfo) -> Result<(), EventsError> {
         if self.exit_seen {
             return Ok(());
         }
@@ -156,13 +156,13 @@ impl EventReorder {
             );
             return Err(EventsError::Malformed(text));
         }
-        self.handle_event(Event::Exited(seq, exit))
+        self.handle_event(LogEvent::Exited(seq, exit))
     }
 
     fn handle_chunks(&mut self, chunks: Vec<PageChunk>) -> Result<(), EventsError> {
         for chunk in chunks {
             let data = chunk.chunk.0;
-            self.handle_event(Event::Output(OutputChunk {
+            self.handle_event(LogEvent::Output(OutputChunk {
                 seq: chunk.seq,
                 stream: chunk.stream,
                 data,
@@ -185,7 +185,7 @@ impl EventReorder {
             self.handle_exit(seq, exit)?;
         }
         if page.closed {
-            self.handle_event(Event::Closed(closed))?;
+            self.handle_event(LogEvent::Closed(closed))?;
         }
         if self.next < page.next_seq {
             let known = self.early_events.keys().next().copied();
@@ -197,7 +197,7 @@ impl EventReorder {
     }
 
     /// Returns the next event in order.
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<LogEvent> {
         self.ready.pop_front()
     }
 
@@ -230,8 +230,8 @@ impl EventReorder {
 }
 
 /// Returns the exit status from a page, if present. Older servers report only the code.
-fn page_exit(page: &OutputPage) -> Option<Exit> {
-    Some(Exit {
+fn page_exit(page: &OutputPage) -> Option<ExitInfo> {
+    Some(ExitInfo {
         code: page.exit_code?,
         signal: page.signal.as_deref().map(signal_name),
         cause: page.cause.unwrap_or(ExitCause::Unknown),
@@ -240,9 +240,9 @@ fn page_exit(page: &OutputPage) -> Option<Exit> {
     })
 }
 
-fn event_bytes(event: &Event) -> usize {
+fn event_bytes(event: &LogEvent) -> usize {
     match event {
-        Event::Output(chunk) => chunk.data.len(),
-        Event::Exited(..) | Event::Closed(_) => 0,
+        LogEvent::Output(chunk) => chunk.data.len(),
+        LogEvent::Exited(..) | LogEvent::Closed(_) => 0,
     }
 }

@@ -10,8 +10,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use exec_env::filesystem::Changes;
-use exec_wire::{fs::Changed, id::WatchId, limits};
+use exec_env::filesystem::ChangeBatch;
+use exec_wire::{fs::WatchNotification, id::WatchId, limits};
 use futures_util::Stream;
 
 use crate::{client::ExecServerClient, client_shared::ReleaseGuard};
@@ -25,7 +25,7 @@ pub(crate) struct ChangeQueue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    queue: VecDeque<Changes>,
+    queue: VecDeque<ChangeBatch>,
     /// Number of queued changes; an empty batch counts as one.
     queued_changes: usize,
     ended: bool,
@@ -45,12 +45,12 @@ impl ChangeQueue {
     }
 
     /// Queues changes, or an overflow.
-    pub(crate) fn handle_changed(&self, changed: Changed) {
+    pub(crate) fn handle_changed(&self, changed: WatchNotification) {
         if changed.ended && changed.changes.is_empty() && !changed.overflow {
             return self.end();
         }
         let ended = changed.ended;
-        let mut changes = Changes {
+        let mut changes = ChangeBatch {
             changes: changed.changes,
             overflow: changed.overflow,
         };
@@ -58,7 +58,7 @@ impl ChangeQueue {
         if state.queued_changes + weight(&changes) > limits::MAX_GATHERED_CHANGES {
             state.queue.clear();
             state.queued_changes = 0;
-            changes = Changes {
+            changes = ChangeBatch {
                 changes: Vec::new(),
                 overflow: true,
             };
@@ -76,7 +76,7 @@ impl ChangeQueue {
         wake_reader(state);
     }
 
-    fn poll_changes(&self, cx: &mut Context<'_>) -> Poll<Option<Changes>> {
+    fn poll_changes(&self, cx: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
         let mut state = self.lock();
         match state.queue.pop_front() {
             Some(changes) => {
@@ -108,14 +108,14 @@ pub(super) struct ChangeStream {
 }
 
 impl Stream for ChangeStream {
-    type Item = Changes;
+    type Item = ChangeBatch;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Changes>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
         self.change_queue.poll_changes(cx)
     }
 }
 
-fn weight(changes: &Changes) -> usize {
+fn weight(changes: &ChangeBatch) -> usize {
     changes.changes.len().max(1)
 }
 
@@ -131,7 +131,7 @@ fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
 mod tests {
     use std::task::Waker;
 
-    use exec_wire::fs::{Change, ChangeKind};
+    use exec_wire::fs::{PathChange, PathChangeKind};
 
     use super::*;
 
@@ -139,12 +139,12 @@ mod tests {
         ChangeQueue::new(WatchId::new("w").unwrap())
     }
 
-    fn changed(count: usize) -> Changed {
-        let change = |number| Change {
+    fn changed(count: usize) -> WatchNotification {
+        let change = |number| PathChange {
             path: format!("file:///{number}").parse().unwrap(),
-            kind: ChangeKind::Modified,
+            kind: PathChangeKind::Modified,
         };
-        Changed {
+        WatchNotification {
             watch_id: WatchId::new("w").unwrap(),
             changes: (0..count).map(change).collect(),
             overflow: false,
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    fn poll(change_queue: &ChangeQueue) -> Poll<Option<Changes>> {
+    fn poll(change_queue: &ChangeQueue) -> Poll<Option<ChangeBatch>> {
         change_queue.poll_changes(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -178,7 +178,7 @@ mod tests {
         change_queue.handle_changed(changed(limits::MAX_GATHERED_CHANGES));
         change_queue.handle_changed(changed(1));
         change_queue.handle_changed(changed(3));
-        let overflow = Changes {
+        let overflow = ChangeBatch {
             changes: Vec::new(),
             overflow: true,
         };

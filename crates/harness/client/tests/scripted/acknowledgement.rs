@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient, connector::Continuity};
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, connector::SessionContinuity};
 use exec_env::{
     backend::{ExecBackend, StartError},
     process::ExecProcess,
 };
-use exec_transport::link::Encoding;
+use exec_transport::link::DataEncoding;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     id::{OutputSeq, ProcessId},
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
     process::OutputStream,
 };
 use futures_util::StreamExt;
@@ -30,7 +30,7 @@ fn granted() -> Value {
 }
 
 async fn connect() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
-    ConnectorControl::connect_to(Continuity::Resumed, granted()).await
+    ConnectorControl::connect_to(SessionContinuity::Resumed, granted()).await
 }
 
 impl ScriptedServer {
@@ -38,8 +38,8 @@ impl ScriptedServer {
     async fn write(&mut self, id: &str, seq: u64, bytes: usize) {
         let id = ProcessId::new(id).unwrap();
         let data = bytes::Bytes::from(vec![b'x'; bytes]);
-        let output = Outgoing::output(&id, OutputSeq(seq), OutputStream::Stdout, data);
-        self.push(output, Encoding::Binary).await;
+        let output = OutgoingMessage::output(&id, OutputSeq(seq), OutputStream::Stdout, data);
+        self.push(output, DataEncoding::Binary).await;
     }
 
     /// Returns the sequence number of the next acknowledgement of the process.

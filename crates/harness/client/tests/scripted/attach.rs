@@ -5,8 +5,8 @@ use std::sync::Arc;
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_env::{
     backend::{StartError, StartedProcess},
-    disconnect::Disconnect,
-    process::{ExecProcess, ExecProcessEvent, ProcessError, Read},
+    disconnect::DisconnectReason,
+    process::{ExecProcess, ExecProcessEvent, OutputReadRequest, ProcessError},
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
@@ -278,7 +278,7 @@ async fn attached_process_survives_a_lost_session() {
         matches!(
             lost[..],
             [ExecProcessEvent::Failed(ProcessError::Disconnected(
-                Disconnect::Session(_)
+                DisconnectReason::Session(_)
             ))]
         ),
         "{lost:?}"
@@ -427,9 +427,9 @@ async fn read_merges_held_and_server_output() {
     }
     // The server no longer retains the first two, and the last has not arrived yet.
     for (max_bytes, whole) in [(None, true), (Some(2), false)] {
-        let read = Read {
+        let read = OutputReadRequest {
             max_bytes,
-            ..Read::default()
+            ..OutputReadRequest::default()
         };
         let answer = async {
             let read = server.expect("process/read").await;

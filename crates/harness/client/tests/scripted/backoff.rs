@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use exec_client::connector::Pause;
+use exec_client::connector::RetryDelay;
 use exec_env::{
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_wire::environment::ReadEnvironmentStatus;
@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// One second after the first failure, doubled after each further one.
-fn growing(failures: u32) -> Pause {
-    Pause::AfterEnd(Duration::from_secs(1 << failures))
+fn growing(failures: u32) -> RetryDelay {
+    RetryDelay::FromEnd(Duration::from_secs(1 << failures))
 }
 
 /// Returns the whole seconds between attempts, and asserts that the rest is zero.
@@ -82,7 +82,7 @@ async fn replaced_server_ends_the_session_immediately() {
     let failed = events(&process).await;
     let reason = "server closed the connection; session was not resumed: executor key changed";
     assert!(
-        matches!(&failed[..], [Event::Failed(ProcessError::Disconnected(Disconnect::Session(text)))]
+        matches!(&failed[..], [Event::Failed(ProcessError::Disconnected(DisconnectReason::Session(text)))]
             if text == reason),
         "{failed:?}"
     );

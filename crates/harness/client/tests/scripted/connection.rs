@@ -1,7 +1,7 @@
 //! The connection state of a client.
 
 use exec_client::{
-    client::ExecServerClient, connection::ConnectionState, connector::Continuity,
+    client::ExecServerClient, connection::ConnectionState, connector::SessionContinuity,
     error::ExecServerError,
 };
 use exec_wire::environment::ReadEnvironmentStatus;
@@ -71,7 +71,7 @@ async fn single_link_client_ends_with_its_link() {
     let (server, client) = ScriptedServer::connect().await;
     last_state(&client, server).await;
     let (_connector, server, client) =
-        ConnectorControl::connect_to(Continuity::Ended, session("s")).await;
+        ConnectorControl::connect_to(SessionContinuity::Ended, session("s")).await;
     last_state(&client, server).await;
 }
 

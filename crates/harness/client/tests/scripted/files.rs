@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use exec_client::{client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_env::filesystem::{
-    ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, WatchDepth,
-    WatchPath, Watcher,
+    ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+    OpenFileRequest, PathWatcher, WatchDepth, WatchPathRequest,
 };
-use exec_transport::link::Encoding;
+use exec_transport::link::DataEncoding;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     fs::{FileContent, OpenMode, ReadFile, WriteFile},
     limits,
     message::RequestId,
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
     path_uri::PathUri,
 };
 use futures_util::{FutureExt, StreamExt};
@@ -44,16 +44,16 @@ fn write() -> WriteFile {
     }
 }
 
-fn open() -> Open {
-    Open {
+fn open() -> OpenFileRequest {
+    OpenFileRequest {
         path: path(),
         mode: OpenMode::Read,
         sandbox: None,
     }
 }
 
-fn watch(files: &RemoteFileSystem) -> FileFuture<Watcher> {
-    files.watch(WatchPath {
+fn watch(files: &RemoteFileSystem) -> FileFuture<PathWatcher> {
+    files.watch(WatchPathRequest {
         path: path(),
         depth: WatchDepth::Tree,
         sandbox: None,
@@ -88,8 +88,8 @@ async fn file_content_is_accepted_as_base64_or_raw() {
     let id = RequestId::Number(request["id"].as_i64().unwrap());
     let data = Bytes::from_static(b"\x01raw\xff");
     let rest = FileContent::default();
-    let message = Outgoing::result_with_data(&id, &rest, "dataBase64", data.clone());
-    server.push(message, Encoding::Binary).await;
+    let message = OutgoingMessage::result_with_data(&id, &rest, "dataBase64", data.clone());
+    server.push(message, DataEncoding::Binary).await;
     assert_eq!(within(content).await.unwrap(), data);
     let content = files.read_file(read());
     let request = server.expect("fs/readFile").await;
@@ -227,8 +227,8 @@ async fn watch_ends_with_its_connection() {
 async fn watch_missing(
     server: &mut ScriptedServer,
     files: &RemoteFileSystem,
-) -> (MissingWatch, u64) {
-    let watching = files.watch_missing(MissingPaths {
+) -> (MissingPathsWatch, u64) {
+    let watching = files.watch_missing(MissingPathsRequest {
         missing: vec![path()],
         present: None,
         sandbox: None,

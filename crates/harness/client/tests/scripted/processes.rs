@@ -5,19 +5,19 @@ use std::time::Duration;
 use exec_client::{
     backend::RemoteBackend,
     client::ExecServerClient,
-    error::{ConnectError, ExecServerError, Fault},
+    error::{ConnectError, ExecServerError, FaultParty},
     options::ExecServerClientConnectOptions,
 };
 use exec_env::{
     backend::{ExecBackend, StartError},
-    process::{ExecProcessEvent as Event, ProcessError, Read},
+    process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
-use exec_transport::{link::Encoding, memory};
+use exec_transport::{link::DataEncoding, memory};
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     error::RpcError,
     id::{OutputSeq, SessionId},
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
     process::{TerminateMode, WaitUntil},
 };
 use futures_util::FutureExt;
@@ -89,7 +89,10 @@ async fn immediate_follower_gets_output_beyond_the_retained_range() {
     let chunk = "YWFh".repeat(16 << 10);
     let mut send = |message: Value| {
         let text = message.to_string().into_bytes();
-        server.0.writer.push(Outgoing::Text(text), Encoding::Text);
+        server
+            .0
+            .writer
+            .push(OutgoingMessage::Text(text), DataEncoding::Text);
     };
     send(json!({"id": start["id"], "result": {"processId": "p"}}));
     for seq in 1..=40 {
@@ -149,7 +152,7 @@ async fn disconnect_fails_everything_immediately() {
         [Event::Failed(disconnected.clone())]
     );
     let outcomes = [
-        process.read(Read::default()).await.map(drop),
+        process.read(OutputReadRequest::default()).await.map(drop),
         process.write(None, bytes::Bytes::new()).await.map(drop),
         process.close_stdin(None).await.map(drop),
         process.terminate(TerminateMode::Force).await.map(drop),
@@ -163,7 +166,7 @@ async fn disconnect_fails_everything_immediately() {
     assert!(matches!(started, Err(StartError::Disconnected(reason)) if reason == server_closed()));
     let status = client.call(ReadEnvironmentStatus).await;
     let error = ExecServerError::Disconnected(server_closed());
-    assert_eq!(error.fault(), Fault::Transport);
+    assert_eq!(error.fault(), FaultParty::Transport);
     assert_eq!(status, Err(error));
 }
 
@@ -239,7 +242,7 @@ async fn process_forgotten_by_the_server_stays_readable() {
         let error = json!({"code": -32600, "message": "unknown process id p"});
         server.send(json!({"id": read["id"], "error": error})).await;
     };
-    let (page, ()) = futures_util::join!(process.read(Read::default()), forget);
+    let (page, ()) = futures_util::join!(process.read(OutputReadRequest::default()), forget);
     let page = page.unwrap();
     assert_eq!(
         (page.chunks.len(), page.next_seq, page.closed),
@@ -290,7 +293,7 @@ async fn host_info_comes_from_the_handshake_or_a_call() {
         method: "environment/info",
         limit: Duration::from_secs(30),
     };
-    assert_eq!(error.fault(), Fault::Peer);
+    assert_eq!(error.fault(), FaultParty::Peer);
     assert_eq!(client.info().await, Err(error));
     let error = ExecServerError::Timeout {
         method: "environment/status",

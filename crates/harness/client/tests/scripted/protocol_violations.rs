@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use exec_client::client::ExecServerClient;
 use exec_env::{
-    disconnect::Disconnect,
-    process::{ExecProcess, ExecProcessEvent as Event, ProcessError, Read},
+    disconnect::DisconnectReason,
+    process::{ExecProcess, ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
-use exec_transport::link::Encoding;
-use exec_wire::{error::RpcError, outgoing::Outgoing, process::WaitUntil};
+use exec_transport::link::DataEncoding;
+use exec_wire::{error::RpcError, outgoing_message::OutgoingMessage, process::WaitUntil};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
@@ -150,13 +150,13 @@ async fn malformed_message_ends_the_connection() {
         let (mut server, client) = ScriptedServer::connect().await;
         let [bad, good] = two(&mut server, &client).await;
         server
-            .push(Outgoing::Text(message.into()), Encoding::Text)
+            .push(OutgoingMessage::Text(message.into()), DataEncoding::Text)
             .await;
         for process in [bad, good] {
             let received = events(&process).await;
             assert!(
                 matches!(&received[..],
-                    [Event::Failed(ProcessError::Disconnected(Disconnect::Protocol(text)))]
+                    [Event::Failed(ProcessError::Disconnected(DisconnectReason::Protocol(text)))]
                     if text.starts_with(reason)),
                 "{received:?}"
             );
@@ -171,7 +171,7 @@ async fn connection_ended_by_a_malformed_message_is_recovered() {
         let (mut connector, mut server, client) = ConnectorControl::connect().await;
         let process = server.start(&client, "p").await.process;
         server
-            .push(Outgoing::Text(message.into()), Encoding::Text)
+            .push(OutgoingMessage::Text(message.into()), DataEncoding::Text)
             .await;
         let mut server = connector.resume().await;
         let read = server.expect("process/read").await;
@@ -188,19 +188,19 @@ async fn repeated_protocol_violations_end_the_session() {
     let process = server.start(&client, "p").await.process;
     for _ in 0..2 {
         server
-            .push(Outgoing::Text("{".into()), Encoding::Text)
+            .push(OutgoingMessage::Text("{".into()), DataEncoding::Text)
             .await;
         server = connector.resume().await;
         let read = server.expect("process/read").await;
         server.page(&read, &[], 1).await;
     }
     server
-        .push(Outgoing::Text("{".into()), Encoding::Text)
+        .push(OutgoingMessage::Text("{".into()), DataEncoding::Text)
         .await;
     assert!(matches!(
         &events(&process).await[..],
         [Event::Failed(ProcessError::Disconnected(
-            Disconnect::Protocol(_)
+            DisconnectReason::Protocol(_)
         ))]
     ));
 }
@@ -260,9 +260,9 @@ async fn waiters_of_a_failed_process_get_its_error() {
     let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start(&client, "p").await.process;
     let wait = process.wait(WaitUntil::Closed, None);
-    let read = process.read(Read {
+    let read = process.read(OutputReadRequest {
         wait: LIMIT * 2,
-        ..Read::default()
+        ..OutputReadRequest::default()
     });
     server.expect("process/wait").await;
     server.expect("process/read").await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use exec_client::{backend::RemoteBackend, filesystem::RemoteFileSystem};
 use exec_env::{
     backend::{ExecBackend, StartError},
-    disconnect::Disconnect,
-    process::{ExecProcessEvent as Event, ProcessError, Read},
+    disconnect::DisconnectReason,
+    process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
 use exec_wire::{
     environment::ReadEnvironmentStatus,
@@ -176,7 +176,7 @@ async fn lost_start_fails_and_is_terminated() {
     };
     let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), play);
     let text = "connection broke before `process/start` was answered: server closed the connection";
-    let reason = Disconnect::Transport(text.to_owned());
+    let reason = DisconnectReason::Transport(text.to_owned());
     assert!(matches!(started, Err(StartError::Disconnected(error)) if error == reason));
     // The id is unused.
     server.start(&client, "p").await;
@@ -245,7 +245,10 @@ async fn gap_fails_only_its_process() {
         within(lost.wait(WaitUntil::Closed, None)).await,
         Err(error.clone())
     );
-    assert_eq!(within(lost.read(Read::default())).await, Err(error));
+    assert_eq!(
+        within(lost.read(OutputReadRequest::default())).await,
+        Err(error)
+    );
     server.exited("other", 2).await;
     server.closed("other", 3).await;
     assert_eq!(numbers(&events(&other).await), [1, 2, 3]);
@@ -312,18 +315,18 @@ async fn second_disconnect_is_recovered() {
 #[tokio::test]
 async fn watches_and_open_files_end_with_their_connection() {
     use exec_env::filesystem::{
-        ExecutorFileSystem, FileError, Open, WatchDepth, WatchPath, Watcher,
+        ExecutorFileSystem, FileError, OpenFileRequest, PathWatcher, WatchDepth, WatchPathRequest,
     };
     use exec_wire::fs::OpenMode;
 
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let files = RemoteFileSystem::new(client.clone());
-    let open = files.open(Open {
+    let open = files.open(OpenFileRequest {
         path: "file:///path".parse().unwrap(),
         mode: OpenMode::Read,
         sandbox: None,
     });
-    let watch = files.watch(WatchPath {
+    let watch = files.watch(WatchPathRequest {
         path: "file:///path".parse().unwrap(),
         depth: WatchDepth::Tree,
         sandbox: None,
@@ -336,13 +339,13 @@ async fn watches_and_open_files_end_with_their_connection() {
         .answer(&watched, json!({"path": "file:///path"}))
         .await;
     let file = within(open).await.unwrap();
-    let Watcher { mut changes, .. } = within(watch).await.unwrap();
+    let PathWatcher { mut changes, .. } = within(watch).await.unwrap();
     drop(server);
     assert_eq!(within(changes.next()).await, None);
     let mut server = connector.resume().await;
     let block = within(file.read_block(0, 1)).await;
     assert!(
-        matches!(&block, Err(FileError::Disconnected(Disconnect::Transport(text)))
+        matches!(&block, Err(FileError::Disconnected(DisconnectReason::Transport(text)))
             if text.contains("`fs/readBlock`")),
         "{block:?}"
     );

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, error::ExecServerError, filesystem::RemoteFileSystem};
 use exec_env::{
     backend::ExecBackend,
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     filesystem::{ExecutorFileSystem, FileError},
-    process::{ProcessError, Read},
+    process::{OutputReadRequest, ProcessError},
 };
 use exec_wire::{
     environment::ReadEnvironmentStatus,
@@ -75,7 +75,7 @@ async fn read_only_calls_are_retried() {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let files = RemoteFileSystem::new(client.clone());
-    let read = process.read(Read::default());
+    let read = process.read(OutputReadRequest::default());
     let wait = process.wait(WaitUntil::Exited, None);
     let end = process.terminate(TerminateMode::Force);
     let file = files.read_file(ReadFile {
@@ -117,7 +117,7 @@ async fn non_idempotent_calls_fail_immediately() {
     let files = RemoteFileSystem::new(client.clone());
     let signal = process.signal(ProcessSignal::Interrupt);
     let path = "file:///path".parse().unwrap();
-    let remove = files.remove(exec_wire::fs::Remove {
+    let remove = files.remove(exec_wire::fs::RemovePath {
         path,
         recursive: None,
         follow_symlinks: None,
@@ -136,7 +136,7 @@ async fn non_idempotent_calls_fail_immediately() {
     let text = |method| {
         format!("connection broke before `{method}` was answered: server closed the connection")
     };
-    let reason = |method| Disconnect::Transport(text(method));
+    let reason = |method| DisconnectReason::Transport(text(method));
     assert_eq!(
         within(signal).await,
         Err(ProcessError::Disconnected(reason("process/signal")))
@@ -164,7 +164,7 @@ async fn cancelled_unsent_change_is_dropped() {
     let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     let path = "file:///path".parse().unwrap();
-    let mut remove = files.remove(exec_wire::fs::Remove {
+    let mut remove = files.remove(exec_wire::fs::RemovePath {
         path,
         recursive: None,
         follow_symlinks: None,
@@ -188,7 +188,7 @@ async fn terminate_is_sent_once() {
     let mut server = disconnect(&mut connector, server).await;
     let text =
         "connection broke before `process/terminate` was answered: server closed the connection";
-    let reason = Disconnect::Transport(text.to_owned());
+    let reason = DisconnectReason::Transport(text.to_owned());
     assert_eq!(within(end).await, Err(ProcessError::Disconnected(reason)));
     drop(client.call(ReadEnvironmentStatus));
     server.expect("environment/status").await;

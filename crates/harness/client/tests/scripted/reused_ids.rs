@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use exec_client::connector::Continuity;
-use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError, Read};
+use exec_client::connector::SessionContinuity;
+use exec_env::process::{
+    EventStream, ExecProcess, ExecProcessEvent, OutputReadRequest, ProcessError,
+};
 use exec_wire::{
     error::RpcError,
     id::OutputSeq,
@@ -25,12 +27,13 @@ async fn lag() -> (
     Arc<dyn ExecProcess>,
     EventStream,
 ) {
-    let (connector, mut server, client) = ConnectorControl::connect_to(Continuity::Resumed, {
-        let mut session = session("s");
-        session["extensions"] = json!(["acknowledge"]);
-        session
-    })
-    .await;
+    let (connector, mut server, client) =
+        ConnectorControl::connect_to(SessionContinuity::Resumed, {
+            let mut session = session("s");
+            session["extensions"] = json!(["acknowledge"]);
+            session
+        })
+        .await;
     let process = server.attach(&client, None, 1).await;
     let stream = process.follow(ALL);
     let chunk = "YWFh".repeat((1 << 20) / 3 / 2);
@@ -142,7 +145,9 @@ async fn no_call_targets_a_closed_detached_process() {
     ] {
         assert_eq!(within(process.terminate(mode)).await, Ok(false));
     }
-    let page = within(process.read(Read::default())).await.unwrap();
+    let page = within(process.read(OutputReadRequest::default()))
+        .await
+        .unwrap();
     assert_eq!((page.chunks.len(), page.closed), (1, true));
     let snapshot = within(process.snapshot()).await.unwrap();
     assert_eq!(snapshot.stdout.data, b"a");

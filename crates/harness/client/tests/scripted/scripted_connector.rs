@@ -10,7 +10,7 @@ use std::{
 
 use exec_client::{
     client::ExecServerClient,
-    connector::{Connector, Continuity, Pause},
+    connector::{RetryDelay, ServerConnector, SessionContinuity},
     options::ExecServerClientConnectOptions,
 };
 use exec_transport::{connect::ConnectError, link::Link, memory};
@@ -32,11 +32,11 @@ struct ScriptedConnector {
     attempts: Arc<Mutex<Vec<Instant>>>,
     /// Reconnects find another server.
     server_replaced: Arc<AtomicBool>,
-    continuity: Continuity,
-    pause: fn(u32) -> Pause,
+    continuity: SessionContinuity,
+    pause: fn(u32) -> RetryDelay,
 }
 
-impl Connector for ScriptedConnector {
+impl ServerConnector for ScriptedConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         self.attempts.lock().unwrap().push(Instant::now());
         let closed = self.closed.load(Ordering::SeqCst);
@@ -62,18 +62,18 @@ impl Connector for ScriptedConnector {
         self.connect()
     }
 
-    fn continuity(&self) -> Continuity {
+    fn continuity(&self) -> SessionContinuity {
         self.continuity
     }
 
-    fn pause(&self, failures: u32) -> Pause {
+    fn retry_delay(&self, failures: u32) -> RetryDelay {
         (self.pause)(failures)
     }
 }
 
 /// The default delay of connectors.
-fn default_pause(_failures: u32) -> Pause {
-    Pause::AfterBegin(Duration::from_millis(100))
+fn default_pause(_failures: u32) -> RetryDelay {
+    RetryDelay::FromStart(Duration::from_millis(100))
 }
 
 /// The test's control of the connector.
@@ -89,11 +89,11 @@ pub(crate) struct ConnectorControl {
 impl ConnectorControl {
     /// Accepts a client with resumable sessions. The first session is `s`.
     pub(crate) async fn connect() -> (Self, ScriptedServer, ExecServerClient) {
-        Self::connect_to(Continuity::Resumed, session("s")).await
+        Self::connect_to(SessionContinuity::Resumed, session("s")).await
     }
 
     pub(crate) async fn connect_to(
-        continuity: Continuity,
+        continuity: SessionContinuity,
         session: Value,
     ) -> (Self, ScriptedServer, ExecServerClient) {
         Self::connect_with(continuity, session, default_pause).await
@@ -101,15 +101,15 @@ impl ConnectorControl {
 
     /// Accepts a client that reconnects with these delays.
     pub(crate) async fn connect_at(
-        pause: fn(u32) -> Pause,
+        pause: fn(u32) -> RetryDelay,
     ) -> (Self, ScriptedServer, ExecServerClient) {
-        Self::connect_with(Continuity::Resumed, session("s"), pause).await
+        Self::connect_with(SessionContinuity::Resumed, session("s"), pause).await
     }
 
     async fn connect_with(
-        continuity: Continuity,
+        continuity: SessionContinuity,
         session: Value,
-        pause: fn(u32) -> Pause,
+        pause: fn(u32) -> RetryDelay,
     ) -> (Self, ScriptedServer, ExecServerClient) {
         let (open, accepted) = mpsc::unbounded_channel();
         let (closed, times) = (Arc::default(), Arc::default());

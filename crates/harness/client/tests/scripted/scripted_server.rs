@@ -5,20 +5,20 @@ use std::{sync::Arc, time::Duration};
 use exec_client::{
     backend::RemoteBackend, client::ExecServerClient, options::ExecServerClientConnectOptions,
 };
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
     backend::{ExecBackend, StartedProcess},
     command::Command,
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_transport::{
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     memory,
 };
 use exec_wire::{
     id::{OutputSeq, ProcessId},
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
 };
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -28,8 +28,8 @@ use tokio::time::timeout;
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// The failure after a disconnect without recovery.
-pub(crate) fn server_closed() -> Disconnect {
-    Disconnect::Transport("server closed the connection".to_owned())
+pub(crate) fn server_closed() -> DisconnectReason {
+    DisconnectReason::Transport("server closed the connection".to_owned())
 }
 
 /// A response to `initialize` with all extensions and capabilities that affect the client's
@@ -98,14 +98,15 @@ impl ScriptedServer {
     }
 
     /// Sends an encoded message.
-    pub(crate) async fn push(&mut self, message: Outgoing, encoding: Encoding) {
+    pub(crate) async fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         self.0.writer.push(message, encoding);
         self.0.writer.flush().await.unwrap();
     }
 
     pub(crate) async fn send(&mut self, message: Value) {
         let text = message.to_string().into_bytes();
-        self.push(Outgoing::Text(text), Encoding::Text).await;
+        self.push(OutgoingMessage::Text(text), DataEncoding::Text)
+            .await;
     }
 
     pub(crate) async fn answer(&mut self, request: &Value, result: Value) {
@@ -164,9 +165,9 @@ pub(crate) fn command(id: &str) -> Command {
 }
 
 /// Follows a process from its first event on, with backpressure.
-pub(crate) const ALL: Follow = Follow {
-    from: From::After(OutputSeq(0)),
-    pace: Pace::Held,
+pub(crate) const ALL: FollowOptions = FollowOptions {
+    start: FollowStart::After(OutputSeq(0)),
+    backpressure: BackpressureMode::Pause,
 };
 
 /// Returns all events of a process up to its end.

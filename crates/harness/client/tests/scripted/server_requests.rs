@@ -3,21 +3,21 @@
 use std::sync::{Arc, Mutex};
 
 use exec_client::{
-    backend::RemoteBackend, client::ExecServerClient, connector::Continuity,
+    backend::RemoteBackend, client::ExecServerClient, connector::SessionContinuity,
     options::ExecServerClientConnectOptions,
 };
 use exec_env::{
     backend::{ExecBackend, StartedProcess},
     command::Command,
-    disconnect::Disconnect,
-    network::{Network, NetworkWatcher},
+    disconnect::DisconnectReason,
+    network::{CommandNetwork, NetworkPolicyHook},
     process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_transport::memory;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     id::ProcessId,
-    network::{Decision, Destination, NetworkProtocol, PolicyDecision},
+    network::{NetworkDecision, NetworkDestination, NetworkProtocol, PolicyDecision},
 };
 use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use serde_json::{Value, json};
@@ -31,20 +31,20 @@ use crate::{
 /// Decides by the name of the host.
 #[derive(Debug, Default)]
 struct ScriptedHook {
-    asked: Mutex<Vec<Destination>>,
+    asked: Mutex<Vec<NetworkDestination>>,
     recorded: Mutex<Vec<PolicyDecision>>,
     news: Notify,
 }
 
-impl NetworkWatcher for ScriptedHook {
-    fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
+impl NetworkPolicyHook for ScriptedHook {
+    fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision> {
         let host = destination.host.clone();
         self.asked.lock().unwrap().push(destination);
         match &*host {
-            "good" => ready(Decision::Allow).boxed(),
+            "good" => ready(NetworkDecision::Allow).boxed(),
             "slow" => pending().boxed(),
             "broken" => panic!("scripted panic in decide"),
-            _ => ready(Decision::Ask { reason: host }).boxed(),
+            _ => ready(NetworkDecision::Ask { reason: host }).boxed(),
         }
     }
 
@@ -77,11 +77,11 @@ impl ScriptedServer {
         let id = ProcessId::new("p").unwrap();
         let argv = vec!["true".to_owned()];
         let command = Command {
-            network: Network {
+            network: CommandNetwork {
                 enforced: true,
                 managed: Some(serde_json::from_value(json!({"loopbackPorts": [80]})).unwrap()),
                 proxy: Some(serde_json::from_value(proxy(timeout_ms)).unwrap()),
-                watcher: Some(Arc::clone(network_hook) as Arc<dyn NetworkWatcher>),
+                policy_hook: Some(Arc::clone(network_hook) as Arc<dyn NetworkPolicyHook>),
             },
             ..Command::new(id, argv, "file:///".parse().unwrap())
         };
@@ -138,7 +138,7 @@ async fn policy_requests_reach_the_network_hook() {
     server.request_decision(3, "p", "other").await;
     let asks = json!({"id": 3, "result": {"decision": {"type": "ask", "reason": "other"}}});
     assert_eq!(server.receive().await, asks);
-    let expected = Destination {
+    let expected = NetworkDestination {
         protocol: NetworkProtocol::HttpsConnect,
         host: "good".to_owned(),
         port: 443,
@@ -299,7 +299,7 @@ async fn panic_in_the_driver_releases_all_waiters() {
     server
         .send(json!({"method": "network/policyDecision", "params": decision}))
         .await;
-    let reason = Disconnect::Transport("the client's driver was stopped".to_owned());
+    let reason = DisconnectReason::Transport("the client's driver was stopped".to_owned());
     let error = ProcessError::Disconnected(reason.clone());
     assert_eq!(events(&started.process).await, [Event::Failed(error)]);
     assert_eq!(within(call).await, Err(reason.into()));
@@ -308,7 +308,7 @@ async fn panic_in_the_driver_releases_all_waiters() {
 
 #[tokio::test]
 async fn process_dropped_without_a_connection_is_freed() {
-    for continuity in [Continuity::Ended, Continuity::Resumed] {
+    for continuity in [SessionContinuity::Ended, SessionContinuity::Resumed] {
         let (connector, mut server, client) =
             ConnectorControl::connect_to(continuity, session("s")).await;
         let network_hook: Arc<ScriptedHook> = Arc::default();

@@ -5,18 +5,18 @@ use std::time::Duration;
 use exec_client::{
     backend::RemoteBackend,
     client::ExecServerClient,
-    connector::Continuity,
-    error::{ConnectError, ExecServerError, Fault},
+    connector::SessionContinuity,
+    error::{ConnectError, ExecServerError, FaultParty},
 };
 use exec_env::{
     backend::{ExecBackend, StartError},
-    disconnect::Disconnect,
-    process::{ExecProcessEvent as Event, ProcessError, Read},
+    disconnect::DisconnectReason,
+    process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
-use exec_transport::link::Encoding;
+use exec_transport::link::DataEncoding;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
     process::{TerminateMode, WaitUntil},
 };
 use futures_util::FutureExt;
@@ -62,12 +62,12 @@ async fn unknown_session_is_lost_immediately() {
     server
         .refuse(&initialize, -32600, "unknown session id s")
         .await;
-    let reason = Disconnect::Session(UNKNOWN.to_owned());
+    let reason = DisconnectReason::Session(UNKNOWN.to_owned());
     let error = ProcessError::Disconnected(reason.clone());
     assert_eq!(within(pending).await, Err(error.clone()));
     let failure = within(queued).await.unwrap_err();
     assert_eq!(failure, ExecServerError::Disconnected(reason));
-    assert_eq!(failure.fault(), Fault::Session);
+    assert_eq!(failure.fault(), FaultParty::Session);
     within(closed).await;
     assert_eq!(events(&process).await, [Event::Failed(error.clone())]);
     let mut server = expect_new_session(&mut connector, &client).await;
@@ -95,7 +95,7 @@ async fn resuming_a_different_session_is_a_protocol_error() {
     server.answer(&initialize, session("x")).await;
     let text = "server closed the connection; session was not resumed: \
         server resumed session `x` instead of `s`";
-    let error = ProcessError::Disconnected(Disconnect::Protocol(text.to_owned()));
+    let error = ProcessError::Disconnected(DisconnectReason::Protocol(text.to_owned()));
     assert_eq!(events(&process).await, [Event::Failed(error)]);
 }
 
@@ -117,13 +117,13 @@ async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
     assert!(connector.times().len() > 240, "{}", connector.times().len());
     let text = "server closed the connection; session was not resumed within 45s: ";
     assert!(
-        matches!(started.unwrap(), Err(StartError::Disconnected(Disconnect::Transport(reason)))
+        matches!(started.unwrap(), Err(StartError::Disconnected(DisconnectReason::Transport(reason)))
             if reason.starts_with(text) && reason.contains("connection refused"))
     );
     assert!(matches!(
         &events(&process).await[..],
         [Event::Failed(ProcessError::Disconnected(
-            Disconnect::Transport(_)
+            DisconnectReason::Transport(_)
         ))]
     ));
     // A call makes one attempt and returns its error.
@@ -134,7 +134,7 @@ async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
         &failure,
         ExecServerError::Connect(ConnectError::Link(_))
     ));
-    assert_eq!(failure.fault(), Fault::Transport);
+    assert_eq!(failure.fault(), FaultParty::Transport);
     assert_eq!(begin.elapsed().as_secs(), 45);
     connector.fail_attempts(0);
     expect_new_session(&mut connector, &client).await;
@@ -174,7 +174,10 @@ async fn server_that_accepts_and_disconnects_is_abandoned_in_time() {
             let initialize = server.expect("initialize").await;
             let answer = json!({"id": initialize["id"], "result": session("s")});
             let text = answer.to_string().into_bytes();
-            server.0.writer.push(Outgoing::Text(text), Encoding::Text);
+            server
+                .0
+                .writer
+                .push(OutgoingMessage::Text(text), DataEncoding::Text);
             // The last attempt may have timed out already.
             drop(server.0.writer.flush().await);
         }
@@ -210,12 +213,12 @@ async fn stable_connections_reset_the_recovery_window() {
 async fn non_resumable_server_is_not_reconnected() {
     let session = session("s");
     let (mut connector, mut server, client) =
-        ConnectorControl::connect_to(Continuity::Ended, session).await;
+        ConnectorControl::connect_to(SessionContinuity::Ended, session).await;
     let process = server.start(&client, "p").await.process;
     let pending = client.call(ReadEnvironmentStatus);
     server.expect("environment/status").await;
     drop(server);
-    let reason = Disconnect::Transport("server closed the connection".to_owned());
+    let reason = DisconnectReason::Transport("server closed the connection".to_owned());
     assert_eq!(
         within(pending).await,
         Err(ExecServerError::Disconnected(reason.clone()))
@@ -254,13 +257,15 @@ async fn finished_process_stays_readable_after_session_loss() {
         .refuse(&initialize, -32600, "unknown session id s")
         .await;
     within(client.closed()).await;
-    let page = within(process.read(Read::default())).await.unwrap();
+    let page = within(process.read(OutputReadRequest::default()))
+        .await
+        .unwrap();
     assert_eq!((page.chunks.len(), page.closed), (1, true));
     assert_eq!(events(&process).await, received);
     let mut server = expect_new_session(&mut connector, &client).await;
     let _other = server.start(&client, "p").await;
     let ended = within(process.terminate(TerminateMode::Force)).await;
-    let reason = Disconnect::Session(UNKNOWN.to_owned());
+    let reason = DisconnectReason::Session(UNKNOWN.to_owned());
     assert_eq!(ended, Err(ProcessError::Disconnected(reason)));
 }
 
@@ -275,7 +280,7 @@ async fn rejected_client_does_not_retry() {
         let text = format!(
             "server closed the connection; session was not resumed: server refused the connection: {status} no entry"
         );
-        let error = ProcessError::Disconnected(Disconnect::Transport(text));
+        let error = ProcessError::Disconnected(DisconnectReason::Transport(text));
         assert_eq!(events(&process).await, [Event::Failed(error)]);
         assert_eq!(begin.elapsed(), Duration::ZERO);
         assert_eq!(connector.times().len(), 2);
@@ -304,7 +309,7 @@ async fn unavailable_server_is_retried() {
 async fn connect_with_ttl() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
     let mut session = session("s");
     session["sessionTtlMs"] = json!(600_000);
-    ConnectorControl::connect_to(Continuity::Resumed, session).await
+    ConnectorControl::connect_to(SessionContinuity::Resumed, session).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_env::{
     backend::{ExecBackend, StartError},
-    command::{Command, Io},
-    filesystem::{ExecutorFileSystem, FileError, MissingPaths, Open},
-    process::{ProcessError, Read},
+    command::{Command, ProcessIo},
+    filesystem::{ExecutorFileSystem, FileError, MissingPathsRequest, OpenFileRequest},
+    process::{OutputReadRequest, ProcessError},
 };
 use exec_wire::{
-    environment::Shell,
+    environment::ShellProgram,
     error::ErrorCode,
     fs::{OpenMode, WriteFile},
-    process::{Limits, ShellSnapshot, TerminalSize, TerminateMode, WaitUntil},
+    process::{ProcessLimits, ShellSnapshot, TerminalSize, TerminateMode, WaitUntil},
 };
 use serde_json::{Value, json};
 
@@ -42,9 +42,9 @@ async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
 async fn received_output_is_served_locally() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;
-    let poll = process.read(Read {
+    let poll = process.read(OutputReadRequest {
         wait: Duration::from_secs(60),
-        ..Read::default()
+        ..OutputReadRequest::default()
     });
     let wait = process.wait(WaitUntil::Closed, None);
     server.output("p", 1, "YQ==").await;
@@ -65,9 +65,9 @@ async fn received_output_is_served_locally() {
 async fn wait_fails_when_the_connection_ends() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;
-    let poll = process.read(Read {
+    let poll = process.read(OutputReadRequest {
         wait: Duration::from_secs(60),
-        ..Read::default()
+        ..OutputReadRequest::default()
     });
     let wait = process.wait(WaitUntil::Exited, None);
     drop(server);
@@ -87,9 +87,9 @@ async fn wait_fails_when_the_connection_ends() {
 async fn start_with_unsupported_members_is_rejected() {
     let (mut server, client) = connect(json!({})).await;
     let backend = RemoteBackend::new(client.clone());
-    let limits = Limits {
+    let limits = ProcessLimits {
         wall_ms: Some(1),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let size = TerminalSize { rows: 25, cols: 80 };
     for (field, command) in [
@@ -103,7 +103,7 @@ async fn start_with_unsupported_members_is_rejected() {
         (
             "size",
             Command {
-                io: Io::Terminal(size),
+                io: ProcessIo::Terminal(size),
                 ..command("p")
             },
         ),
@@ -122,7 +122,7 @@ async fn start_with_unsupported_members_is_rejected() {
 async fn unsupported_shell_snapshot_is_omitted() {
     let (mut server, client) = connect(json!({"shellSnapshotV2": false})).await;
     let backend = RemoteBackend::new(client);
-    let shell = Shell {
+    let shell = ShellProgram {
         name: "sh".to_owned(),
         path: "/bin/sh".to_owned(),
     };
@@ -241,7 +241,7 @@ async fn unsupported_capabilities_are_rejected_locally() {
     let (mut server, client) = connect(json!({})).await;
     let files = RemoteFileSystem::new(client.clone());
     let path = "file:///file".parse().unwrap();
-    let opened = within(files.open(Open {
+    let opened = within(files.open(OpenFileRequest {
         path,
         mode: OpenMode::Replace,
         sandbox: None,
@@ -249,7 +249,7 @@ async fn unsupported_capabilities_are_rejected_locally() {
     .await;
     assert!(matches!(opened, Err(FileError::Refused(text)) if text.contains("mode")));
     let missing = vec!["file:///none".parse().unwrap()];
-    let watch = within(files.watch_missing(MissingPaths {
+    let watch = within(files.watch_missing(MissingPathsRequest {
         missing,
         present: None,
         sandbox: None,
@@ -265,7 +265,7 @@ async fn releases_are_sent_before_later_calls() {
     let files = RemoteFileSystem::new(client.clone());
     // A server that handles requests one at a time would be blocked by waiting requests.
     for _ in 0..50 {
-        let open = files.open(Open {
+        let open = files.open(OpenFileRequest {
             path: "file:///file".parse().unwrap(),
             mode: OpenMode::Read,
             sandbox: None,

@@ -10,7 +10,7 @@ use exec_client::{
 };
 use exec_env::process::ExecProcess;
 use exec_transport::memory;
-use exec_wire::{environment::ReadEnvironmentStatus, message::Trace};
+use exec_wire::{environment::ReadEnvironmentStatus, message::TraceContext};
 use serde_json::{Value, json};
 
 use crate::scripted_server::{ScriptedServer, session, within};
@@ -33,7 +33,7 @@ async fn every_request_carries_the_current_trace() {
     let number = Arc::clone(&asked);
     let source = TraceSource::new(move || {
         let number = number.fetch_add(1, Ordering::Relaxed);
-        (number != 1).then(|| Trace {
+        (number != 1).then(|| TraceContext {
             traceparent: Some(format!("00-{number}")),
             tracestate: Some("a=b".to_owned()),
         })

@@ -4,7 +4,7 @@ mod bounds;
 
 use std::sync::Arc;
 
-use exec_env::{disconnect::Disconnect, environment::Environment, filesystem::FileError};
+use exec_env::{disconnect::DisconnectReason, environment::Environment, filesystem::FileError};
 use exec_wire::{
     discovery::{CapabilityFile, DiscoveredRoot, SkillFiles},
     path_uri::PathUri,
@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, task::yield_now};
 use super::{AvailableCapabilities, CapabilityCache, DISCOVERY_TIMEOUT, DiscoverError};
 use crate::{
     fakes::{ControlledSource, FakeCatalog, environment_with, id, label, within},
-    manager::{EnvironmentManager, Start},
+    manager::{EnvironmentManager, StartMode},
     roots::{ResolvedRoot, RootId, SelectedCapabilityRoot, SelectedRoots, StepRoots, resolve},
 };
 
@@ -94,7 +94,9 @@ async fn replaced_handle_reuses_cached_capabilities() {
     fill(&first, &["tidy"]);
     let source = ControlledSource::new();
     source.finish(Ok(environment_with("A", first.clone())));
-    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    manager
+        .insert(id("worker"), source, StartMode::Eager)
+        .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let root = RootId::new("tidy").unwrap();
     let root = SelectedCapabilityRoot::new(root, id("worker"), uri("/roots/tidy"));
@@ -108,7 +110,7 @@ async fn replaced_handle_reuses_cached_capabilities() {
     // While the new handle starts, the skill is unavailable but stays cached.
     let source = ControlledSource::new();
     manager
-        .replace(id("worker"), source.clone(), Start::Eager)
+        .replace(id("worker"), source.clone(), StartMode::Eager)
         .unwrap();
     let starting = resolve(&thread, &manager.snapshot(), &manager);
     assert!(skills(&within(cache.project(&starting)).await).is_empty());
@@ -274,7 +276,7 @@ async fn discovery_failure_is_reported_and_not_cached() {
 #[tokio::test]
 async fn step_retries_through_its_own_handle_when_a_joined_discovery_fails() {
     let (dead, alive) = (FakeCatalog::closed(), FakeCatalog::open());
-    let gone = || FileError::Disconnected(Disconnect::Transport("reset".to_owned()));
+    let gone = || FileError::Disconnected(DisconnectReason::Transport("reset".to_owned()));
     dead.put(uri("/roots/a"), Err(gone()));
     fill(&alive, &["a"]);
     let cache = CapabilityCache::default();

@@ -26,7 +26,7 @@ impl EnvironmentId {
     }
 
     /// Parses an id of a user-defined environment. Rejects `local`.
-    pub fn chosen(text: &str) -> Result<Self, EnvironmentIdError> {
+    pub fn parse_user_defined(text: &str) -> Result<Self, EnvironmentIdError> {
         let id = Self::parse(text)?;
         if id.is_local() {
             return Err(EnvironmentIdError::Reserved(LOCAL));
@@ -129,10 +129,14 @@ mod tests {
     fn none_and_user_defined_local_are_reserved() {
         let none = EnvironmentId::parse("none").unwrap_err();
         assert_eq!(none, EnvironmentIdError::Reserved("none"));
-        let local = EnvironmentId::chosen("local").unwrap_err();
+        let local = EnvironmentId::parse_user_defined("local").unwrap_err();
         assert_eq!(local, EnvironmentIdError::Reserved("local"));
         assert!(EnvironmentId::parse("local").unwrap().is_local());
-        assert!(!EnvironmentId::chosen("worker").unwrap().is_local());
+        assert!(
+            !EnvironmentId::parse_user_defined("worker")
+                .unwrap()
+                .is_local()
+        );
     }
 
     #[test]

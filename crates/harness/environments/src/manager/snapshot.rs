@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use exec_env::environment::Environment;
 
-use super::{environment_id::EnvironmentId, source::OpenError};
+use super::{environment_id::EnvironmentId, source::EnvironmentOpenError};
 
 /// The environments of one model step, captured together: each ready environment with the handle
 /// that was ready. Immutable: later changes do not affect it.
@@ -13,7 +13,7 @@ use super::{environment_id::EnvironmentId, source::OpenError};
 #[derive(Clone, Debug, Default)]
 pub struct EnvironmentSnapshot {
     environments: BTreeMap<EnvironmentId, Option<Arc<Environment>>>,
-    failed: BTreeMap<EnvironmentId, Arc<OpenError>>,
+    failed: BTreeMap<EnvironmentId, Arc<EnvironmentOpenError>>,
 }
 
 impl EnvironmentSnapshot {
@@ -28,7 +28,7 @@ impl EnvironmentSnapshot {
     }
 
     /// Adds a failed environment.
-    pub(super) fn record_failed(&mut self, id: EnvironmentId, error: Arc<OpenError>) {
+    pub(super) fn record_failed(&mut self, id: EnvironmentId, error: Arc<EnvironmentOpenError>) {
         self.failed.insert(id, error);
     }
 
@@ -52,7 +52,7 @@ impl EnvironmentSnapshot {
     }
 
     /// Returns the error, if the environment had failed.
-    pub fn failure(&self, id: &EnvironmentId) -> Option<&Arc<OpenError>> {
+    pub fn failure(&self, id: &EnvironmentId) -> Option<&Arc<EnvironmentOpenError>> {
         self.failed.get(id)
     }
 }
@@ -67,5 +67,5 @@ pub enum EnvironmentState {
     /// Ready for use through this handle.
     Ready(Arc<Environment>),
     /// Failed to open. The next request retries it.
-    Failed(Arc<OpenError>),
+    Failed(Arc<EnvironmentOpenError>),
 }

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io};
 use exec_wire::error::RpcError;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use exec_env::{disconnect::Disconnect, environment::Environment};
+use exec_env::{disconnect::DisconnectReason, environment::Environment};
 
 /// Opens an environment: immediately if it is local, or by connecting to a server.
 pub trait EnvironmentSource: fmt::Debug + Send + Sync {
@@ -14,7 +14,7 @@ pub trait EnvironmentSource: fmt::Debug + Send + Sync {
     /// The manager sets no time limit, because only the source knows how long its steps take: a
     /// source applies its own connect and handshake timeouts. Dropping the future leaves nothing
     /// running.
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>>;
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>>;
 
     /// Returns the environment if it is already open. It is then ready as soon as it is inserted.
     fn already_open(&self) -> Option<Environment> {
@@ -24,7 +24,7 @@ pub trait EnvironmentSource: fmt::Debug + Send + Sync {
 
 /// An existing environment is its own source: the local one, or an embedder's.
 impl EnvironmentSource for Environment {
-    fn open(&self) -> BoxFuture<'static, Result<Self, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Self, EnvironmentOpenError>> {
         ready(Ok(self.clone())).boxed()
     }
 
@@ -35,7 +35,7 @@ impl EnvironmentSource for Environment {
 
 /// When the manager first opens a source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Start {
+pub enum StartMode {
     /// When it is inserted.
     Eager,
     /// When it is requested.
@@ -45,7 +45,7 @@ pub enum Start {
 /// Why an environment could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum EnvironmentOpenError {
     /// Caller: the configuration is invalid.
     #[error("{0}")]
     Configuration(String),
@@ -66,7 +66,7 @@ pub enum OpenError {
     Remote(RpcError),
     /// Transport: the session is lost.
     #[error(transparent)]
-    Disconnected(#[from] Disconnect),
+    Disconnected(#[from] DisconnectReason),
     /// A bug: the source panicked.
     #[error("opening the environment panicked")]
     Panicked,

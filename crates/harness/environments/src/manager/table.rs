@@ -10,7 +10,7 @@ use super::{
     InsertError,
     environment_id::EnvironmentId,
     snapshot::{EnvironmentSnapshot, EnvironmentState},
-    source::{EnvironmentSource, OpenError},
+    source::{EnvironmentOpenError, EnvironmentSource},
 };
 
 /// Maximum number of environments of one manager. Each may hold a connection or a child process.
@@ -20,7 +20,7 @@ pub const MAX_ENVIRONMENTS: usize = 256;
 pub const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Outcome of a start.
-pub(super) type StartOutcome = Result<Arc<Environment>, Arc<OpenError>>;
+pub(super) type StartOutcome = Result<Arc<Environment>, Arc<EnvironmentOpenError>>;
 
 /// All environments of a manager.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ enum StartState {
     Starting(StartInProgress),
     Ready(Arc<Environment>),
     Failed {
-        error: Arc<OpenError>,
+        error: Arc<EnvironmentOpenError>,
         since: Instant,
     },
 }
@@ -115,7 +115,7 @@ pub(super) enum EnvironmentLookup {
     /// A start must be spawned.
     NeedsStart(PendingStart, watch::Receiver<Option<StartOutcome>>),
     /// The start failed recently and is not retried yet.
-    Failed(Arc<OpenError>),
+    Failed(Arc<EnvironmentOpenError>),
 }
 
 impl EnvironmentTable {

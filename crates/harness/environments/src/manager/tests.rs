@@ -8,8 +8,8 @@ use futures_util::future::{FutureExt, join_all};
 use tokio::runtime::Handle;
 
 use super::{
-    EnvironmentError, EnvironmentManager, EnvironmentState, InsertError, MAX_ENVIRONMENTS,
-    OpenError, Start,
+    EnvironmentError, EnvironmentManager, EnvironmentOpenError, EnvironmentState, InsertError,
+    MAX_ENVIRONMENTS, StartMode,
 };
 use crate::fakes::{ControlledSource, ScriptedSource, environment, id, label, within};
 
@@ -33,10 +33,10 @@ async fn eager_environment_starts_at_once_and_lazy_one_on_request() {
     let manager = manager();
     let (eager, lazy) = (ControlledSource::new(), ControlledSource::ready("lazy"));
     manager
-        .insert(id("eager"), eager.clone(), Start::Eager)
+        .insert(id("eager"), eager.clone(), StartMode::Eager)
         .unwrap();
     manager
-        .insert(id("lazy"), lazy.clone(), Start::Lazy)
+        .insert(id("lazy"), lazy.clone(), StartMode::Lazy)
         .unwrap();
     eager.wait_for_calls(1).await;
     assert_eq!(lazy.calls(), 0);
@@ -56,7 +56,7 @@ async fn eager_environment_starts_at_once_and_lazy_one_on_request() {
 async fn already_open_environment_is_ready_when_inserted() {
     let manager = manager();
     let local = Arc::new(environment("here"));
-    for start in [Start::Eager, Start::Lazy] {
+    for start in [StartMode::Eager, StartMode::Lazy] {
         manager.replace(id("local"), local.clone(), start).unwrap();
         let step = manager.snapshot();
         assert_eq!(label(step.ready(&id("local")).unwrap()), "here");
@@ -70,7 +70,7 @@ async fn start_can_be_requested_without_waiting() {
     let manager = manager();
     let source = ControlledSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Lazy)
+        .insert(id("worker"), source.clone(), StartMode::Lazy)
         .unwrap();
     manager.request_start(&id("worker")).unwrap();
     manager.request_start(&id("worker")).unwrap();
@@ -88,7 +88,7 @@ async fn concurrent_requests_share_one_start() {
     let manager = manager();
     let source = ControlledSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Lazy)
+        .insert(id("worker"), source.clone(), StartMode::Lazy)
         .unwrap();
     let waiting: Vec<_> = (0..500)
         .map(|_| {
@@ -111,7 +111,7 @@ async fn failed_start_reports_its_cause_and_is_retried_on_request() {
     let manager = manager();
     let source = ControlledSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Eager)
+        .insert(id("worker"), source.clone(), StartMode::Eager)
         .unwrap();
     source.wait_for_calls(1).await;
     let worker = id("worker");
@@ -144,13 +144,13 @@ async fn panicking_source_counts_as_failed_and_is_retried() {
         async { Ok(environment("a")) }.boxed()
     });
     manager
-        .insert(id("worker"), Arc::new(source), Start::Eager)
+        .insert(id("worker"), Arc::new(source), StartMode::Eager)
         .unwrap();
     let error = within(manager.environment(&id("worker")))
         .await
         .unwrap_err();
     assert!(
-        matches!(&error, EnvironmentError::Failed { source, .. } if matches!(**source, OpenError::Panicked)),
+        matches!(&error, EnvironmentError::Failed { source, .. } if matches!(**source, EnvironmentOpenError::Panicked)),
         "{error:?}"
     );
     within(manager.environment(&id("worker"))).await.unwrap();
@@ -162,17 +162,17 @@ async fn number_of_environments_is_limited() {
     let source = ControlledSource::new();
     for number in 0..MAX_ENVIRONMENTS {
         let id = id(&format!("e{number}"));
-        manager.insert(id, source.clone(), Start::Lazy).unwrap();
+        manager.insert(id, source.clone(), StartMode::Lazy).unwrap();
     }
-    let refused = manager.insert(id("more"), source.clone(), Start::Lazy);
+    let refused = manager.insert(id("more"), source.clone(), StartMode::Lazy);
     assert_eq!(refused, Err(InsertError::TooMany));
-    let refused = manager.replace(id("more"), source.clone(), Start::Lazy);
+    let refused = manager.replace(id("more"), source.clone(), StartMode::Lazy);
     assert_eq!(refused, Err(InsertError::TooMany));
     manager
-        .replace(id("e0"), source.clone(), Start::Lazy)
+        .replace(id("e0"), source.clone(), StartMode::Lazy)
         .unwrap();
     assert!(manager.remove(&id("e0")));
-    manager.insert(id("more"), source, Start::Lazy).unwrap();
+    manager.insert(id("more"), source, StartMode::Lazy).unwrap();
 }
 
 #[tokio::test]
@@ -182,8 +182,10 @@ async fn id_in_use_is_rejected() {
         ControlledSource::ready("first"),
         ControlledSource::ready("second"),
     );
-    manager.insert(id("worker"), first, Start::Lazy).unwrap();
-    let refused = manager.insert(id("worker"), second.clone(), Start::Eager);
+    manager
+        .insert(id("worker"), first, StartMode::Lazy)
+        .unwrap();
+    let refused = manager.insert(id("worker"), second.clone(), StartMode::Eager);
     assert_eq!(refused, Err(InsertError::InUse(id("worker"))));
     let handle = within(manager.environment(&id("worker"))).await.unwrap();
     assert_eq!((label(&handle).as_str(), second.calls()), ("first", 0));
@@ -195,11 +197,11 @@ async fn default_must_exist() {
     let error = manager.set_default(Some(id("local"))).unwrap_err();
     assert!(matches!(error, EnvironmentError::Missing(_)));
     manager
-        .insert(id("local"), ControlledSource::new(), Start::Lazy)
+        .insert(id("local"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
     manager.set_default(Some(id("local"))).unwrap();
     manager
-        .replace(id("local"), ControlledSource::new(), Start::Lazy)
+        .replace(id("local"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
     assert_eq!(manager.default(), Some(id("local")));
     manager.remove(&id("local"));
@@ -210,12 +212,12 @@ async fn default_must_exist() {
 async fn captured_handle_survives_replacement_and_removal() {
     let manager = manager();
     manager
-        .insert(id("worker"), ControlledSource::ready("a"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("a"), StartMode::Eager)
         .unwrap();
     let a = within(manager.environment(&id("worker"))).await.unwrap();
     let step = manager.snapshot();
     manager
-        .replace(id("worker"), ControlledSource::ready("b"), Start::Eager)
+        .replace(id("worker"), ControlledSource::ready("b"), StartMode::Eager)
         .unwrap();
     let b = within(manager.environment(&id("worker"))).await.unwrap();
     manager.remove(&id("worker"));
@@ -229,7 +231,7 @@ async fn waiter_of_a_replaced_start_gets_the_replacement() {
     let manager = manager();
     let (old, fresh) = (ControlledSource::new(), ControlledSource::new());
     manager
-        .insert(id("worker"), old.clone(), Start::Eager)
+        .insert(id("worker"), old.clone(), StartMode::Eager)
         .unwrap();
     old.wait_for_calls(1).await;
     let waiting = tokio::spawn({
@@ -238,7 +240,7 @@ async fn waiter_of_a_replaced_start_gets_the_replacement() {
     });
     tokio::task::yield_now().await;
     manager
-        .replace(id("worker"), fresh.clone(), Start::Lazy)
+        .replace(id("worker"), fresh.clone(), StartMode::Lazy)
         .unwrap();
     fresh.wait_for_calls(1).await;
     fresh.finish(Ok(environment("fresh")));
@@ -256,14 +258,16 @@ async fn success_of_a_replaced_start_is_ignored() {
         move || {
             let (manager, fresh) = (manager.clone(), fresh.clone());
             async move {
-                manager.replace(id("worker"), fresh, Start::Eager).unwrap();
+                manager
+                    .replace(id("worker"), fresh, StartMode::Eager)
+                    .unwrap();
                 Ok(environment("old"))
             }
             .boxed()
         }
     });
     manager
-        .insert(id("worker"), Arc::new(old), Start::Eager)
+        .insert(id("worker"), Arc::new(old), StartMode::Eager)
         .unwrap();
     fresh.wait_for_calls(1).await;
     let state = manager.state(&id("worker")).unwrap();
@@ -283,15 +287,19 @@ async fn failure_of_a_replaced_start_is_ignored() {
             let manager = manager.clone();
             async move {
                 manager
-                    .replace(id("worker"), ControlledSource::ready("fresh"), Start::Lazy)
+                    .replace(
+                        id("worker"),
+                        ControlledSource::ready("fresh"),
+                        StartMode::Lazy,
+                    )
                     .unwrap();
-                Err(OpenError::Configuration("old".to_owned()))
+                Err(EnvironmentOpenError::Configuration("old".to_owned()))
             }
             .boxed()
         }
     });
     manager
-        .insert(id("worker"), Arc::new(old), Start::Lazy)
+        .insert(id("worker"), Arc::new(old), StartMode::Lazy)
         .unwrap();
     let handle = within(manager.environment(&id("worker"))).await.unwrap();
     assert_eq!(label(&handle), "fresh");
@@ -303,16 +311,16 @@ async fn snapshot_distinguishes_ready_starting_failed_and_absent() {
     let (starting, failing) = (ControlledSource::new(), ControlledSource::new());
     failing.fail("no");
     manager
-        .insert(id("ready"), ControlledSource::ready("a"), Start::Eager)
+        .insert(id("ready"), ControlledSource::ready("a"), StartMode::Eager)
         .unwrap();
     manager
-        .insert(id("starting"), starting, Start::Eager)
+        .insert(id("starting"), starting, StartMode::Eager)
         .unwrap();
     manager
-        .insert(id("failed"), failing.clone(), Start::Eager)
+        .insert(id("failed"), failing.clone(), StartMode::Eager)
         .unwrap();
     manager
-        .insert(id("lazy"), ControlledSource::new(), Start::Lazy)
+        .insert(id("lazy"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
     within(manager.environment(&id("ready"))).await.unwrap();
     within(async {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     fakes::{ControlledSource, FakeCatalog, environment, environment_with, id, label, within},
-    manager::{EnvironmentManager, EnvironmentState, RETRY_AFTER, Start},
+    manager::{EnvironmentManager, EnvironmentState, RETRY_AFTER, StartMode},
 };
 
 /// Selects a root.
@@ -132,7 +132,7 @@ async fn selected_plugin_is_resolved_across_three_steps() {
     let manager = manager();
     let worker = ControlledSource::new();
     manager
-        .insert(id("worker"), worker.clone(), Start::Eager)
+        .insert(id("worker"), worker.clone(), StartMode::Eager)
         .unwrap();
     // thread selection: plugin@1 -> environment "worker"
     let thread = selection(&[("plugin@1", "worker")]);
@@ -154,7 +154,7 @@ async fn selected_plugin_is_resolved_across_three_steps() {
     // step 3: fresh local handle -> current step remains pinned; a later step captures its own view
     let fresh = ControlledSource::new();
     manager
-        .replace(id("worker"), fresh.clone(), Start::Eager)
+        .replace(id("worker"), fresh.clone(), StartMode::Eager)
         .unwrap();
     fresh.wait_for_calls(1).await;
     assert_eq!(
@@ -183,13 +183,13 @@ async fn readiness_of_one_handle_is_never_combined_with_another_handle() {
     let manager = manager();
     let thread = selection(&[("plugin@1", "worker")]);
     manager
-        .insert(id("worker"), ControlledSource::ready("A"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("A"), StartMode::Eager)
         .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let a_is_ready = manager.snapshot();
     let b = ControlledSource::new();
     manager
-        .replace(id("worker"), b.clone(), Start::Eager)
+        .replace(id("worker"), b.clone(), StartMode::Eager)
         .unwrap();
     let b_is_starting = manager.snapshot();
     // B becomes ready between capture and resolution. Neither step may use it.
@@ -208,13 +208,17 @@ async fn lazy_environment_outside_the_snapshot_is_started_once() {
     let manager = manager();
     let (worker, other) = (ControlledSource::new(), ControlledSource::new());
     manager
-        .insert(id("local"), ControlledSource::ready("local"), Start::Eager)
+        .insert(
+            id("local"),
+            ControlledSource::ready("local"),
+            StartMode::Eager,
+        )
         .unwrap();
     manager
-        .insert(id("worker"), worker.clone(), Start::Lazy)
+        .insert(id("worker"), worker.clone(), StartMode::Lazy)
         .unwrap();
     manager
-        .insert(id("other"), other.clone(), Start::Lazy)
+        .insert(id("other"), other.clone(), StartMode::Lazy)
         .unwrap();
     within(manager.environment(&id("local"))).await.unwrap();
     let thread = selection(&[("a", "worker"), ("b", "local"), ("c", "worker")]);
@@ -255,7 +259,7 @@ async fn unselected_or_starting_environments_are_not_started() {
     let manager = manager();
     let source = ControlledSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Eager)
+        .insert(id("worker"), source.clone(), StartMode::Eager)
         .unwrap();
     source.wait_for_calls(1).await;
     let captured = manager.snapshot();
@@ -278,7 +282,7 @@ async fn failed_environment_is_omitted_and_retried_after_a_delay() {
     let source = ControlledSource::new();
     let thread = selection(&[("a", "worker")]);
     manager
-        .insert(id("worker"), source.clone(), Start::Lazy)
+        .insert(id("worker"), source.clone(), StartMode::Lazy)
         .unwrap();
     source.fail("down");
     within(manager.environment(&id("worker")))
@@ -319,7 +323,7 @@ async fn failed_environment_is_omitted_and_retried_after_a_delay() {
 async fn missing_environment_is_omitted_and_other_roots_resolve() {
     let manager = manager();
     manager
-        .insert(id("worker"), ControlledSource::ready("A"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("A"), StartMode::Eager)
         .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let cloud = json!({"id": "x", "location": {"type": "cloud"}});
@@ -340,7 +344,9 @@ async fn resolve_reads_no_capability_files() {
     let manager = manager();
     let (source, catalog) = (ControlledSource::new(), FakeCatalog::open());
     source.finish(Ok(environment_with("A", catalog.clone())));
-    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    manager
+        .insert(id("worker"), source, StartMode::Eager)
+        .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let step = step(&selection(&[("a", "worker")]), &manager);
     assert_eq!(step.resolved.len(), 1);

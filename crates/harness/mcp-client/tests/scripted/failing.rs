@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_env::{disconnect::Disconnect, process::ProcessError};
+use exec_env::{disconnect::DisconnectReason, process::ProcessError};
 use exec_mcp_client::{
     config::ConnectedServer,
     error::{LaunchError, McpTransportError},
@@ -116,7 +116,7 @@ async fn response_after_exit_is_received() {
 async fn disconnect_fails_all_pending_calls_at_once() {
     let (mut server, ConnectedServer { service, .. }) = connected().await;
     let begun = Instant::now();
-    let gone = Disconnect::Transport("reset by peer".to_owned());
+    let gone = DisconnectReason::Transport("reset by peer".to_owned());
     let serving = async {
         expect_two_calls(&mut server).await;
         server.lose(ProcessError::Disconnected(gone.clone()));

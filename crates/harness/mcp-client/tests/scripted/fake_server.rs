@@ -7,11 +7,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_core::output_log::{
+    ExitInfo, FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+    RetentionLimits,
+};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
-    process::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status},
+    process::{
+        EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
+        ProcessStatus,
+    },
 };
 use exec_mcp_client::config::McpServerConfig;
 use exec_wire::{
@@ -54,7 +60,7 @@ pub(crate) struct FakeServer {
 struct FakeState {
     log: Mutex<FollowedLog>,
     failure: Mutex<Option<ProcessError>>,
-    exit: watch::Sender<Option<Exit>>,
+    exit: watch::Sender<Option<ExitInfo>>,
     reading: watch::Sender<bool>,
     /// Number of accepted writes, and the status of later ones.
     stdin: Mutex<(usize, WriteStatus)>,
@@ -83,7 +89,7 @@ pub(crate) fn id() -> ProcessId {
 
 pub(crate) fn pair() -> (FakeServer, FakeBackend) {
     let shared = Arc::new(FakeState {
-        log: Mutex::new(FollowedLog::new(OutputLog::new(Retention::default()))),
+        log: Mutex::new(FollowedLog::new(OutputLog::new(RetentionLimits::default()))),
         failure: Mutex::new(None),
         exit: watch::Sender::new(None),
         reading: watch::Sender::new(true),
@@ -166,7 +172,7 @@ impl FakeServer {
     }
 
     pub(crate) fn exits(&self, code: i32, signal: Option<&'static str>) {
-        let exit = Exit {
+        let exit = ExitInfo {
             code,
             signal,
             cause: ExitCause::Exit,
@@ -205,7 +211,7 @@ impl FakeServer {
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.shared.log.lock().unwrap().is_held()
+        self.shared.log.lock().unwrap().is_backpressured()
     }
 
     pub(crate) fn command(&self) -> Command {
@@ -279,10 +285,10 @@ impl ExecProcess for FakeProcess {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         let log = self.log();
         let log = log.log();
-        Status {
+        ProcessStatus {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             tree_alive: !log.is_closed(),
@@ -293,7 +299,7 @@ impl ExecProcess for FakeProcess {
         }
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         let follower = Follower(Arc::clone(&self.shared), self.log().follow(follow));
         let mut failed = false;
         stream::poll_fn(move |cx| {
@@ -313,11 +319,11 @@ impl ExecProcess for FakeProcess {
         .boxed()
     }
 
-    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, _: OutputSeq) -> Box<dyn OutputHold> {
         panic!("not used by these tests")
     }
 
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, read: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         ready(Ok(self.log().log().page(read.after, read.max_bytes))).boxed()
     }
 
@@ -353,7 +359,7 @@ impl ExecProcess for FakeProcess {
         &self,
         _: WaitUntil,
         timeout: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         let mut exit = self.shared.exit.subscribe();
         let mut status = self.status();
         async move {
@@ -367,7 +373,7 @@ impl ExecProcess for FakeProcess {
         .boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         ready(Ok(self.log().log().snapshot())).boxed()
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_env::command::{Io, Stdin};
+use exec_env::command::{ProcessIo, StdinMode};
 use exec_mcp_client::{
     config::ConnectedServer,
-    config::{EnvVars, McpServerConfig},
+    config::{InheritedVariables, McpServerConfig},
     transport::McpTransport,
 };
 use exec_wire::process::EnvInherit;
@@ -197,14 +197,14 @@ async fn command_matches_the_configuration() {
     let mut config = config();
     config.args = vec!["--verbose".to_owned()];
     config.env.insert("KEY".to_owned(), "value".to_owned());
-    config.env_vars = EnvVars::Named(vec!["API_TOKEN".to_owned()]);
+    config.env_vars = InheritedVariables::Named(vec!["API_TOKEN".to_owned()]);
     let _transport = config.launch(&backend, id()).await.unwrap();
     let command = server.command();
     assert_eq!(command.argv, ["fake-server", "--verbose"]);
     assert_eq!(
         command.io,
-        Io::Pipes {
-            stdin: Stdin::Piped
+        ProcessIo::Pipes {
+            stdin: StdinMode::Piped
         }
     );
     assert_eq!(command.env["KEY"], "value");

@@ -8,7 +8,7 @@ use std::{
 use exec_env::process::ExecProcess;
 use exec_mcp_client::{
     config::ConnectedServer,
-    config::{EnvVars, McpServerConfig},
+    config::{InheritedVariables, McpServerConfig},
     error::{LaunchError, McpTransportError},
     transport::McpTransport,
 };
@@ -155,14 +155,14 @@ pub(crate) async fn environment_variables_match_the_configuration(fixture: &Envi
     let mut config = everything();
     config.env.insert("GIVEN".to_owned(), "value".to_owned());
     for (env_vars, plain, token) in [
-        (EnvVars::Core, None, None),
+        (InheritedVariables::Core, None, None),
         (
-            EnvVars::Named(vec!["EXEC_MCP_TOKEN".to_owned()]),
+            InheritedVariables::Named(vec!["EXEC_MCP_TOKEN".to_owned()]),
             None,
             Some("secret"),
         ),
         (
-            EnvVars::Named(vec!["EXEC_MCP_*".to_owned()]),
+            InheritedVariables::Named(vec!["EXEC_MCP_*".to_owned()]),
             Some("plain"),
             Some("secret"),
         ),

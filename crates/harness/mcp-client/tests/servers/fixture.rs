@@ -13,18 +13,18 @@ use std::{
 };
 
 use exec_client::{backend::RemoteBackend, client::ExecServerClient};
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::{
     backend::ExecBackend, catalog::NoCatalog, environment::Environment, http::NoHttpClient,
 };
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;
-use exec_wire::{id::ProcessId, initialize::ServerName, limits};
+use exec_wire::{id::ProcessId, initialize::ServerInfo, limits};
 use tokio::task::JoinHandle;
 
 /// A local or remote environment.
@@ -50,8 +50,8 @@ impl EnvironmentFixture {
             allow_direct_exec: true,
             allow_prepared_exec: true,
             concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
-            attention: Duration::ZERO,
-            server: ServerName {
+            busy_poll: Duration::ZERO,
+            server_name: ServerInfo {
                 name: "memory".to_owned(),
                 version: "0.0.0".to_owned(),
             },
@@ -94,7 +94,7 @@ fn local() -> LocalBackend {
         ("EXEC_MCP_PLAIN".into(), "plain".into()),
         ("EXEC_MCP_TOKEN".into(), "secret".into()),
     ]);
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -105,8 +105,8 @@ fn local() -> LocalBackend {
         env,
         host,
         version: "0.0.0".to_owned(),
-        retention: Retention::default(),
-        sandbox: exec_sandbox::Settings::default(),
+        retention: RetentionLimits::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     })
 }
 

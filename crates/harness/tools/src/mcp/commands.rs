@@ -5,8 +5,8 @@ mod list_processes;
 use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
 
 use exec_env::{
-    command::Stdin,
-    process::{OpenError, ProcessNumber},
+    command::StdinMode,
+    process::{CheckoutError, ProcessNumber},
 };
 use regex::{Error, bytes::RegexBuilder};
 use rmcp::model::JsonObject;
@@ -20,7 +20,7 @@ use super::{
     tool_answer::{MAX_ANSWER_BYTES, ToolAnswer, ToolError, error_chain, truncate_json},
 };
 use crate::unified::{
-    ExecCommand, Program, ToolOutput, View, WaitFor, WriteStdin, WriteStdinError,
+    CommandProgram, ExecCommand, OutputView, ToolOutput, WaitFor, WriteStdin, WriteStdinError,
 };
 
 pub(super) use self::list_processes::ListProcesses;
@@ -95,7 +95,7 @@ impl McpTool for ExecCommandTool {
         ctx.watch_command(ProgressSource::Call(ctx.call().clone()));
         let command = ExecCommand {
             call_id: ctx.call().clone(),
-            program: Program::Shell {
+            program: CommandProgram::Shell {
                 line: self.cmd,
                 shell: self.shell,
                 login: self.login,
@@ -103,7 +103,7 @@ impl McpTool for ExecCommandTool {
             workdir: Some(workdir),
             env: self.env,
             tty: self.tty,
-            stdin: self.open_stdin.then_some(Stdin::Piped),
+            stdin: self.open_stdin.then_some(StdinMode::Piped),
             yield_time: wait_limit(ctx, self.yield_time_ms),
             wait: WaitForArgument::parse(self.wait_for)?,
             max_output_tokens: self.max_output_tokens,
@@ -267,7 +267,7 @@ enum ViewArgument {
     Screen,
 }
 
-impl From<ViewArgument> for View {
+impl From<ViewArgument> for OutputView {
     fn from(view: ViewArgument) -> Self {
         match view {
             ViewArgument::Plain => Self::Plain,
@@ -368,10 +368,10 @@ fn render(output: &CommandOutput) -> String {
 impl From<WriteStdinError> for ToolError {
     fn from(error: WriteStdinError) -> Self {
         Self(match error {
-            WriteStdinError::Open(OpenError::Unknown(number)) => {
+            WriteStdinError::Open(CheckoutError::Unknown(number)) => {
                 format!("no command has session_id {number}")
             }
-            WriteStdinError::Open(OpenError::Busy(number)) => format!(
+            WriteStdinError::Open(CheckoutError::Busy(number)) => format!(
                 "another call waits for the command with session_id {number}: wait for that one, or cancel it"
             ),
             WriteStdinError::Evicted(number, most) => format!(

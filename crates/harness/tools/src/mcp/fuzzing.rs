@@ -14,8 +14,8 @@ use exec_env::{
     command::Command,
     environment::Environment,
     filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-        WatchPath, Watcher,
+        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
     http::NoHttpClient,
 };
@@ -23,9 +23,9 @@ use exec_wire::{
     environment::EnvironmentInfo,
     error::RpcError,
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
@@ -34,7 +34,7 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
 use super::{
-    Enclosure, Network, Tools, Workspace,
+    AgentWorkspace, McpTools, NetworkMode, WorkspaceAccess,
     patch::{HunkLine, Patch, PatchHunk, PatchOperation, apply},
 };
 
@@ -60,8 +60,8 @@ pub fn mcp_request(input: &[u8]) {
         let Ok(root) = PathUri::parse("file:///workspace") else {
             panic!("the workspace is a valid path");
         };
-        let workspace = Workspace::new(root, Enclosure::Open, Network::Open);
-        let tools = Tools::new(environment(), workspace, "0.0.0");
+        let workspace = AgentWorkspace::new(root, WorkspaceAccess::Open, NetworkMode::Open);
+        let tools = McpTools::new(environment(), workspace, "0.0.0");
         let (near, mut far) = tokio::io::duplex(64 * 1024);
         let mut output = Vec::new();
         let serve = tools.serve(Cursor::new(written), near);
@@ -118,37 +118,37 @@ impl ExecutorFileSystem for OneFile {
     fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
         refused()
     }
-    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         ready(Ok(canonicalize.path)).boxed()
     }
     fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
         refused()
     }
-    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
         refused()
     }
-    fn remove(&self, _: Remove) -> FileFuture<()> {
+    fn remove(&self, _: RemovePath) -> FileFuture<()> {
         ready(Ok(())).boxed()
     }
-    fn copy(&self, _: Copy) -> FileFuture<()> {
+    fn copy(&self, _: CopyPath) -> FileFuture<()> {
         refused()
     }
-    fn rename(&self, _: Rename) -> FileFuture<()> {
+    fn rename(&self, _: RenamePath) -> FileFuture<()> {
         refused()
     }
-    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         refused()
     }
-    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+    fn search(&self, _: SearchText) -> FileFuture<SearchResult> {
         refused()
     }
-    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, _: FindPaths) -> FileFuture<FoundPaths> {
         refused()
     }
-    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, _: WatchPathRequest) -> FileFuture<PathWatcher> {
         refused()
     }
-    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, _: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         ready(Ok(None)).boxed()
     }
 }

@@ -25,7 +25,7 @@ use rmcp::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    server::{ClientTransport, McpServer, Tools},
+    server::{ClientTransport, McpServer, McpTools},
     session::McpSession,
 };
 
@@ -45,15 +45,15 @@ pub type AuthCheck = Arc<dyn Fn(Option<&[u8]>) -> Result<(), String> + Send + Sy
 
 /// Access options of the HTTP endpoint.
 #[derive(Clone)]
-pub struct HttpDoorOptions {
+pub struct McpHttpOptions {
     /// Authentication of requests.
-    pub admit: AuthCheck,
+    pub authenticate: AuthCheck,
     /// Host names that clients may use besides loopback: `host` or `host:port`. Protects against
     /// DNS rebinding.
     pub hosts: Vec<String>,
 }
 
-impl fmt::Debug for HttpDoorOptions {
+impl fmt::Debug for McpHttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpDoorOptions")
             .field("hosts", &self.hosts)
@@ -63,26 +63,26 @@ impl fmt::Debug for HttpDoorOptions {
 
 /// Serves requests to `/mcp`.
 #[derive(Clone)]
-pub struct HttpDoor {
-    tools: Tools,
+pub struct McpHttpEndpoint {
+    tools: McpTools,
     admit: AuthCheck,
     http_sessions: Arc<HttpSessions>,
     sessions: Arc<LocalSessionManager>,
     service: StreamableHttpService<McpServer, LocalSessionManager>,
 }
 
-impl fmt::Debug for HttpDoor {
+impl fmt::Debug for McpHttpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpDoor").finish_non_exhaustive()
     }
 }
 
-impl HttpDoor {
+impl McpHttpEndpoint {
     /// The served path.
     pub const PATH: &'static str = "/mcp";
 
     /// Creates the endpoint.
-    pub fn new(tools: Tools, options: HttpDoorOptions) -> Self {
+    pub fn new(tools: McpTools, options: McpHttpOptions) -> Self {
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
         let mut config = StreamableHttpServerConfig::default()
@@ -94,7 +94,7 @@ impl HttpDoor {
         let sessions = Arc::new(sessions);
         Self {
             tools,
-            admit: options.admit,
+            admit: options.authenticate,
             http_sessions: Arc::default(),
             sessions: sessions.clone(),
             service: StreamableHttpService::new(server, sessions, config),
@@ -102,7 +102,7 @@ impl HttpDoor {
     }
 
     /// Handles one request.
-    pub async fn answer<B>(&self, mut request: Request<B>) -> Response<BoxBody<Bytes, Infallible>>
+    pub async fn handle<B>(&self, mut request: Request<B>) -> Response<BoxBody<Bytes, Infallible>>
     where
         B: BodyExt + Send + 'static,
         B::Error: fmt::Display,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::{command::Stdin, environment::Environment};
+use exec_env::{command::StdinMode, environment::Environment};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
@@ -27,29 +27,29 @@ use super::{
     },
     tool::{self, RegisteredTool},
     tool_answer::ToolError,
-    workspace::Workspace,
+    workspace::AgentWorkspace,
 };
-use crate::unified::{AbandonedCommand, CallId, Settings, WaitWindows};
+use crate::unified::{AbandonedCommand, CallId, UnifiedExecSettings, WaitWindows};
 
 /// Environment, workspace and tools shared by all clients.
 #[derive(Clone, Debug)]
-pub struct Tools {
+pub struct McpTools {
     shared: Arc<McpShared>,
 }
 
 #[derive(Debug)]
 struct McpShared {
     environment: Environment,
-    workspace: Arc<Workspace>,
+    workspace: Arc<AgentWorkspace>,
     tools: Vec<RegisteredTool>,
     version: String,
     registry: SessionRegistry,
     edits: EditLock,
 }
 
-impl Tools {
+impl McpTools {
     /// Creates the tools for a workspace in an environment. `version` is announced to clients.
-    pub fn new(environment: Environment, workspace: Workspace, version: &str) -> Self {
+    pub fn new(environment: Environment, workspace: AgentWorkspace, version: &str) -> Self {
         Self {
             shared: Arc::new(McpShared {
                 tools: tool::tools(workspace.enclosure()),
@@ -244,23 +244,23 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Settings of unified exec for MCP. A command keeps running after a cancelled call, since clients
 /// can list commands. It has no stdin by default, since some programs would otherwise wait for
 /// input that agents rarely send.
-pub(super) fn settings() -> Settings {
-    Settings {
+pub(super) fn settings() -> UnifiedExecSettings {
+    UnifiedExecSettings {
         windows: WaitWindows {
             max: MAX_WAIT,
             max_patient: MAX_WAIT,
             ..WaitWindows::default()
         },
         abandoned: AbandonedCommand::KeepRunning,
-        stdin: Stdin::Null,
-        ..Settings::default()
+        stdin: StdinMode::Null,
+        ..UnifiedExecSettings::default()
     }
 }
 
 /// Why serving a client failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StdioError {
+pub enum McpStdioError {
     /// Peer: it did not initialize a session.
     #[error("client did not initialize a session")]
     Handshake(#[source] Box<ServerInitializeError>),
@@ -269,14 +269,14 @@ pub enum StdioError {
     Broken(#[source] tokio::task::JoinError),
 }
 
-impl Tools {
+impl McpTools {
     /// Serves one client until its input ends, then ends its commands. Pending calls get a few
     /// seconds to complete, for clients that write all requests at once. Dropping the future does
     /// not end the commands: call [`Tools::shut_down`].
     ///
     /// # Errors
     /// Fails if the client violates the protocol.
-    pub async fn serve<R, W>(&self, input: R, output: W) -> Result<(), StdioError>
+    pub async fn serve<R, W>(&self, input: R, output: W) -> Result<(), McpStdioError>
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
@@ -289,11 +289,11 @@ impl Tools {
             Ok(running) => running,
             // A client that disconnects before its first message is not an error.
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-            Err(error) => return Err(StdioError::Handshake(Box::new(error))),
+            Err(error) => return Err(McpStdioError::Handshake(Box::new(error))),
         };
         let ended = running.waiting().await;
         self.shut_down().await;
-        ended.map(drop).map_err(StdioError::Broken)
+        ended.map(drop).map_err(McpStdioError::Broken)
     }
 }
 

@@ -13,16 +13,16 @@ use exec_env::{
     environment::Environment,
     filesystem::{ExecutorFileSystem, FileError},
 };
-use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
+use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::{
     progress::{ProgressLines, ProgressSource},
     tool_answer::ToolError,
     typed_path::TypedPathError,
-    workspace::{self, Workspace},
+    workspace::{self, AgentWorkspace},
 };
-use crate::unified::{CallId, Settings, UnifiedExec};
+use crate::unified::{CallId, UnifiedExec, UnifiedExecSettings};
 
 /// Maximum number of concurrent calls of one client.
 pub(super) const MAX_CALLS: usize = 64;
@@ -31,7 +31,7 @@ pub(super) const MAX_CALLS: usize = 64;
 #[derive(Debug)]
 pub(super) struct McpSession {
     pub(super) environment: Environment,
-    pub(super) workspace: Arc<Workspace>,
+    pub(super) workspace: Arc<AgentWorkspace>,
     pub(super) exec: UnifiedExec,
     pub(super) progress_lines: Arc<ProgressLines>,
     pub(super) calls: Semaphore,
@@ -43,9 +43,9 @@ impl McpSession {
     /// Creates a session without commands.
     pub(super) fn new(
         environment: &Environment,
-        workspace: &Arc<Workspace>,
+        workspace: &Arc<AgentWorkspace>,
         edits: &EditLock,
-        settings: Settings,
+        settings: UnifiedExecSettings,
     ) -> Self {
         let progress_lines = Arc::new(ProgressLines::default());
         Self {
@@ -257,7 +257,7 @@ impl McpContext {
     }
 
     /// Returns the sandbox policy for file operations.
-    pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
+    pub(super) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
         self.session.workspace.sandbox()
     }
 

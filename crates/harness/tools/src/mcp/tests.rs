@@ -8,12 +8,12 @@ mod patches;
 
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, sync::Arc};
 
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::{catalog::NoCatalog, environment::Environment, http::NoHttpClient};
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
 };
 use exec_wire::path_uri::PathUri;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use self::faulty_files::{FaultyFiles, FileFault};
 use super::{
-    Enclosure, Network, Tools, Workspace,
+    AgentWorkspace, McpTools, NetworkMode, WorkspaceAccess,
     server::settings,
     session::{EditLock, McpContext, McpSession, ProgressSupport},
     tool,
@@ -75,7 +75,7 @@ impl McpFixture {
 
     /// Calls a tool as a client does.
     async fn call(&self, name: &str, arguments: Value) -> CallToolResult {
-        let tools = tool::tools(Enclosure::Open);
+        let tools = tool::tools(WorkspaceAccess::Open);
         let tool = tools.iter().find(|tool| tool.definition().name == name);
         let Value::Object(arguments) = arguments else {
             panic!("arguments are an object");
@@ -111,19 +111,19 @@ fn text(result: &CallToolResult) -> String {
 }
 
 /// Returns tools for a server.
-fn tools(directory: &Path) -> Tools {
-    Tools::new(environment(), workspace(directory), "0.0.0")
+fn tools(directory: &Path) -> McpTools {
+    McpTools::new(environment(), workspace(directory), "0.0.0")
 }
 
-fn workspace(directory: &Path) -> Workspace {
+fn workspace(directory: &Path) -> AgentWorkspace {
     let root = PathUri::from_native(directory).unwrap();
-    Workspace::new(root, Enclosure::Open, Network::Open)
+    AgentWorkspace::new(root, WorkspaceAccess::Open, NetworkMode::Open)
 }
 
 fn environment() -> Environment {
     let env: BTreeMap<OsString, OsString> =
         BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -134,11 +134,11 @@ fn environment() -> Environment {
         env,
         host,
         version: "0.0.0".to_owned(),
-        retention: Retention::default(),
-        sandbox: exec_sandbox::Settings::default(),
+        retention: RetentionLimits::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     });
     Environment {
-        files: Arc::new(LocalFileSystem::default().with_policies_of(&backend)),
+        files: Arc::new(LocalFileSystem::default().with_policies(&backend)),
         backend: Arc::new(backend),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),

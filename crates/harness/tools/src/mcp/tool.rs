@@ -19,7 +19,7 @@ use super::{
     },
     session::McpContext,
     tool_answer::{ToolAnswer, ToolError},
-    workspace::Enclosure,
+    workspace::WorkspaceAccess,
 };
 
 /// A tool. The type holds its arguments; the doc comments of its fields become descriptions in the
@@ -205,7 +205,7 @@ impl std::fmt::Debug for RegisteredTool {
 }
 
 /// Returns the tool list for a sandbox mode.
-pub(super) fn tools(enclosure: Enclosure) -> Vec<RegisteredTool> {
+pub(super) fn tools(enclosure: WorkspaceAccess) -> Vec<RegisteredTool> {
     let mut tools = vec![
         RegisteredTool::new::<ExecCommandTool>(),
         RegisteredTool::new::<WriteStdinTool>(),
@@ -220,7 +220,7 @@ pub(super) fn tools(enclosure: Enclosure) -> Vec<RegisteredTool> {
         RegisteredTool::new::<SearchFiles>(),
         RegisteredTool::new::<WatchFiles>(),
     ];
-    if enclosure == Enclosure::ReadOnly {
+    if enclosure == WorkspaceAccess::ReadOnly {
         tools.retain(|tool| !tool.effect.writes_files());
     }
     tools

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use exec_env::filesystem::FileError;
-use exec_wire::bytes::encode_append;
+use exec_wire::base64_bytes::encode_append;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 use serde_json::Value;

@@ -1,12 +1,12 @@
 //! Paths as agents type them: relative, absolute, `~/x`, or a `file:` URI.
 
-use exec_wire::path_uri::{JoinError, PathUri, PathUriError};
+use exec_wire::path_uri::{PathJoinError, PathUri, PathUriError};
 
 /// Caller: the path cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum TypedPathError {
     #[error("path: {0}")]
-    Join(#[from] JoinError),
+    Join(#[from] PathJoinError),
     #[error("path `{0}`: {1}")]
     Uri(String, PathUriError),
     #[error("`{0}` is an address, not a path")]

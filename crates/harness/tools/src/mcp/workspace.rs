@@ -6,22 +6,22 @@ use exec_wire::{
     network::NetworkProxy,
     path_uri::PathUri,
     sandbox::{
-        Access, Entry, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess,
-        Permissions, Sandbox, SpecialPath, WindowsSandboxLevel,
+        EntryAccess, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess, SandboxEntry,
+        SandboxPermissions, SandboxPolicy, SpecialPath, WindowsSandboxLevel,
     },
 };
 use futures_util::future::{self, BoxFuture, FutureExt};
 
 use super::typed_path::PathBase;
-use crate::unified::{Approval, ApprovalRequest, SandboxChoice, SandboxDenial, ToolPolicy};
+use crate::unified::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDenial, ToolPolicy};
 
 /// The directories of an agent, with their sandbox policy.
 #[derive(Clone, Debug)]
-pub struct Workspace {
+pub struct AgentWorkspace {
     root: PathUri,
     roots: Vec<PathUri>,
-    enclosure: Enclosure,
-    network: Network,
+    enclosure: WorkspaceAccess,
+    network: NetworkMode,
     git: GitAccess,
     temporary: Option<Vec<PathUri>>,
     home: Option<PathUri>,
@@ -29,7 +29,7 @@ pub struct Workspace {
 
 /// Access of an agent to files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Enclosure {
+pub enum WorkspaceAccess {
     /// Reads all files, writes none.
     ReadOnly,
     /// Reads all files, writes those of the workspace and temporary ones.
@@ -40,7 +40,7 @@ pub enum Enclosure {
 
 /// Network access of a sandboxed command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Network {
+pub enum NetworkMode {
     /// No network.
     Closed,
     /// Servers on the host's loopback, through a proxy.
@@ -59,9 +59,9 @@ pub enum GitAccess {
     Writable,
 }
 
-impl Workspace {
+impl AgentWorkspace {
     /// Creates the workspace of a directory, which is the base of relative paths.
-    pub fn new(root: PathUri, enclosure: Enclosure, network: Network) -> Self {
+    pub fn new(root: PathUri, enclosure: WorkspaceAccess, network: NetworkMode) -> Self {
         Self {
             roots: vec![root.clone()],
             root,
@@ -101,7 +101,7 @@ impl Workspace {
     }
 
     /// Returns the access to files.
-    pub fn enclosure(&self) -> Enclosure {
+    pub fn enclosure(&self) -> WorkspaceAccess {
         self.enclosure
     }
 
@@ -132,14 +132,18 @@ impl Workspace {
             temporary.chain(slash_tmp.as_ref()).any(contains)
         };
         match self.enclosure {
-            Enclosure::Open => None,
-            Enclosure::ReadOnly => Some("the sandbox does not allow writes".to_owned()),
-            Enclosure::WorkspaceWrite if self.is_protected(path) => Some(format!(
+            WorkspaceAccess::Open => None,
+            WorkspaceAccess::ReadOnly => Some("the sandbox does not allow writes".to_owned()),
+            WorkspaceAccess::WorkspaceWrite if self.is_protected(path) => Some(format!(
                 "the sandbox protects {} in the workspace",
                 self.protected_names()
             )),
-            Enclosure::WorkspaceWrite if self.roots.iter().any(contains) || is_temporary() => None,
-            Enclosure::WorkspaceWrite => {
+            WorkspaceAccess::WorkspaceWrite
+                if self.roots.iter().any(contains) || is_temporary() =>
+            {
+                None
+            }
+            WorkspaceAccess::WorkspaceWrite => {
                 let roots: Vec<String> = self.roots.iter().map(native_path).collect();
                 Some(format!(
                     "it is outside the workspace: the sandbox allows writes only below `{}` and in \
@@ -154,12 +158,14 @@ impl Workspace {
     /// them.
     pub(super) fn restrictions(&self) -> String {
         let files = match self.enclosure {
-            Enclosure::Open => {
+            WorkspaceAccess::Open => {
                 return "There is no sandbox: commands and tools have the rights of the account."
                     .to_owned();
             }
-            Enclosure::ReadOnly => "The sandbox is read-only: nothing can be written.".to_owned(),
-            Enclosure::WorkspaceWrite => format!(
+            WorkspaceAccess::ReadOnly => {
+                "The sandbox is read-only: nothing can be written.".to_owned()
+            }
+            WorkspaceAccess::WorkspaceWrite => format!(
                 "Files can be written below the workspace and in temporary directories; a sandbox keeps \
                  commands and tools from writing anywhere else, and from changing {} (so {}). Only the person \
                  who starts this server can change that, with --writable DIR{}.",
@@ -176,23 +182,23 @@ impl Workspace {
             ),
         };
         let network = match self.network {
-            Network::Closed => {
+            NetworkMode::Closed => {
                 "Commands have no network, not even localhost; a server that one command starts can be \
                  reached from that command only. --network loopback opens localhost, --network everything."
             }
-            Network::Loopback => {
+            NetworkMode::Loopback => {
                 "Commands reach servers on localhost through the proxy in HTTP_PROXY and ALL_PROXY, which \
                  curl and most tools use, and no other host. A server that one command starts can be reached \
                  from that command only (curl --noproxy '*'). --network opens everything."
             }
-            Network::Open => "Commands have the network of the host.",
+            NetworkMode::Open => "Commands have the network of the host.",
         };
         format!("{files} {network}")
     }
 
     /// Explains what the sandbox probably denied to a failed command.
     pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
-        if self.enclosure == Enclosure::Open {
+        if self.enclosure == WorkspaceAccess::Open {
             return None;
         }
         let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
@@ -202,13 +208,13 @@ impl Workspace {
                 "`.git` is protected from writing (start `exec-server mcp` with --allow-git to open it)",
             );
         }
-        if self.network != Network::Open && says(NETWORK_FAILURES) {
+        if self.network != NetworkMode::Open && says(NETWORK_FAILURES) {
             causes.push(match self.network {
-                Network::Loopback => {
+                NetworkMode::Loopback => {
                     "only localhost can be reached, through the proxy in HTTP_PROXY (start `exec-server mcp` \
                      with --network for more)"
                 }
-                Network::Closed | Network::Open => {
+                NetworkMode::Closed | NetworkMode::Open => {
                     "the network is closed, localhost included (start `exec-server mcp` with --network \
                      loopback or --network to open it)"
                 }
@@ -244,39 +250,39 @@ impl Workspace {
     }
 
     /// Returns the sandbox policy for commands and file operations.
-    pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
+    pub(super) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
         let writable: &[SpecialPath] = match self.enclosure {
-            Enclosure::Open => return None,
-            Enclosure::ReadOnly => &[],
-            Enclosure::WorkspaceWrite => &[
+            WorkspaceAccess::Open => return None,
+            WorkspaceAccess::ReadOnly => &[],
+            WorkspaceAccess::WorkspaceWrite => &[
                 SpecialPath::ProjectRoots { subpath: None },
                 SpecialPath::Tmpdir,
                 SpecialPath::SlashTmp,
             ],
         };
-        let mut entries = vec![special_entry(SpecialPath::Root, Access::Read)];
+        let mut entries = vec![special_entry(SpecialPath::Root, EntryAccess::Read)];
         entries.extend(
             writable
                 .iter()
                 .cloned()
-                .map(|path| special_entry(path, Access::Write)),
+                .map(|path| special_entry(path, EntryAccess::Write)),
         );
-        if self.enclosure == Enclosure::WorkspaceWrite && self.git == GitAccess::Writable {
+        if self.enclosure == WorkspaceAccess::WorkspaceWrite && self.git == GitAccess::Writable {
             let subpath = Some(".git".to_owned());
             entries.push(special_entry(
                 SpecialPath::ProjectRoots { subpath },
-                Access::Write,
+                EntryAccess::Write,
             ));
         }
-        Some(Box::new(Sandbox {
-            permissions: Permissions::Managed {
+        Some(Box::new(SandboxPolicy {
+            permissions: SandboxPermissions::Managed {
                 file_system: FileSystemPolicy::Restricted {
                     entries,
                     glob_scan_max_depth: None,
                 },
                 network: match self.network {
-                    Network::Closed | Network::Loopback => NetworkAccess::Restricted,
-                    Network::Open => NetworkAccess::Enabled,
+                    NetworkMode::Closed | NetworkMode::Loopback => NetworkAccess::Restricted,
+                    NetworkMode::Open => NetworkAccess::Enabled,
                 },
             },
             cwd: Some(self.root.clone()),
@@ -293,9 +299,9 @@ impl Workspace {
 }
 
 /// Approves everything: the sandbox was chosen when the server was started.
-impl ToolPolicy for Workspace {
-    fn approve(&self, _request: ApprovalRequest) -> BoxFuture<'_, Approval> {
-        future::ready(Approval::Approved).boxed()
+impl ToolPolicy for AgentWorkspace {
+    fn approve(&self, _request: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision> {
+        future::ready(ApprovalDecision::Approved).boxed()
     }
 
     fn sandbox(&self, _request: &ApprovalRequest, _attempt: usize) -> SandboxChoice {
@@ -305,11 +311,16 @@ impl ToolPolicy for Workspace {
         }
     }
 
-    fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> exec_env::network::Network {
-        let is_proxied = self.network == Network::Loopback && self.enclosure != Enclosure::Open;
-        exec_env::network::Network {
+    fn network(
+        &self,
+        _request: &ApprovalRequest,
+        _attempt: usize,
+    ) -> exec_env::network::CommandNetwork {
+        let is_proxied =
+            self.network == NetworkMode::Loopback && self.enclosure != WorkspaceAccess::Open;
+        exec_env::network::CommandNetwork {
             proxy: is_proxied.then(NetworkProxy::for_loopback),
-            ..exec_env::network::Network::default()
+            ..exec_env::network::CommandNetwork::default()
         }
     }
 
@@ -336,8 +347,8 @@ const NETWORK_FAILURES: &[&str] = &[
     "blocked-by-",
 ];
 
-fn special_entry(value: SpecialPath, access: Access) -> Entry {
-    Entry {
+fn special_entry(value: SpecialPath, access: EntryAccess) -> SandboxEntry {
+    SandboxEntry {
         path: EntryPath::Special { value },
         access,
         missing_path_behavior: Some(MissingPathBehavior::Skip),
@@ -356,14 +367,14 @@ pub(super) fn native_path(path: &PathUri) -> String {
 mod tests {
     use super::*;
 
-    fn workspace(enclosure: Enclosure) -> Workspace {
+    fn workspace(enclosure: WorkspaceAccess) -> AgentWorkspace {
         let root = PathUri::parse("file:///work/a%20b").unwrap();
-        Workspace::new(root, enclosure, Network::Closed)
+        AgentWorkspace::new(root, enclosure, NetworkMode::Closed)
     }
 
     #[test]
     fn paths_are_resolved_and_shown_relative_to_the_workspace() {
-        let workspace = workspace(Enclosure::Open);
+        let workspace = workspace(WorkspaceAccess::Open);
         for (typed, uri, shown) in [
             ("src/x.rs", "file:///work/a%20b/src/x.rs", "src/x.rs"),
             ("/work/a b/x", "file:///work/a%20b/x", "x"),
@@ -385,20 +396,20 @@ mod tests {
             workspace.denial_reason(&PathUri::parse(uri).unwrap())
         };
         for inside in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
-            assert_eq!(forbidden(Enclosure::WorkspaceWrite, inside), None);
-            assert!(forbidden(Enclosure::ReadOnly, inside).is_some());
+            assert_eq!(forbidden(WorkspaceAccess::WorkspaceWrite, inside), None);
+            assert!(forbidden(WorkspaceAccess::ReadOnly, inside).is_some());
         }
-        let outside = forbidden(Enclosure::WorkspaceWrite, "file:///work/c").unwrap();
+        let outside = forbidden(WorkspaceAccess::WorkspaceWrite, "file:///work/c").unwrap();
         assert!(outside.contains("sandbox") && outside.contains("`/work/a b`, `/more`"));
-        assert_eq!(forbidden(Enclosure::Open, "file:///work/c"), None);
+        assert_eq!(forbidden(WorkspaceAccess::Open, "file:///work/c"), None);
     }
 
     #[test]
     fn only_an_open_workspace_has_no_sandbox_policy() {
-        assert!(workspace(Enclosure::Open).sandbox().is_none());
+        assert!(workspace(WorkspaceAccess::Open).sandbox().is_none());
         let writable = |enclosure| {
             let sandbox = workspace(enclosure).sandbox().unwrap();
-            let Permissions::Managed {
+            let SandboxPermissions::Managed {
                 file_system,
                 network,
             } = sandbox.permissions
@@ -409,16 +420,16 @@ mod tests {
             let FileSystemPolicy::Restricted { entries, .. } = file_system else {
                 panic!("not restricted");
             };
-            let written = |entry: &&Entry| entry.access == Access::Write;
+            let written = |entry: &&SandboxEntry| entry.access == EntryAccess::Write;
             entries.iter().filter(written).count()
         };
-        assert_eq!(writable(Enclosure::ReadOnly), 0);
-        assert_eq!(writable(Enclosure::WorkspaceWrite), 3);
+        assert_eq!(writable(WorkspaceAccess::ReadOnly), 0);
+        assert_eq!(writable(WorkspaceAccess::WorkspaceWrite), 3);
     }
 
     #[test]
     fn denial_explanation_names_the_relevant_flag() {
-        let closed = workspace(Enclosure::WorkspaceWrite);
+        let closed = workspace(WorkspaceAccess::WorkspaceWrite);
         let git = "fatal: Unable to create '/w/.git/index.lock': Read-only file system";
         let explained = closed.explain_denial(git, true).unwrap();
         assert!(explained.contains("--allow-git"), "{explained}");
@@ -431,14 +442,14 @@ mod tests {
         let with_git = closed.with_git(GitAccess::Writable);
         assert!(!with_git.restrictions().contains("--allow-git"));
         assert_eq!(
-            workspace(Enclosure::Open).explain_denial("Permission denied", true),
+            workspace(WorkspaceAccess::Open).explain_denial("Permission denied", true),
             None
         );
     }
 
     #[test]
     fn protected_metadata_is_named() {
-        let workspace = workspace(Enclosure::WorkspaceWrite);
+        let workspace = workspace(WorkspaceAccess::WorkspaceWrite);
         let config = PathUri::parse("file:///work/a%20b/.git/config").unwrap();
         let why = workspace.denial_reason(&config).unwrap();
         assert!(why.contains("`.git`"), "{why}");

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use exec_env::{command::Stdin, process::ProcessNumber};
-use exec_wire::{environment::Shell, path_uri::PathUri};
+use exec_env::{command::StdinMode, process::ProcessNumber};
+use exec_wire::{environment::ShellProgram, path_uri::PathUri};
 use regex::bytes::Regex;
 
 /// The harness's id of a tool call.
@@ -22,7 +22,7 @@ pub struct ExecCommand {
     /// Id of this call.
     pub call_id: CallId,
     /// What to run.
-    pub program: Program,
+    pub program: CommandProgram,
     /// Working directory. Absent: the environment's default directory.
     pub workdir: Option<PathUri>,
     /// Overrides of the environment's variables.
@@ -30,7 +30,7 @@ pub struct ExecCommand {
     /// Gives it a terminal instead of pipes.
     pub tty: bool,
     /// Stdin without a terminal. Absent: the default of the settings.
-    pub stdin: Option<Stdin>,
+    pub stdin: Option<StdinMode>,
     /// How long to wait. Absent: 10 s; at least 250 ms, and at most the limit of the settings.
     pub yield_time: Option<Duration>,
     /// Condition that ends the wait earlier.
@@ -38,14 +38,14 @@ pub struct ExecCommand {
     /// Maximum number of output tokens. Absent: the default of the settings.
     pub max_output_tokens: Option<usize>,
     /// Format of the output.
-    pub view: View,
+    pub view: OutputView,
     /// Reason for running it, for the approver.
     pub justification: Option<String>,
 }
 
 /// What to run.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Program {
+pub enum CommandProgram {
     /// A command line for a shell.
     Shell {
         /// The command line.
@@ -79,7 +79,7 @@ pub enum WaitFor {
 
 /// Format of the output.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum View {
+pub enum OutputView {
     /// Text without escape codes.
     #[default]
     Plain,
@@ -109,7 +109,7 @@ pub struct WriteStdin {
     /// As in [`ExecCommand`].
     pub max_output_tokens: Option<usize>,
     /// As in [`ExecCommand`].
-    pub view: View,
+    pub view: OutputView,
 }
 
 /// The program is empty.
@@ -117,12 +117,17 @@ pub struct WriteStdin {
 pub(super) struct EmptyProgram;
 
 /// Returns program and arguments for a command.
-pub(super) fn argv(program: &Program, own: &Shell) -> Result<Vec<String>, EmptyProgram> {
+pub(super) fn argv(
+    program: &CommandProgram,
+    own: &ShellProgram,
+) -> Result<Vec<String>, EmptyProgram> {
     match program {
-        Program::Argv(argv) if argv.first().is_none_or(String::is_empty) => Err(EmptyProgram),
-        Program::Argv(argv) => Ok(argv.clone()),
-        Program::Shell { line, .. } if line.trim().is_empty() => Err(EmptyProgram),
-        Program::Shell { line, shell, login } => {
+        CommandProgram::Argv(argv) if argv.first().is_none_or(String::is_empty) => {
+            Err(EmptyProgram)
+        }
+        CommandProgram::Argv(argv) => Ok(argv.clone()),
+        CommandProgram::Shell { line, .. } if line.trim().is_empty() => Err(EmptyProgram),
+        CommandProgram::Shell { line, shell, login } => {
             let shell = shell.as_ref().unwrap_or(&own.path);
             let flags = shell_flags(
                 shell,
@@ -192,8 +197,8 @@ pub(super) enum TerminalMode {
 mod tests {
     use super::*;
 
-    fn shell(line: &str, shell: Option<&str>, login: bool) -> Program {
-        Program::Shell {
+    fn shell(line: &str, shell: Option<&str>, login: bool) -> CommandProgram {
+        CommandProgram::Shell {
             line: line.to_owned(),
             shell: shell.map(str::to_owned),
             login,
@@ -202,11 +207,11 @@ mod tests {
 
     #[test]
     fn shell_flags_match_the_shell() {
-        let own = Shell {
+        let own = ShellProgram {
             name: "bash".to_owned(),
             path: "/bin/bash".to_owned(),
         };
-        let argv = |program: Program| argv(&program, &own).unwrap().join(" ");
+        let argv = |program: CommandProgram| argv(&program, &own).unwrap().join(" ");
         assert_eq!(argv(shell("ls", None, true)), "/bin/bash -lc ls");
         assert_eq!(argv(shell("ls", Some("zsh"), false)), "zsh -c ls");
         let power = "C:\\Program Files\\PowerShell\\pwsh.exe";
@@ -216,14 +221,14 @@ mod tests {
 
     #[test]
     fn empty_program_is_rejected() {
-        let own = Shell {
+        let own = ShellProgram {
             name: "sh".to_owned(),
             path: "/bin/sh".to_owned(),
         };
         for program in [
             shell(" \n", None, true),
-            Program::Argv(Vec::new()),
-            Program::Argv(vec![String::new()]),
+            CommandProgram::Argv(Vec::new()),
+            CommandProgram::Argv(vec![String::new()]),
         ] {
             assert_eq!(argv(&program, &own), Err(EmptyProgram));
         }

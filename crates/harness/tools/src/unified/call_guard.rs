@@ -9,13 +9,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use exec_env::process::{OpenError, ProcessNumber, Removed, Session, TableFull};
+use exec_env::process::{CheckoutError, EvictedProcess, ProcessCheckout, ProcessNumber, TableFull};
 use exec_wire::id::OutputSeq;
 use tokio::time::Instant;
 
 use super::{
     UnifiedExecShared,
-    call::{CallId, View},
+    call::{CallId, OutputView},
     kill_and_wait,
     output_buffers::RestoreOutcome,
     process::{CommandDetails, ProcessShared, ProcessSummary, UnifiedExecProcess},
@@ -28,7 +28,7 @@ use super::{
 pub(super) struct CallGuard<'a> {
     shared_exec: &'a UnifiedExecShared,
     process: Arc<UnifiedExecProcess>,
-    session: Option<Session>,
+    session: Option<ProcessCheckout>,
     number: NumberState,
 }
 
@@ -44,12 +44,12 @@ impl<'a> CallGuard<'a> {
     pub(super) fn open(
         shared_exec: &'a UnifiedExecShared,
         number: ProcessNumber,
-    ) -> Result<Self, OpenError> {
-        let session = shared_exec.table.open(number)?;
+    ) -> Result<Self, CheckoutError> {
+        let session = shared_exec.table.check_out(number)?;
         let process = shared_exec.lock().get(&number).cloned();
         Ok(Self {
             shared_exec,
-            process: process.ok_or(OpenError::Unknown(number))?,
+            process: process.ok_or(CheckoutError::Unknown(number))?,
             session: Some(session),
             number: NumberState::Disclosed,
         })
@@ -58,17 +58,17 @@ impl<'a> CallGuard<'a> {
     /// Registers a command that has just started. May evict another.
     pub(super) fn register(
         shared_exec: &'a UnifiedExecShared,
-        allocated: exec_env::process::Allocated,
+        allocated: exec_env::process::ProcessAllocation,
         process: Arc<UnifiedExecProcess>,
     ) -> Result<Self, TableFull> {
         let number = allocated.number;
         shared_exec.lock().insert(number, Arc::clone(&process));
         let registered = shared_exec
             .table
-            .keep(allocated, &process.process, OutputSeq(0));
+            .insert(allocated, &process.process, OutputSeq(0));
         match registered {
             Ok(None) => {}
-            Ok(Some(Removed { number, .. })) => {
+            Ok(Some(EvictedProcess { number, .. })) => {
                 shared_exec.recently_ended.add_evicted(number);
                 let evicted = shared_exec.lock().remove(&number);
                 evicted.map(|evicted| tokio::spawn(kill_and_wait(evicted)));
@@ -82,7 +82,7 @@ impl<'a> CallGuard<'a> {
             shared_exec,
             process,
             // The number is not disclosed yet, so no other call can hold it.
-            session: shared_exec.table.open(number).ok(),
+            session: shared_exec.table.check_out(number).ok(),
             number: NumberState::Undisclosed,
         })
     }
@@ -144,7 +144,7 @@ pub(super) struct OutputRequest<'a> {
     pub(super) call: &'a CallId,
     /// When the call started.
     pub(super) began: Instant,
-    pub(super) view: View,
+    pub(super) view: OutputView,
     pub(super) tokens: usize,
 }
 

@@ -3,27 +3,27 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
     backend::StartError,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
     process::TableFull,
 };
 use exec_wire::{
     error::RpcError,
-    id::{IdTooLong, OutputSeq},
+    id::{IdLengthError, OutputSeq},
     process::ExecMode,
 };
 use tokio::time::Instant;
 
 use super::{
     UnifiedExec,
-    call::{self, ExecCommand, TerminalMode, View},
+    call::{self, ExecCommand, OutputView, TerminalMode},
     call_guard::{CallGuard, OutputRequest},
     output_buffers::{MatchScope, OutputBuffers},
-    process::{CommandDetails, ProcessShared, ProcessWatcher, StdinMode, UnifiedExecProcess},
+    process::{CommandDetails, ProcessShared, ProcessWatcher, StdinState, UnifiedExecProcess},
     settings::WaitPhase,
-    tool_policy::{Approval, ApprovalRequest, SandboxChoice, SandboxDenial},
+    tool_policy::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDenial},
     transcript::ToolOutput,
     wait::OutputWait,
 };
@@ -61,7 +61,7 @@ pub enum ExecCommandError {
     Start(#[from] StartError),
     /// Internal: the process id is too long.
     #[error("failed to make a process id")]
-    Id(#[from] IdTooLong),
+    Id(#[from] IdLengthError),
 }
 
 impl UnifiedExec {
@@ -71,7 +71,7 @@ impl UnifiedExec {
     /// it.
     pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
         let began = Instant::now();
-        if call.view == View::Screen && !call.tty {
+        if call.view == OutputView::Screen && !call.tty {
             return Err(ExecCommandError::NoScreen);
         }
         let info = self
@@ -89,7 +89,7 @@ impl UnifiedExec {
             denied: None,
         };
         let policy = &self.shared_exec.policy;
-        if let Approval::Refused(reason) = policy.approve(request.clone()).await {
+        if let ApprovalDecision::Refused(reason) = policy.approve(request.clone()).await {
             return Err(ExecCommandError::Refused(reason));
         }
         let mut output = self.attempt(&call, &request, 0, began).await?;
@@ -99,7 +99,7 @@ impl UnifiedExec {
                 break;
             }
             request.denied = Some(denied);
-            if policy.approve(request.clone()).await != Approval::Approved {
+            if policy.approve(request.clone()).await != ApprovalDecision::Approved {
                 break;
             }
             match self.attempt(&call, &request, attempt, began).await {
@@ -150,7 +150,7 @@ impl UnifiedExec {
         if shared_exec.is_shut_down() {
             return Err(ExecCommandError::ShutDown);
         }
-        shared_exec.table.check_room()?;
+        shared_exec.table.check_capacity()?;
         let allocated = shared_exec.table.allocate()?;
         let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
         let details = CommandDetails {
@@ -160,19 +160,19 @@ impl UnifiedExec {
             cwd: cwd.clone(),
             tty: call.tty,
             input: match call.stdin.unwrap_or(shared_exec.settings.stdin) {
-                Stdin::Null if !call.tty => StdinMode::None,
-                Stdin::Null | Stdin::Piped => StdinMode::Open,
+                StdinMode::Null if !call.tty => StdinState::None,
+                StdinMode::Null | StdinMode::Piped => StdinState::Open,
             },
             started: SystemTime::now(),
         };
         let (io, terminal) = if call.tty {
             (
-                Io::Terminal(shared_exec.settings.terminal),
+                ProcessIo::Terminal(shared_exec.settings.terminal),
                 TerminalMode::Given,
             )
         } else {
             let stdin = call.stdin.unwrap_or(shared_exec.settings.stdin);
-            (Io::Pipes { stdin }, TerminalMode::None)
+            (ProcessIo::Pipes { stdin }, TerminalMode::None)
         };
         let command = Command {
             env_policy: Some(shared_exec.settings.env_policy.clone()),
@@ -195,9 +195,9 @@ impl UnifiedExec {
             process: started.process,
             shared: Arc::clone(&shared),
         });
-        let events = process.process.follow(Follow {
-            from: From::After(OutputSeq(0)),
-            pace: Pace::Held,
+        let events = process.process.follow(FollowOptions {
+            start: FollowStart::After(OutputSeq(0)),
+            backpressure: BackpressureMode::Pause,
         });
         let guard = CallGuard::register(shared_exec, allocated, process)?;
         let (sink, settings) = (

@@ -5,8 +5,8 @@
 //! Elsewhere: following the process ([`process`](super::process)) and waiting
 //! ([`wait`](super::wait)).
 
-use exec_core::log::{Exit, OutputChunk};
-use exec_env::process::{Ends, HeadTailBuffer, ProcessError};
+use exec_core::output_log::{ExitInfo, OutputChunk};
+use exec_env::process::{HeadTailBuffer, HeadTailParts, ProcessError};
 use exec_wire::{
     id::OutputSeq,
     process::{OutputStream, TerminalSize},
@@ -15,9 +15,9 @@ use regex::bytes::Regex;
 use tokio::time::Instant;
 
 use super::{
-    call::{CallId, View},
+    call::{CallId, OutputView},
     plain_text::PlainText,
-    screen::Screen,
+    screen::TerminalScreen,
     transcript::{Transcript, incomplete_end},
     wait::{MatchState, PatternMatcher, TextStart},
 };
@@ -30,7 +30,7 @@ pub(super) struct OutputBuffers {
     /// Text output since the last call; the last line is in `plain`.
     text: HeadTailBuffer,
     plain: PlainText,
-    screen: Option<Screen>,
+    screen: Option<TerminalScreen>,
     /// Raw output since the start.
     whole: HeadTailBuffer,
     /// Sequence number of the last event.
@@ -45,7 +45,7 @@ pub(super) struct OutputBuffers {
     /// Output taken by the last call.
     taken: Option<TakenOutput>,
     /// Exit of the command.
-    pub(super) exit: Option<Exit>,
+    pub(super) exit: Option<ExitInfo>,
     /// Why the state of the command is unknown.
     pub(super) failure: Option<ProcessError>,
     /// All output was received; the end event follows.
@@ -58,8 +58,8 @@ pub(super) struct OutputBuffers {
 #[derive(Debug)]
 struct TakenOutput {
     by: CallId,
-    text: Ends,
-    raw: Ends,
+    text: HeadTailParts,
+    raw: HeadTailParts,
     /// Number of bytes seen by the previous call.
     shown: u64,
     /// Lines that had scrolled off the screen.
@@ -90,7 +90,7 @@ impl OutputBuffers {
             raw: HeadTailBuffer::new(retained_bytes),
             text: HeadTailBuffer::new(retained_bytes),
             plain: PlainText::default(),
-            screen: terminal_size.map(Screen::new),
+            screen: terminal_size.map(TerminalScreen::new),
             whole: HeadTailBuffer::new(retained_bytes),
             last_seq: OutputSeq(0),
             bytes: 0,
@@ -122,7 +122,7 @@ impl OutputBuffers {
     }
 
     /// Marks the output as complete. Returns all retained output.
-    pub(super) fn finish(&mut self) -> Ends {
+    pub(super) fn finish(&mut self) -> HeadTailParts {
         self.finished = true;
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
@@ -172,7 +172,7 @@ impl OutputBuffers {
     }
 
     /// Takes the output that no call has shown.
-    pub(super) fn take(&mut self, by: &CallId, view: View, tokens: usize) -> Transcript {
+    pub(super) fn take(&mut self, by: &CallId, view: OutputView, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
         self.push_settled(&settled);
@@ -186,7 +186,10 @@ impl OutputBuffers {
             let begun = end.split_off(end.len() - incomplete_end(end));
             self.raw.push(&begun);
         }
-        let scrolled = self.screen.as_mut().map_or(0, Screen::take_scrolled);
+        let scrolled = self
+            .screen
+            .as_mut()
+            .map_or(0, TerminalScreen::take_scrolled);
         self.taken = Some(TakenOutput {
             scrolled,
             by: by.clone(),
@@ -195,15 +198,15 @@ impl OutputBuffers {
             shown: std::mem::replace(&mut self.shown, self.bytes),
         });
         let shown = match (view, &self.screen) {
-            (View::Plain, _) => text,
-            (View::Raw, _) => raw,
-            (View::Screen, screen) => Ends {
+            (OutputView::Plain, _) => text,
+            (OutputView::Raw, _) => raw,
+            (OutputView::Screen, screen) => HeadTailParts {
                 head: screen
                     .as_ref()
                     .map(|screen| render_screen(screen, scrolled))
                     .unwrap_or_default()
                     .into_bytes(),
-                ..Ends::default()
+                ..HeadTailParts::default()
             },
         };
         Transcript::truncated(shown, tokens)
@@ -243,7 +246,7 @@ impl OutputBuffers {
 }
 
 /// Renders a screen with a note about scrolled lines.
-fn render_screen(screen: &Screen, scrolled: u64) -> String {
+fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
     match scrolled {
         0 => screen.render(),
         lines => format!(
@@ -254,7 +257,7 @@ fn render_screen(screen: &Screen, scrolled: u64) -> String {
 }
 
 /// Prepends output to a buffer.
-fn prepend(buffer: &mut HeadTailBuffer, before: &Ends) {
+fn prepend(buffer: &mut HeadTailBuffer, before: &HeadTailParts) {
     let behind = buffer.take();
     for ends in [before, &behind] {
         buffer.push(&ends.head);

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use exec_core::log::{Exit, OutputChunk};
+use exec_core::output_log::{ExitInfo, OutputChunk};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError, ProcessNumber};
 use exec_wire::path_uri::PathUri;
 use futures_util::StreamExt;
@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use super::{
-    EventSink, ExecEvent, call::CallId, output_buffers::OutputBuffers, settings::Settings,
-    transcript::Transcript,
+    EventSink, ExecEvent, call::CallId, output_buffers::OutputBuffers,
+    settings::UnifiedExecSettings, transcript::Transcript,
 };
 
 /// How long to wait for the watcher. It lags only if the whole program does.
@@ -53,13 +53,13 @@ pub(super) struct CommandDetails {
     pub(super) argv: Vec<String>,
     pub(super) cwd: PathUri,
     pub(super) tty: bool,
-    pub(super) input: StdinMode,
+    pub(super) input: StdinState,
     pub(super) started: SystemTime,
 }
 
 /// Stdin of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum StdinMode {
+pub(super) enum StdinState {
     Open,
     None,
 }
@@ -187,7 +187,7 @@ pub(super) struct ProcessWatcher {
     details: CommandDetails,
     shared: Arc<ProcessShared>,
     sink: Arc<dyn EventSink>,
-    settings: Arc<Settings>,
+    settings: Arc<UnifiedExecSettings>,
     started: Instant,
     deltas: usize,
 }
@@ -207,7 +207,7 @@ impl ProcessWatcher {
         details: CommandDetails,
         shared: Arc<ProcessShared>,
         sink: Arc<dyn EventSink>,
-        settings: Arc<Settings>,
+        settings: Arc<UnifiedExecSettings>,
     ) -> Self {
         sink.handle_event(ExecEvent::ExecCommandBegin {
             call_id: details.call_id.clone(),
@@ -228,7 +228,7 @@ impl ProcessWatcher {
     /// Follows the command to its end and reports it.
     pub(super) async fn watch(mut self, mut events: EventStream) {
         let grace = self.settings.close_grace;
-        let mut exited: Option<(Exit, CloseDeadline)> = None;
+        let mut exited: Option<(ExitInfo, CloseDeadline)> = None;
         let outcome = loop {
             let event = match &exited {
                 None => events.next().await,
@@ -267,9 +267,9 @@ impl ProcessWatcher {
                     exited = Some((exit, closing));
                     continue;
                 }
-                Some(ExecProcessEvent::Closed(_)) => ProcessError::ended_before_the_close(),
+                Some(ExecProcessEvent::Closed(_)) => ProcessError::missing_close(),
                 Some(ExecProcessEvent::Failed(error)) => error,
-                None => ProcessError::ended_before_the_close(),
+                None => ProcessError::missing_close(),
             };
             break match exited {
                 Some((exit, _)) => Ok(exit),
@@ -294,7 +294,7 @@ impl ProcessWatcher {
         }
     }
 
-    fn finish(self, outcome: Result<Exit, ProcessError>) {
+    fn finish(self, outcome: Result<ExitInfo, ProcessError>) {
         let whole = self.shared.lock().finish();
         self.sink.handle_event(ExecEvent::ExecCommandEnd {
             call_id: self.details.call_id.clone(),

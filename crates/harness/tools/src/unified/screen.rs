@@ -14,7 +14,7 @@ const MAX_PARAMETER_BYTES: usize = 256;
 const MIN_SIDE: u16 = 2;
 
 /// A headless terminal.
-pub struct Screen {
+pub struct TerminalScreen {
     parser: vt100::Parser,
     state: ParseState,
     /// Parameters of the current control sequence. The parser gets them at its end.
@@ -37,7 +37,7 @@ enum ParseState {
     Ignored,
 }
 
-impl Screen {
+impl TerminalScreen {
     /// Creates an empty screen.
     pub fn new(size: TerminalSize) -> Self {
         let (rows, cols) = (size.rows.max(MIN_SIDE), size.cols.max(MIN_SIDE));
@@ -181,7 +181,7 @@ impl Screen {
     }
 }
 
-impl fmt::Debug for Screen {
+impl fmt::Debug for TerminalScreen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Screen")
             .field("size", &self.parser.screen().size())

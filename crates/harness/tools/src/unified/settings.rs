@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use exec_env::command::Stdin;
+use exec_env::command::StdinMode;
 use exec_wire::{
     limits,
     process::{EnvInherit, EnvPolicy, TerminalSize},
@@ -12,7 +12,7 @@ use super::call::WaitFor;
 
 /// Settings of unified exec. [`Default`] suits an agent.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct UnifiedExecSettings {
     /// Wait times.
     pub windows: WaitWindows,
     /// Default number of output tokens.
@@ -35,7 +35,7 @@ pub struct Settings {
     pub terminal: TerminalSize,
     /// Default stdin without a terminal. `Null` suits agents that never write: some programs read
     /// stdin whenever there is one.
-    pub stdin: Stdin,
+    pub stdin: StdinMode,
     /// How the host's variables are inherited.
     pub env_policy: EnvPolicy,
     /// How long the output of an exited command may stay open silently; eight times as long if it
@@ -57,7 +57,7 @@ pub enum AbandonedCommand {
     KeepRunning,
 }
 
-impl Default for Settings {
+impl Default for UnifiedExecSettings {
     fn default() -> Self {
         Self {
             windows: WaitWindows::default(),
@@ -69,7 +69,7 @@ impl Default for Settings {
             delta_bytes: limits::OUTPUT_CHUNK_BYTES,
             max_deltas: 10_000,
             terminal: TerminalSize::default(),
-            stdin: Stdin::Piped,
+            stdin: StdinMode::Piped,
             env_policy: EnvPolicy {
                 inherit: EnvInherit::All,
                 ignore_default_excludes: false,
@@ -146,7 +146,7 @@ impl WaitWindows {
     }
 }
 
-impl Settings {
+impl UnifiedExecSettings {
     /// Returns the maximum number of output tokens of a call.
     pub(super) fn tokens(&self, asked: Option<usize>) -> usize {
         asked
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn output_tokens_are_capped() {
-        let settings = Settings::default();
+        let settings = UnifiedExecSettings::default();
         assert_eq!(settings.tokens(None), 10_000);
         assert_eq!(settings.tokens(Some(7)), 7);
         assert_eq!(settings.tokens(Some(usize::MAX)), 50_000);

@@ -9,7 +9,7 @@ mod writing;
 
 use std::{sync::Arc, time::Duration};
 
-use exec_core::log::Exit;
+use exec_core::output_log::ExitInfo;
 use exec_env::{
     catalog::NoCatalog, environment::Environment, http::NoHttpClient, process::ProcessNumber,
 };
@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use self::fake_backend::FakeBackend;
 use super::{
-    CallId, EventSink, ExecCommand, ExecEvent, Program, Settings, ToolOutput, ToolPolicy,
-    UnifiedExec, Unrestricted, View, WaitFor, WriteStdin, WriteStdinError,
+    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ToolOutput, ToolPolicy,
+    UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor, WriteStdin, WriteStdinError,
 };
 
 /// Unified exec with its backend and events.
@@ -31,10 +31,10 @@ struct ExecFixture {
 
 impl ExecFixture {
     fn new() -> Self {
-        Self::with(Settings::default(), Arc::new(Unrestricted))
+        Self::with(UnifiedExecSettings::default(), Arc::new(UnrestrictedPolicy))
     }
 
-    fn with(settings: Settings, policy: Arc<dyn ToolPolicy>) -> Self {
+    fn with(settings: UnifiedExecSettings, policy: Arc<dyn ToolPolicy>) -> Self {
         let (backend, events) = (
             Arc::new(FakeBackend::default()),
             Arc::new(EventLog::default()),
@@ -73,7 +73,7 @@ impl ExecFixture {
 fn command() -> ExecCommand {
     ExecCommand {
         call_id: CallId("c".to_owned()),
-        program: Program::Argv(vec!["prog".to_owned()]),
+        program: CommandProgram::Argv(vec!["prog".to_owned()]),
         workdir: None,
         env: Default::default(),
         tty: false,
@@ -81,7 +81,7 @@ fn command() -> ExecCommand {
         yield_time: None,
         wait: WaitFor::Exit,
         max_output_tokens: None,
-        view: View::Plain,
+        view: OutputView::Plain,
         justification: None,
     }
 }
@@ -104,7 +104,7 @@ fn write(number: ProcessNumber, chars: &str) -> WriteStdin {
         yield_time: None,
         wait: WaitFor::Exit,
         max_output_tokens: None,
-        view: View::Plain,
+        view: OutputView::Plain,
     }
 }
 
@@ -161,7 +161,7 @@ impl EventSink for EventLog {
                 aggregated_output,
                 duration,
             } => {
-                let outcome = outcome.map(|Exit { code, .. }| code);
+                let outcome = outcome.map(|ExitInfo { code, .. }| code);
                 let outcome = outcome.map_err(|error| error.to_string());
                 let millis = duration.as_millis();
                 format!("{call_id} end {number} {outcome:?} {aggregated_output:?} {millis}ms")

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use exec_env::network::Network;
+use exec_env::network::CommandNetwork;
 use exec_wire::{
     path_uri::PathUri,
     sandbox::{
-        Access, Entry, EntryPath, FileSystemPolicy, NetworkAccess, Permissions, Sandbox,
-        SpecialPath, WindowsSandboxLevel,
+        EntryAccess, EntryPath, FileSystemPolicy, NetworkAccess, SandboxEntry, SandboxPermissions,
+        SandboxPolicy, SpecialPath, WindowsSandboxLevel,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -18,14 +18,14 @@ use super::call::CallId;
 pub trait ToolPolicy: fmt::Debug + Send + Sync {
     /// Approves or refuses a command. Called before anything is sent, and again before a retry
     /// after a sandbox denial.
-    fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, Approval>;
+    fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision>;
 
     /// Returns the sandbox of an attempt. The first attempt is number 0.
     fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice;
 
     /// Returns the network access of an attempt despite a closed network. Default: none.
-    fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> Network {
-        Network::default()
+    fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> CommandNetwork {
+        CommandNetwork::default()
     }
 
     /// Returns whether to retry after a sandbox denial. A retry is approved again and gets the
@@ -50,7 +50,7 @@ pub struct ApprovalRequest {
 
 /// Decision about a command.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Approval {
+pub enum ApprovalDecision {
     /// The command may run.
     Approved,
     /// The command is refused, for this reason, which is shown to the agent.
@@ -63,7 +63,7 @@ pub enum SandboxChoice {
     /// No sandbox.
     None,
     /// A sandbox with this policy.
-    Policy(Box<Sandbox>),
+    Policy(Box<SandboxPolicy>),
 }
 
 /// A sandbox denial.
@@ -90,11 +90,11 @@ pub struct ReadOnlyPolicy;
 
 /// Approves everything without a sandbox.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unrestricted;
+pub struct UnrestrictedPolicy;
 
 impl ToolPolicy for WorkspaceWritePolicy {
-    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, Approval> {
-        ready(Approval::Approved).boxed()
+    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision> {
+        ready(ApprovalDecision::Approved).boxed()
     }
 
     fn sandbox(&self, request: &ApprovalRequest, _: usize) -> SandboxChoice {
@@ -112,8 +112,8 @@ impl ToolPolicy for WorkspaceWritePolicy {
 }
 
 impl ToolPolicy for ReadOnlyPolicy {
-    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, Approval> {
-        ready(Approval::Approved).boxed()
+    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision> {
+        ready(ApprovalDecision::Approved).boxed()
     }
 
     fn sandbox(&self, request: &ApprovalRequest, _: usize) -> SandboxChoice {
@@ -125,9 +125,9 @@ impl ToolPolicy for ReadOnlyPolicy {
     }
 }
 
-impl ToolPolicy for Unrestricted {
-    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, Approval> {
-        ready(Approval::Approved).boxed()
+impl ToolPolicy for UnrestrictedPolicy {
+    fn approve(&self, _: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision> {
+        ready(ApprovalDecision::Approved).boxed()
     }
 
     fn sandbox(&self, _: &ApprovalRequest, _: usize) -> SandboxChoice {
@@ -145,19 +145,19 @@ fn enclosed(
     writable: &[SpecialPath],
     workspace: &[PathUri],
 ) -> SandboxChoice {
-    let writable = writable.iter().map(|path| (path, Access::Write));
-    let entries = [(&SpecialPath::Root, Access::Read)]
+    let writable = writable.iter().map(|path| (path, EntryAccess::Write));
+    let entries = [(&SpecialPath::Root, EntryAccess::Read)]
         .into_iter()
         .chain(writable)
-        .map(|(path, access)| Entry {
+        .map(|(path, access)| SandboxEntry {
             path: EntryPath::Special {
                 value: path.clone(),
             },
             access,
             missing_path_behavior: None,
         });
-    let sandbox = Sandbox {
-        permissions: Permissions::Managed {
+    let sandbox = SandboxPolicy {
+        permissions: SandboxPermissions::Managed {
             file_system: FileSystemPolicy::Restricted {
                 entries: entries.collect(),
                 glob_scan_max_depth: None,

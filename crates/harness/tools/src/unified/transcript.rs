@@ -8,8 +8,8 @@ mod tests;
 
 use std::time::Duration;
 
-use exec_core::log::Exit;
-use exec_env::process::{Ends, ProcessError, ProcessNumber};
+use exec_core::output_log::ExitInfo;
+use exec_env::process::{HeadTailParts, ProcessError, ProcessNumber};
 
 /// Bytes per token.
 const TOKEN_BYTES: usize = 4;
@@ -17,9 +17,9 @@ const TOKEN_BYTES: usize = 4;
 impl Transcript {
     /// Truncates output: half of the budget from the head, half from the tail, at line boundaries
     /// where that costs at most half of a side. Replaces invalid UTF-8.
-    pub(super) fn truncated(ends: Ends, tokens: usize) -> Self {
+    pub(super) fn truncated(ends: HeadTailParts, tokens: usize) -> Self {
         let budget = tokens.saturating_mul(TOKEN_BYTES);
-        let Ends {
+        let HeadTailParts {
             mut head,
             mut tail,
             mut omitted,
@@ -122,7 +122,7 @@ pub struct ToolOutput {
     /// Number of the command, if it is running.
     pub running: Option<ProcessNumber>,
     /// Exit, if it ended.
-    pub exit: Option<Exit>,
+    pub exit: Option<ExitInfo>,
     /// Why its state is unknown, if so. It may or may not be running.
     pub failure: Option<ProcessError>,
 }

@@ -3,16 +3,16 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use bytes::Bytes;
-use exec_env::process::{OpenError, ProcessError, ProcessNumber};
+use exec_env::process::{CheckoutError, ProcessError, ProcessNumber};
 use exec_wire::process::{ProcessSignal, WriteStatus};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     ExecEvent, UnifiedExec,
-    call::{View, WriteStdin},
+    call::{OutputView, WriteStdin},
     call_guard::{CallGuard, OutputRequest},
     output_buffers::MatchScope,
-    process::{StdinMode, UnifiedExecProcess},
+    process::{StdinState, UnifiedExecProcess},
     settings::WaitPhase,
     transcript::ToolOutput,
     wait::OutputWait,
@@ -32,7 +32,7 @@ const INTERRUPT: &str = "\u{3}";
 pub enum WriteStdinError {
     /// Caller: the command does not exist, or another call holds it.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] CheckoutError),
     /// Caller: it was evicted for another command.
     #[error("process number {0} was evicted: at most {1} commands are kept")]
     Evicted(ProcessNumber, NonZeroUsize),
@@ -77,7 +77,7 @@ impl UnifiedExec {
             }
         };
         let process = guard.process();
-        if call.view == View::Screen && !process.details.tty {
+        if call.view == OutputView::Screen && !process.details.tty {
             return Err(WriteStdinError::NoScreen(call.number));
         }
         let writes = !call.chars.is_empty() || call.close;
@@ -132,7 +132,7 @@ impl UnifiedExec {
 /// Returns whether the call needs stdin that the command does not have. A signal needs none.
 fn has_no_stdin(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
     let writes = !call.chars.is_empty() && call.chars != INTERRUPT;
-    process.details.input == StdinMode::None && (writes || call.close)
+    process.details.input == StdinState::None && (writes || call.close)
 }
 
 /// Writes the input, and closes stdin if requested.
@@ -167,6 +167,6 @@ fn check_write_status(status: WriteStatus, number: ProcessNumber) -> Result<(), 
         WriteStatus::Accepted => Ok(()),
         WriteStatus::StdinClosed => Err(WriteStdinError::InputClosed(number)),
         WriteStatus::Starting => Err(WriteStdinError::NotReading(number)),
-        WriteStatus::UnknownProcess => Err(OpenError::Unknown(number).into()),
+        WriteStatus::UnknownProcess => Err(CheckoutError::Unknown(number).into()),
     }
 }

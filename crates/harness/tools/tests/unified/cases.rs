@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use exec_env::environment::Environment;
 use exec_tools::unified::{
-    CallId, ExecCommand, ExecCommandError, ExecEvent, Program, View, WaitFor, WorkspaceWritePolicy,
+    CallId, CommandProgram, ExecCommand, ExecCommandError, ExecEvent, OutputView, WaitFor,
+    WorkspaceWritePolicy,
 };
 use exec_wire::path_uri::PathUri;
 
@@ -78,7 +79,7 @@ pub(crate) async fn screen_view_shows_the_drawing(environment: Environment) {
     let line = r"printf 'gone\n\033[2J\033[2;3Hmenu\033[4;1H\033[7mquit\033[0m\033[2;3H'; read x";
     let call = ExecCommand {
         tty: true,
-        view: View::Screen,
+        view: OutputView::Screen,
         wait: wait_for_pattern("quit"),
         ..shell_command(line)
     };
@@ -213,7 +214,7 @@ pub(crate) async fn command_writes_only_in_its_workspace(environment: Environmen
 pub(crate) async fn missing_program_is_a_start_error(environment: Environment) {
     let fixture = ExecFixture::new(environment);
     let call = ExecCommand {
-        program: Program::Argv(vec!["/does/not/exist".to_owned()]),
+        program: CommandProgram::Argv(vec!["/does/not/exist".to_owned()]),
         ..shell_command("")
     };
     let error = fixture.exec.exec_command(call).await.unwrap_err();

@@ -6,22 +6,22 @@ use std::{
 };
 
 use exec_client::client::ExecServerClient;
-use exec_core::log::Retention;
+use exec_core::output_log::RetentionLimits;
 use exec_env::{
     catalog::NoCatalog, environment::Environment, http::NoHttpClient, process::ProcessNumber,
 };
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
+    host::{HostDescription, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_tools::unified::{
-    CallId, EventSink, ExecCommand, ExecEvent, Program, Settings, ToolOutput, ToolPolicy,
-    UnifiedExec, Unrestricted, View, WaitFor, WriteStdin,
+    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ToolOutput, ToolPolicy,
+    UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor, WriteStdin,
 };
 use exec_transport::memory;
-use exec_wire::{initialize::ServerName, limits};
+use exec_wire::{initialize::ServerInfo, limits};
 use regex::bytes::Regex;
 use tokio::sync::watch;
 
@@ -42,12 +42,17 @@ pub(crate) struct ExecFixture {
 
 impl ExecFixture {
     pub(crate) fn new(environment: Environment) -> Self {
-        Self::with(environment, Arc::new(Unrestricted))
+        Self::with(environment, Arc::new(UnrestrictedPolicy))
     }
 
     pub(crate) fn with(environment: Environment, policy: Arc<dyn ToolPolicy>) -> Self {
         let events = Arc::new(EventLog::default());
-        let exec = UnifiedExec::new(environment, Settings::default(), policy, events.clone());
+        let exec = UnifiedExec::new(
+            environment,
+            UnifiedExecSettings::default(),
+            policy,
+            events.clone(),
+        );
         Self { exec, events }
     }
 
@@ -71,7 +76,7 @@ impl ExecFixture {
             yield_time: Some(Duration::from_secs(30)),
             wait,
             max_output_tokens: None,
-            view: View::Plain,
+            view: OutputView::Plain,
         };
         self.exec.write_stdin(call).await.unwrap()
     }
@@ -81,7 +86,7 @@ impl ExecFixture {
 pub(crate) fn shell_command(line: &str) -> ExecCommand {
     ExecCommand {
         call_id: CallId("c".to_owned()),
-        program: Program::Shell {
+        program: CommandProgram::Shell {
             line: line.to_owned(),
             shell: Some("/bin/sh".to_owned()),
             login: false,
@@ -93,7 +98,7 @@ pub(crate) fn shell_command(line: &str) -> ExecCommand {
         yield_time: Some(Duration::from_secs(30)),
         wait: WaitFor::Exit,
         max_output_tokens: None,
-        view: View::Plain,
+        view: OutputView::Plain,
         justification: None,
     }
 }
@@ -116,7 +121,7 @@ pub(crate) fn local() -> Environment {
         ("HOST_TOKEN".into(), "secret".into()),
         ("PAGER".into(), "less".into()),
     ]);
-    let host = Host::new(&HostFacts {
+    let host = HostDescription::new(&HostFacts {
         env: &env,
         passwd: "",
         uid: 0,
@@ -127,11 +132,11 @@ pub(crate) fn local() -> Environment {
         env,
         host,
         version: "0.0.0".to_owned(),
-        retention: Retention::default(),
-        sandbox: exec_sandbox::Settings::default(),
+        retention: RetentionLimits::default(),
+        sandbox: exec_sandbox::SandboxSettings::default(),
     });
     Environment {
-        files: Arc::new(LocalFileSystem::default().with_policies_of(&backend)),
+        files: Arc::new(LocalFileSystem::default().with_policies(&backend)),
         backend: Arc::new(backend),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
@@ -147,8 +152,8 @@ pub(crate) async fn remote() -> Environment {
         allow_direct_exec: false,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
-        attention: Duration::ZERO,
-        server: ServerName {
+        busy_poll: Duration::ZERO,
+        server_name: ServerInfo {
             name: "memory".to_owned(),
             version: "0.0.0".to_owned(),
         },

@@ -1,25 +1,25 @@
-use exec_transport::http::site::Peer;
+use exec_transport::http::service::HttpPeer;
 use http::{Request, StatusCode};
 use std::sync::Arc;
 
-use super::{AdminService, EnvironmentList, Transport};
+use super::{AdminService, EnvironmentList, ExecutorTransport};
 use crate::{
     principal::Role,
     registry::{
         HttpRefusal, RequestTime,
         tests::{Reply, TestHub, key},
     },
-    tokens::Token,
+    tokens::HubToken,
 };
 
-async fn ask(hub: &TestHub, method: &str, path: &str, token: &Token) -> Reply {
+async fn ask(hub: &TestHub, method: &str, path: &str, token: &HubToken) -> Reply {
     let admin = AdminService::new(hub.services.clone(), Arc::clone(&hub.direct));
     let request = Request::builder()
         .method(method)
         .uri(path)
         .header("authorization", format!("Bearer {}", token.expose()));
     let (parts, ()) = request.body(()).unwrap().into_parts();
-    let peer = Peer::Network("192.0.2.9:9".parse().unwrap());
+    let peer = HttpPeer::Network("192.0.2.9:9".parse().unwrap());
     let moment: RequestTime = hub.moment;
     let answered = admin.answer(&parts, peer, moment).await;
     Reply::read(answered.unwrap_or_else(HttpRefusal::into_response)).await
@@ -62,7 +62,7 @@ async fn admins_see_all_and_others_their_own() {
     assert_eq!((only.owner.as_str(), only.online), ("alice", true));
     assert_eq!(
         (only.node.as_deref(), only.transport),
-        (Some("n1"), Transport::Noise)
+        (Some("n1"), ExecutorTransport::Noise)
     );
     assert_eq!(
         only.registered_at.as_deref(),
@@ -191,7 +191,10 @@ async fn direct_environment_without_executor_is_listed_and_removed() {
     let reply = ask(&hub, "GET", PATH, &alice).await;
     let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
     let only = &list.environments[0];
-    assert_eq!((only.transport, only.online), (Transport::Direct, false));
+    assert_eq!(
+        (only.transport, only.online),
+        (ExecutorTransport::Direct, false)
+    );
     assert_eq!(only.registration_id, None);
     let removed = ask(&hub, "DELETE", &format!("{PATH}/box"), &alice).await;
     assert_eq!(removed.status, StatusCode::OK);

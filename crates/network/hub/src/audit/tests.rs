@@ -1,16 +1,16 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use exec_transport::http::site::Peer;
+use exec_transport::http::service::HttpPeer;
 use serde_json::Value;
 
 use super::{AuditAction, AuditEvent, AuditLog, AuditOutcome};
 use crate::{
-    principal::{AuthEvidence, Environments, Principal, Roles},
+    principal::{AuthEvidence, EnvironmentGlobs, Principal, RoleSet},
     store::Timestamp,
 };
 
 fn event() -> AuditEvent {
-    let peer = Peer::Network("192.0.2.1:99".parse().unwrap());
+    let peer = HttpPeer::Network("192.0.2.1:99".parse().unwrap());
     AuditEvent::new(Timestamp::from_seconds(0), AuditAction::Connect, peer)
 }
 
@@ -19,8 +19,8 @@ fn line_contains_who_what_when_and_where() {
     let mut event = event();
     event.set_principal(&Principal {
         name: "alice".parse().unwrap(),
-        roles: Roles::default(),
-        environments: Environments::default(),
+        roles: RoleSet::default(),
+        environments: EnvironmentGlobs::default(),
         evidence: AuthEvidence::Token("ab12".to_owned()),
     });
     event.environment = Some("env-1".parse().unwrap());

@@ -13,7 +13,9 @@ use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::{
-    principal::{AuthEvidence, Environments, GlobError, Principal, PrincipalName, Role, Roles},
+    principal::{
+        AuthEvidence, EnvironmentGlobs, GlobError, Principal, PrincipalName, Role, RoleSet,
+    },
     store::Timestamp,
 };
 
@@ -73,8 +75,8 @@ impl AccessKeys {
             }
             let principal = Principal {
                 name: row.principal,
-                roles: Roles::new([Role::Executor]),
-                environments: Environments::new(row.environments)
+                roles: RoleSet::new([Role::Executor]),
+                environments: EnvironmentGlobs::new(row.environments)
                     .map_err(|source| AccessKeysError::Environments { index, source })?,
                 evidence: AuthEvidence::AccessKey(row.id.clone()),
             };

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::{
-    http::site::Peer,
-    link::{Encoding, Link, Role as End},
+    http::service::HttpPeer,
+    link::{DataEncoding, Link, LinkRole as End},
     websocket::link,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use http::{HeaderMap, Method, Request, StatusCode, header::AUTHORIZATION, request::Parts};
 use serde_json::json;
 use tokio::{io::split, task::JoinHandle, time::Instant};
@@ -23,7 +23,7 @@ use crate::{
         HttpRefusal,
         tests::{Reply, TestHub, key},
     },
-    tokens::Token,
+    tokens::HubToken,
 };
 
 /// Builds a websocket upgrade request.
@@ -37,13 +37,13 @@ fn upgrade(path: &str, headers: HeaderMap) -> Parts {
     parts
 }
 
-fn bearer(token: &Token) -> HeaderMap {
+fn bearer(token: &HubToken) -> HeaderMap {
     let value = format!("Bearer {}", token.expose()).parse().unwrap();
     HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
 }
 
 async fn ask(hub: &TestHub, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
-    let peer = Peer::Network("192.0.2.8:8".parse().unwrap());
+    let peer = HttpPeer::Network("192.0.2.8:8".parse().unwrap());
     hub.direct.upgrade_at(parts, peer, hub.moment).await
 }
 
@@ -52,7 +52,7 @@ async fn refused(hub: &TestHub, parts: &Parts) -> (u16, &'static str) {
     (refusal.status.as_u16(), refusal.code)
 }
 
-async fn register(hub: &TestHub, environment: &str, token: &Token) -> Reply {
+async fn register(hub: &TestHub, environment: &str, token: &HubToken) -> Reply {
     let body = json!({"transport": "direct_jsonrpc_v1"});
     hub.post(&format!("{environment}/direct/register"), token, &body)
         .await
@@ -76,12 +76,12 @@ fn open(direct: &Arc<DirectService>, upgrade: DirectUpgrade) -> (Link, JoinHandl
 }
 
 /// Registers and opens an executor's websocket; returns once it waits for a harness.
-async fn executor(hub: &TestHub, token: &Token) -> (Link, JoinHandle<()>) {
+async fn executor(hub: &TestHub, token: &HubToken) -> (Link, JoinHandle<()>) {
     let registered = register(hub, "env-1", token).await;
     dial(hub, token, &path(&registered)).await
 }
 
-async fn dial(hub: &TestHub, token: &Token, path: &str) -> (Link, JoinHandle<()>) {
+async fn dial(hub: &TestHub, token: &HubToken, path: &str) -> (Link, JoinHandle<()>) {
     let mut arrivals = hub.direct.arrivals();
     arrivals.mark_unchanged();
     let agreed = ask(hub, &upgrade(path, bearer(token))).await.unwrap();
@@ -90,7 +90,7 @@ async fn dial(hub: &TestHub, token: &Token, path: &str) -> (Link, JoinHandle<()>
     opened
 }
 
-async fn harness(hub: &TestHub, token: &Token) -> Link {
+async fn harness(hub: &TestHub, token: &HubToken) -> Link {
     let agreed = ask(hub, &upgrade("/direct/env-1", bearer(token)))
         .await
         .unwrap();
@@ -99,7 +99,7 @@ async fn harness(hub: &TestHub, token: &Token) -> Link {
 
 async fn send_text(link: &mut Link, text: &str) {
     link.writer
-        .push(Outgoing::Text(text.into()), Encoding::Text);
+        .push(OutgoingMessage::Text(text.into()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
 }
 
@@ -415,12 +415,12 @@ async fn binary_message_closes_both_websockets() {
     let alice = hub.token("alice");
     let (mut executor, _served) = executor(&hub, &alice).await;
     let mut harness = harness(&hub, &alice).await;
-    let output = Outgoing::command_output(
+    let output = OutgoingMessage::command_output(
         &exec_wire::id::ProcessId::new("p1").unwrap(),
         exec_wire::process::OutputStream::Stdout,
         Bytes::from_static(&[0xff, 0xfe]),
     );
-    harness.writer.push(output, Encoding::Binary);
+    harness.writer.push(output, DataEncoding::Binary);
     harness.writer.flush().await.unwrap();
     assert_eq!(receive_text(&mut executor).await, None);
     assert_eq!(receive_text(&mut harness).await, None);
@@ -434,7 +434,7 @@ async fn waiting_executor_is_pinged_every_half_minute() {
     let ping = std::future::poll_fn(|cx| {
         assert!(executor.reader.poll_message(cx).is_pending());
         // A received ping makes a pong due.
-        executor.writer.poll_upkeep(cx)
+        executor.writer.poll_keepalive(cx)
     });
     ping.await;
     assert_eq!(start.elapsed().as_secs(), 30);

@@ -5,10 +5,10 @@ use std::{future::poll_fn, io, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::{
-    http::{site::Peer, wants_websocket},
-    link::{Encoding, Link, MessageReader, MessageWriter},
+    http::{service::HttpPeer, wants_websocket},
+    link::{DataEncoding, Link, MessageReader, MessageWriter},
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use http::{Method, Response, StatusCode, request::Parts};
 use http_body_util::Full;
 use tokio::{
@@ -58,7 +58,7 @@ impl DirectService {
     pub async fn upgrade(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
     ) -> Result<DirectUpgrade, Response<Full<Bytes>>> {
         self.upgrade_at(parts, peer, RequestTime::now())
             .await
@@ -68,7 +68,7 @@ impl DirectService {
     pub(super) async fn upgrade_at(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> Result<DirectUpgrade, HttpRefusal> {
         let rest = parts.uri.path().strip_prefix(PREFIX);
@@ -110,7 +110,7 @@ impl DirectService {
     async fn admit_executor(
         &self,
         parts: &Parts,
-        peer: Peer,
+        peer: HttpPeer,
         environment: EnvironmentId,
         moment: RequestTime,
         event: &mut AuditEvent,
@@ -314,7 +314,7 @@ async fn wait_while_idle(link: &mut Link) {
             if link.reader.poll_message(cx).is_ready() {
                 return Poll::Ready(false);
             }
-            link.writer.poll_upkeep(cx).map(|()| true)
+            link.writer.poll_keepalive(cx).map(|()| true)
         });
         if !wants_flush.await || flush(&mut *link.writer).await.is_err() {
             return;
@@ -344,12 +344,12 @@ async fn forward_messages(from: &mut dyn MessageReader, to: &mut dyn MessageWrit
             if let Poll::Ready(message) = from.poll_message(cx) {
                 return Poll::Ready(Some(message));
             }
-            to.poll_upkeep(cx).map(|()| None)
+            to.poll_keepalive(cx).map(|()| None)
         });
         match turn.await {
             None => {}
             Some(Ok(Some(message))) if str::from_utf8(&message).is_ok() => {
-                to.push(Outgoing::Text(message.into()), Encoding::Text);
+                to.push(OutgoingMessage::Text(message.into()), DataEncoding::Text);
             }
             // Binary messages require both ends to negotiate on the same websocket, so they are not
             // forwarded.

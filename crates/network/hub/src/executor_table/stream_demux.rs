@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_relay::route::{Kind, Route};
+use exec_relay::frame_route::{FrameKind, FrameRoute};
 
 use crate::{circuit_dialer::HarnessTag, limits};
 
@@ -120,7 +120,7 @@ impl StreamDemux {
     pub(crate) fn route_from_harness(
         &mut self,
         from: CircuitId,
-        frame: &Route<'_>,
+        frame: &FrameRoute<'_>,
         now: Instant,
     ) -> HarnessFrameAction {
         let owner = self
@@ -133,34 +133,38 @@ impl StreamDemux {
                 Some(verdict) => verdict,
                 None => return HarnessFrameAction::Foreign,
             },
-            None if frame.kind == Kind::Reset => HarnessFrameAction::Forward,
+            None if frame.kind == FrameKind::Reset => HarnessFrameAction::Forward,
             None if self.assign_stream(from, frame.stream_id) => HarnessFrameAction::Forward,
             None => return HarnessFrameAction::Reset,
         };
         match frame.kind {
-            Kind::Handshake if !self.allow_handshake(from, frame.stream_id, now) => {
+            FrameKind::Handshake if !self.allow_handshake(from, frame.stream_id, now) => {
                 HarnessFrameAction::Reset
             }
-            Kind::Reset => {
+            FrameKind::Reset => {
                 self.release_stream(frame.stream_id);
                 verdict
             }
-            Kind::Handshake | Kind::Data | Kind::Ack | Kind::Resume | Kind::Heartbeat => verdict,
+            FrameKind::Handshake
+            | FrameKind::Data
+            | FrameKind::Ack
+            | FrameKind::Resume
+            | FrameKind::Heartbeat => verdict,
         }
     }
 
     /// Finds the circuit of a frame from the executor.
     pub(crate) fn route_from_executor(
         &mut self,
-        frame: &Route<'_>,
+        frame: &FrameRoute<'_>,
         now: Instant,
     ) -> ExecutorFrameAction {
         let Some(stream) = self.streams.get_mut(frame.stream_id) else {
             return ExecutorFrameAction::Unknown;
         };
         let id = stream.circuit;
-        stream.is_open |= matches!(frame.kind, Kind::Handshake | Kind::Data);
-        if !matches!(frame.kind, Kind::Handshake | Kind::Reset) {
+        stream.is_open |= matches!(frame.kind, FrameKind::Handshake | FrameKind::Data);
+        if !matches!(frame.kind, FrameKind::Handshake | FrameKind::Reset) {
             return ExecutorFrameAction::Forward(id);
         }
         let answered = std::mem::take(&mut stream.unanswered);
@@ -172,11 +176,11 @@ impl StreamDemux {
         if let Some(circuit_state) = circuit_state {
             circuit_state.unanswered = circuit_state.unanswered.saturating_sub(answered);
             self.limiter.answered(circuit_state.harness, answered);
-            if frame.kind == Kind::Reset {
+            if frame.kind == FrameKind::Reset {
                 refuse = self.limiter.failed(circuit_state.harness, answered, now);
             }
         }
-        if frame.kind == Kind::Reset && !goes_on {
+        if frame.kind == FrameKind::Reset && !goes_on {
             self.release_stream(frame.stream_id);
         }
         if refuse {
@@ -211,11 +215,11 @@ impl StreamDemux {
         &mut self,
         old: CircuitId,
         new: CircuitId,
-        frame: &Route<'_>,
+        frame: &FrameRoute<'_>,
     ) -> Option<HarnessFrameAction> {
         let owner = self.circuits.get(&old)?.harness;
         let same = self.circuits.get(&new)?.harness == owner;
-        if frame.kind != Kind::Resume || !same {
+        if frame.kind != FrameKind::Resume || !same {
             return None;
         }
         // Check before the old circuit loses the stream: an unassigned stream would never be reset.

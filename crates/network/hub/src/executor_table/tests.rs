@@ -4,8 +4,8 @@ use std::{
 };
 
 use exec_relay::{
-    identity::Identity,
-    route::{Kind, Route},
+    frame_route::{FrameKind, FrameRoute},
+    identity::NoiseIdentity,
 };
 
 use super::{CircuitId, ExecutorFrameAction, ExecutorTable, HarnessFrameAction, StreamDemux};
@@ -19,8 +19,8 @@ use crate::{
 const ALICE: HarnessTag = HarnessTag::from_bytes([1; 16]);
 const BOB: HarnessTag = HarnessTag::from_bytes([2; 16]);
 
-fn frame(stream_id: &str, kind: Kind) -> Route<'_> {
-    Route { stream_id, kind }
+fn frame(stream_id: &str, kind: FrameKind) -> FrameRoute<'_> {
+    FrameRoute { stream_id, kind }
 }
 
 struct DemuxBench {
@@ -35,12 +35,12 @@ impl DemuxBench {
         Self { demux, now }
     }
 
-    fn sends(&mut self, from: CircuitId, stream_id: &str, kind: Kind) -> HarnessFrameAction {
+    fn sends(&mut self, from: CircuitId, stream_id: &str, kind: FrameKind) -> HarnessFrameAction {
         self.demux
             .route_from_harness(from, &frame(stream_id, kind), self.now)
     }
 
-    fn answers(&mut self, stream_id: &str, kind: Kind) -> ExecutorFrameAction {
+    fn answers(&mut self, stream_id: &str, kind: FrameKind) -> ExecutorFrameAction {
         self.demux
             .route_from_executor(&frame(stream_id, kind), self.now)
     }
@@ -50,12 +50,20 @@ impl DemuxBench {
 fn first_frame_assigns_the_stream_to_its_sender() {
     let mut bench = DemuxBench::new();
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
-    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
     assert_eq!(
-        bench.sends(alice, "s", Kind::Resume),
+        bench.answers("s", FrameKind::Data),
+        ExecutorFrameAction::Unknown
+    );
+    assert_eq!(
+        bench.sends(alice, "s", FrameKind::Resume),
         HarnessFrameAction::Forward
     );
-    for kind in [Kind::Data, Kind::Resume, Kind::Handshake, Kind::Reset] {
+    for kind in [
+        FrameKind::Data,
+        FrameKind::Resume,
+        FrameKind::Handshake,
+        FrameKind::Reset,
+    ] {
         assert_eq!(
             bench.sends(bob, "s", kind),
             HarnessFrameAction::Foreign,
@@ -63,13 +71,16 @@ fn first_frame_assigns_the_stream_to_its_sender() {
         );
     }
     assert_eq!(
-        bench.answers("s", Kind::Data),
+        bench.answers("s", FrameKind::Data),
         ExecutorFrameAction::Forward(alice)
     );
     assert_eq!(bench.demux.remove(alice), ["s".into()]);
-    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
     assert_eq!(
-        bench.sends(bob, "s", Kind::Data),
+        bench.answers("s", FrameKind::Data),
+        ExecutorFrameAction::Unknown
+    );
+    assert_eq!(
+        bench.sends(bob, "s", FrameKind::Data),
         HarnessFrameAction::Forward
     );
 }
@@ -78,21 +89,27 @@ fn first_frame_assigns_the_stream_to_its_sender() {
 fn reset_from_either_side_frees_the_stream() {
     let mut bench = DemuxBench::new();
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
-    bench.sends(alice, "s", Kind::Resume);
+    bench.sends(alice, "s", FrameKind::Resume);
     assert_eq!(
-        bench.answers("s", Kind::Reset),
+        bench.answers("s", FrameKind::Reset),
         ExecutorFrameAction::Forward(alice)
     );
-    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
     assert_eq!(
-        bench.sends(bob, "s", Kind::Resume),
+        bench.answers("s", FrameKind::Data),
+        ExecutorFrameAction::Unknown
+    );
+    assert_eq!(
+        bench.sends(bob, "s", FrameKind::Resume),
         HarnessFrameAction::Forward
     );
     assert_eq!(
-        bench.sends(bob, "s", Kind::Reset),
+        bench.sends(bob, "s", FrameKind::Reset),
         HarnessFrameAction::Forward
     );
-    assert_eq!(bench.answers("s", Kind::Data), ExecutorFrameAction::Unknown);
+    assert_eq!(
+        bench.answers("s", FrameKind::Data),
+        ExecutorFrameAction::Unknown
+    );
     assert!(bench.demux.remove(alice).is_empty());
     assert!(bench.demux.remove(bob).is_empty());
 }
@@ -101,21 +118,21 @@ fn reset_from_either_side_frees_the_stream() {
 fn harness_resumes_its_stream_on_another_websocket() {
     let mut bench = DemuxBench::new();
     let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
-    bench.sends(old, "s", Kind::Resume);
+    bench.sends(old, "s", FrameKind::Resume);
     assert_eq!(
-        bench.sends(new, "s", Kind::Data),
+        bench.sends(new, "s", FrameKind::Data),
         HarnessFrameAction::Foreign
     );
     assert_eq!(
-        bench.sends(new, "s", Kind::Resume),
+        bench.sends(new, "s", FrameKind::Resume),
         HarnessFrameAction::ForwardAndClose(old)
     );
     assert_eq!(
-        bench.sends(old, "s", Kind::Data),
+        bench.sends(old, "s", FrameKind::Data),
         HarnessFrameAction::Foreign
     );
     assert_eq!(
-        bench.answers("s", Kind::Data),
+        bench.answers("s", FrameKind::Data),
         ExecutorFrameAction::Forward(new)
     );
     assert!(
@@ -128,10 +145,10 @@ fn harness_resumes_its_stream_on_another_websocket() {
 fn websocket_with_other_streams_survives_the_move_of_one() {
     let mut bench = DemuxBench::new();
     let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
-    bench.sends(old, "s", Kind::Resume);
-    bench.sends(old, "t", Kind::Resume);
+    bench.sends(old, "s", FrameKind::Resume);
+    bench.sends(old, "t", FrameKind::Resume);
     assert_eq!(
-        bench.sends(new, "s", Kind::Resume),
+        bench.sends(new, "s", FrameKind::Resume),
         HarnessFrameAction::Forward
     );
     assert_eq!(bench.demux.remove(old), ["t".into()]);
@@ -142,19 +159,19 @@ fn streams_per_websocket_are_bounded() {
     let mut bench = DemuxBench::new();
     let alice = bench.demux.admit(ALICE);
     for number in 0..limits::STREAMS_PER_HARNESS {
-        let verdict = bench.sends(alice, &number.to_string(), Kind::Resume);
+        let verdict = bench.sends(alice, &number.to_string(), FrameKind::Resume);
         assert_eq!(verdict, HarnessFrameAction::Forward);
     }
     assert_eq!(
-        bench.sends(alice, "more", Kind::Resume),
+        bench.sends(alice, "more", FrameKind::Resume),
         HarnessFrameAction::Reset
     );
     assert_eq!(
-        bench.sends(alice, "0", Kind::Reset),
+        bench.sends(alice, "0", FrameKind::Reset),
         HarnessFrameAction::Forward
     );
     assert_eq!(
-        bench.sends(alice, "more", Kind::Resume),
+        bench.sends(alice, "more", FrameKind::Resume),
         HarnessFrameAction::Forward
     );
 }
@@ -163,16 +180,16 @@ fn streams_per_websocket_are_bounded() {
 fn stream_is_not_moved_to_a_full_websocket() {
     let mut bench = DemuxBench::new();
     let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
-    bench.sends(old, "s", Kind::Resume);
+    bench.sends(old, "s", FrameKind::Resume);
     for number in 0..limits::STREAMS_PER_HARNESS {
-        bench.sends(new, &number.to_string(), Kind::Resume);
+        bench.sends(new, &number.to_string(), FrameKind::Resume);
     }
     assert_eq!(
-        bench.sends(new, "s", Kind::Resume),
+        bench.sends(new, "s", FrameKind::Resume),
         HarnessFrameAction::Reset
     );
     assert_eq!(
-        bench.answers("s", Kind::Data),
+        bench.answers("s", FrameKind::Data),
         ExecutorFrameAction::Forward(old)
     );
     assert_eq!(
@@ -192,20 +209,20 @@ fn unanswered_handshakes_are_limited() {
     let (last, first) = ids.split_last().unwrap();
     for id in first {
         assert_eq!(
-            bench.sends(alice, id, Kind::Handshake),
+            bench.sends(alice, id, FrameKind::Handshake),
             HarnessFrameAction::Forward
         );
     }
     assert_eq!(
-        bench.sends(alice, last, Kind::Handshake),
+        bench.sends(alice, last, FrameKind::Handshake),
         HarnessFrameAction::Reset
     );
     assert_eq!(
-        bench.answers("0", Kind::Handshake),
+        bench.answers("0", FrameKind::Handshake),
         ExecutorFrameAction::Forward(alice)
     );
     assert_eq!(
-        bench.sends(alice, last, Kind::Handshake),
+        bench.sends(alice, last, FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
 }
@@ -216,16 +233,16 @@ fn resetting_a_stream_does_not_release_its_handshake() {
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::UNANSWERED_HANDSHAKES {
         assert_eq!(
-            bench.sends(alice, "s", Kind::Handshake),
+            bench.sends(alice, "s", FrameKind::Handshake),
             HarnessFrameAction::Forward
         );
         assert_eq!(
-            bench.sends(alice, "s", Kind::Reset),
+            bench.sends(alice, "s", FrameKind::Reset),
             HarnessFrameAction::Forward
         );
     }
     assert_eq!(
-        bench.sends(alice, "s", Kind::Handshake),
+        bench.sends(alice, "s", FrameKind::Handshake),
         HarnessFrameAction::Reset
     );
 }
@@ -236,7 +253,7 @@ fn websocket_with_failed_handshakes_is_blocked() {
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
     for failure in 1..=limits::FAILED_HANDSHAKES {
         assert_eq!(
-            bench.sends(alice, "s", Kind::Handshake),
+            bench.sends(alice, "s", FrameKind::Handshake),
             HarnessFrameAction::Forward
         );
         let expected = if failure < limits::FAILED_HANDSHAKES {
@@ -244,14 +261,14 @@ fn websocket_with_failed_handshakes_is_blocked() {
         } else {
             ExecutorFrameAction::ForwardAndRefuse(alice)
         };
-        assert_eq!(bench.answers("s", Kind::Reset), expected, "{failure}");
+        assert_eq!(bench.answers("s", FrameKind::Reset), expected, "{failure}");
     }
     assert_eq!(
-        bench.sends(bob, "t", Kind::Handshake),
+        bench.sends(bob, "t", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
     assert_eq!(
-        bench.answers("t", Kind::Handshake),
+        bench.answers("t", FrameKind::Handshake),
         ExecutorFrameAction::Forward(bob)
     );
 }
@@ -263,29 +280,29 @@ fn harness_with_failed_handshakes_is_blocked_for_a_minute() {
     for _ in 0..limits::FAILED_HANDSHAKES {
         let socket = bench.demux.admit(ALICE);
         assert_eq!(
-            bench.sends(socket, "s", Kind::Handshake),
+            bench.sends(socket, "s", FrameKind::Handshake),
             HarnessFrameAction::Forward
         );
-        bench.answers("s", Kind::Reset);
+        bench.answers("s", FrameKind::Reset);
         bench.demux.remove(socket);
     }
     let another = bench.demux.admit(ALICE);
     assert_eq!(
-        bench.sends(another, "s", Kind::Handshake),
+        bench.sends(another, "s", FrameKind::Handshake),
         HarnessFrameAction::Reset
     );
     assert_eq!(
-        bench.sends(bob, "t", Kind::Handshake),
+        bench.sends(bob, "t", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
     bench.now += Duration::from_secs(59);
     assert_eq!(
-        bench.sends(another, "s", Kind::Handshake),
+        bench.sends(another, "s", FrameKind::Handshake),
         HarnessFrameAction::Reset
     );
     bench.now += Duration::from_secs(1);
     assert_eq!(
-        bench.sends(another, "s", Kind::Handshake),
+        bench.sends(another, "s", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
 }
@@ -297,7 +314,7 @@ fn single_harness_cannot_trigger_the_executor_cooldown() {
     for number in 0..100 {
         let socket = bench.demux.admit(ALICE);
         let stream = number.to_string();
-        if bench.sends(socket, &stream, Kind::Handshake) == HarnessFrameAction::Forward {
+        if bench.sends(socket, &stream, FrameKind::Handshake) == HarnessFrameAction::Forward {
             through += 1;
         }
         // Handshakes of closed websockets are not released.
@@ -309,7 +326,7 @@ fn single_harness_cannot_trigger_the_executor_cooldown() {
     bench.now += limits::HANDSHAKE;
     let socket = bench.demux.admit(ALICE);
     assert_eq!(
-        bench.sends(socket, "s", Kind::Handshake),
+        bench.sends(socket, "s", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
 }
@@ -320,19 +337,19 @@ fn refusals_during_the_cooldown_do_not_count() {
     for tag in 10..12 {
         let socket = bench.demux.admit(HarnessTag::from_bytes([tag; 16]));
         for _ in 0..limits::FAILED_HANDSHAKES {
-            bench.sends(socket, "s", Kind::Handshake);
-            bench.answers("s", Kind::Reset);
+            bench.sends(socket, "s", FrameKind::Handshake);
+            bench.answers("s", FrameKind::Reset);
         }
         bench.demux.remove(socket);
     }
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
         assert_eq!(
-            bench.sends(alice, "s", Kind::Handshake),
+            bench.sends(alice, "s", FrameKind::Handshake),
             HarnessFrameAction::Forward
         );
         assert_eq!(
-            bench.answers("s", Kind::Reset),
+            bench.answers("s", FrameKind::Reset),
             ExecutorFrameAction::Forward(alice)
         );
         bench.now += Duration::from_secs(1);
@@ -344,12 +361,12 @@ fn blocked_harness_uses_no_handshake_capacity() {
     let mut bench = DemuxBench::new();
     for _ in 0..1000 {
         let socket = bench.demux.admit(ALICE);
-        bench.sends(socket, "s", Kind::Handshake);
+        bench.sends(socket, "s", FrameKind::Handshake);
         bench.demux.remove(socket);
     }
     let bob = bench.demux.admit(BOB);
     assert_eq!(
-        bench.sends(bob, "t", Kind::Handshake),
+        bench.sends(bob, "t", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
 }
@@ -359,13 +376,13 @@ fn stream_end_after_the_handshake_is_not_a_failure() {
     let mut bench = DemuxBench::new();
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
-        bench.sends(alice, "s", Kind::Handshake);
+        bench.sends(alice, "s", FrameKind::Handshake);
         assert_eq!(
-            bench.answers("s", Kind::Handshake),
+            bench.answers("s", FrameKind::Handshake),
             ExecutorFrameAction::Forward(alice)
         );
         assert_eq!(
-            bench.answers("s", Kind::Reset),
+            bench.answers("s", FrameKind::Reset),
             ExecutorFrameAction::Forward(alice)
         );
     }
@@ -375,19 +392,19 @@ fn stream_end_after_the_handshake_is_not_a_failure() {
 fn stream_with_a_refused_second_handshake_is_reset_on_disconnect() {
     let mut bench = DemuxBench::new();
     let alice = bench.demux.admit(ALICE);
-    bench.sends(alice, "s", Kind::Handshake);
-    bench.answers("s", Kind::Handshake);
+    bench.sends(alice, "s", FrameKind::Handshake);
+    bench.answers("s", FrameKind::Handshake);
     assert_eq!(
-        bench.sends(alice, "s", Kind::Handshake),
+        bench.sends(alice, "s", FrameKind::Handshake),
         HarnessFrameAction::Forward
     );
     // The executor refuses the second handshake and keeps the stream.
     assert_eq!(
-        bench.answers("s", Kind::Reset),
+        bench.answers("s", FrameKind::Reset),
         ExecutorFrameAction::Forward(alice)
     );
     assert_eq!(
-        bench.answers("s", Kind::Data),
+        bench.answers("s", FrameKind::Data),
         ExecutorFrameAction::Forward(alice)
     );
     assert_eq!(bench.demux.remove(alice), ["s".into()]);
@@ -398,8 +415,8 @@ fn handshakes_per_environment_are_rate_limited() {
     let mut bench = DemuxBench::new();
     let attempt = |bench: &mut DemuxBench| {
         let circuit = bench.demux.admit(ALICE);
-        let verdict = bench.sends(circuit, "s", Kind::Handshake);
-        bench.answers("s", Kind::Handshake);
+        let verdict = bench.sends(circuit, "s", FrameKind::Handshake);
+        bench.answers("s", FrameKind::Handshake);
         bench.demux.remove(circuit);
         verdict
     };
@@ -511,7 +528,7 @@ async fn register(store: &RedbStore, id: &str) {
     let new = NewRegistration {
         environment: dial(id).environment,
         id: id.parse().unwrap(),
-        executor_key: Identity::generate().public_key().clone(),
+        executor_key: NoiseIdentity::generate().public_key().clone(),
         principal: "alice".parse().unwrap(),
         at: Timestamp::now(),
     };

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::http::{
-    site::{Answer, Peer, Site},
+    service::{HttpOutcome, HttpPeer, HttpService},
     wants_websocket,
 };
 use futures_util::future::BoxFuture;
@@ -45,7 +45,7 @@ pub(super) enum HubUpgrade {
     /// A relay websocket.
     Relay(UpgradeAdmission),
     /// A websocket of a direct executor or its harness.
-    Direct(DirectUpgrade, Peer),
+    Direct(DirectUpgrade, HttpPeer),
 }
 
 /// Timeout of the store's readiness check. Probes wait a few seconds at most.
@@ -53,17 +53,21 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Reply = Response<Full<Bytes>>;
 
-impl Site for HubEndpoints {
+impl HttpService for HubEndpoints {
     type Upgrade = HubUpgrade;
 
-    fn answer(&self, request: Request<Incoming>, peer: Peer) -> BoxFuture<'_, Answer<HubUpgrade>> {
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: HttpPeer,
+    ) -> BoxFuture<'_, HttpOutcome<HubUpgrade>> {
         let busy = self.requests.track();
         Box::pin(async move {
             let route = EndpointRoute::of(request.uri().path());
             let answer = self.route(route, request, peer).await;
             let status = match &answer {
-                Answer::Reply(reply) => reply.status(),
-                Answer::Upgrade(_) => StatusCode::SWITCHING_PROTOCOLS,
+                HttpOutcome::Reply(reply) => reply.status(),
+                HttpOutcome::Upgrade(_) => StatusCode::SWITCHING_PROTOCOLS,
             };
             self.metrics.record_response(route.name(), status);
             drop(busy);
@@ -77,10 +81,10 @@ impl HubEndpoints {
         &self,
         route: EndpointRoute,
         request: Request<Incoming>,
-        peer: Peer,
-    ) -> Answer<HubUpgrade> {
+        peer: HttpPeer,
+    ) -> HttpOutcome<HubUpgrade> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        Answer::Reply(match route {
+        HttpOutcome::Reply(match route {
             EndpointRoute::Health | EndpointRoute::Ready | EndpointRoute::Metrics if !reads => {
                 HttpRefusal::method("GET, HEAD").into_response()
             }
@@ -98,7 +102,7 @@ impl HubEndpoints {
             EndpointRoute::Direct => {
                 let (parts, _) = request.into_parts();
                 match self.direct.upgrade(&parts, peer).await {
-                    Ok(upgrade) => return Answer::Upgrade(HubUpgrade::Direct(upgrade, peer)),
+                    Ok(upgrade) => return HttpOutcome::Upgrade(HubUpgrade::Direct(upgrade, peer)),
                     Err(reply) => reply,
                 }
             }
@@ -123,16 +127,20 @@ impl HubEndpoints {
         text(StatusCode::OK, self.metrics.render())
     }
 
-    async fn rendezvous(&self, request: &Request<Incoming>, peer: Peer) -> Answer<HubUpgrade> {
+    async fn rendezvous(
+        &self,
+        request: &Request<Incoming>,
+        peer: HttpPeer,
+    ) -> HttpOutcome<HubUpgrade> {
         if *request.method() != Method::GET {
-            return Answer::Reply(HttpRefusal::method("GET").into_response());
+            return HttpOutcome::Reply(HttpRefusal::method("GET").into_response());
         }
         // Checked before auditing: the audit log only has websocket requests.
         if !wants_websocket(request.headers()) {
             let status = StatusCode::UPGRADE_REQUIRED;
             let message = "expected a websocket upgrade";
             let refusal = HttpRefusal::new(status, "upgrade_required", message);
-            return Answer::Reply(refusal.into_response());
+            return HttpOutcome::Reply(refusal.into_response());
         }
         let moment = RequestTime::now();
         let now = moment.at;
@@ -156,7 +164,7 @@ impl HubEndpoints {
                 event.environment = Some(environment.clone());
                 event.registration = Some(registration.clone());
                 self.gate.audit().record(&event);
-                Answer::Upgrade(HubUpgrade::Relay(admission))
+                HttpOutcome::Upgrade(HubUpgrade::Relay(admission))
             }
             Err(refusal) => {
                 if let Some(action) = refused_action(uri.query()) {
@@ -164,7 +172,7 @@ impl HubEndpoints {
                     event.outcome = AuditOutcome::Refused(refusal.code());
                     self.gate.audit().record(&event);
                 }
-                Answer::Reply(self.refuse(&refusal, peer, moment))
+                HttpOutcome::Reply(self.refuse(&refusal, peer, moment))
             }
         }
     }
@@ -173,7 +181,7 @@ impl HubEndpoints {
     fn refuse(
         &self,
         refusal: &rendezvous::UpgradeRefusal,
-        peer: Peer,
+        peer: HttpPeer,
         moment: RequestTime,
     ) -> Reply {
         let answer = HttpRefusal::new(refusal.status(), refusal.code(), refusal);
@@ -217,7 +225,7 @@ fn refused_action(query: Option<&str>) -> Option<AuditAction> {
 /// 502 with this code makes executors retry; they treat other refusals as final. Harnesses retry
 /// after any 5xx.
 fn stopping() -> Reply {
-    let code = exec_registry::api::Code::AuthenticationServiceUnavailable.as_str();
+    let code = exec_registry::api::RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
     HttpRefusal::new(StatusCode::BAD_GATEWAY, code, "the hub is stopping").into_response()
 }
 

@@ -18,7 +18,7 @@ use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    config::{Prefix, Replicas},
+    config::{NatsPrefix, ReplicaCount},
     connection::{NatsConnection, NatsError, NatsLinkState, REQUEST_TIMEOUT, connection_lost},
 };
 use crate::store::{StoreError, Timestamp};
@@ -79,8 +79,8 @@ impl KvBucket {
     /// Returns [`NatsError::Bucket`].
     pub(super) async fn open(
         connection: &NatsConnection,
-        prefix: &Prefix,
-        replicas: Replicas,
+        prefix: &NatsPrefix,
+        replicas: ReplicaCount,
         shape: BucketConfig,
     ) -> Result<Self, NatsError> {
         let mut context = jetstream::new(connection.client.clone());

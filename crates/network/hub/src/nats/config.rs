@@ -17,11 +17,11 @@ pub struct NatsConfig {
     /// CA certificates (PEM) to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
     /// Prefix of every subject and bucket: hubs with different prefixes can share a broker.
-    pub prefix: Prefix,
+    pub prefix: NatsPrefix,
     /// Name of this node. Need not be unique.
     pub node: NodeName,
     /// Number of brokers that store each record.
-    pub replicas: Replicas,
+    pub replicas: ReplicaCount,
 }
 
 impl NatsConfig {
@@ -32,9 +32,9 @@ impl NatsConfig {
             servers,
             credentials_file: None,
             ca_file: None,
-            prefix: Prefix::default(),
+            prefix: NatsPrefix::default(),
             node,
-            replicas: Replicas::default(),
+            replicas: ReplicaCount::default(),
         }
     }
 }
@@ -173,28 +173,28 @@ fn decode(text: &str) -> Result<String, NatsServersError> {
 
 /// Prefix of a hub's names in its broker: 1 to 32 of the characters `A-Z a-z 0-9 _ -`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Prefix(String);
+pub struct NatsPrefix(String);
 
-impl Prefix {
+impl NatsPrefix {
     /// Returns the prefix.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl Default for Prefix {
+impl Default for NatsPrefix {
     fn default() -> Self {
         Self("exec-hub".to_owned())
     }
 }
 
-impl FromStr for Prefix {
-    type Err = PrefixError;
+impl FromStr for NatsPrefix {
+    type Err = NatsPrefixError;
 
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
+    fn from_str(text: &str) -> Result<Self, NatsPrefixError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if text.is_empty() || text.len() > 32 || !text.bytes().all(allowed) {
-            return Err(PrefixError);
+            return Err(NatsPrefixError);
         }
         Ok(Self(text.to_owned()))
     }
@@ -203,11 +203,11 @@ impl FromStr for Prefix {
 /// Caller: the text is not a valid prefix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected 1 to 32 characters out of A-Z, a-z, 0-9, `_` and `-`")]
-pub struct PrefixError;
+pub struct NatsPrefixError;
 
 /// Number of brokers that store each record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Replicas {
+pub enum ReplicaCount {
     /// One: a single broker.
     #[default]
     One,
@@ -217,7 +217,7 @@ pub enum Replicas {
     Five,
 }
 
-impl Replicas {
+impl ReplicaCount {
     pub(super) fn count(self) -> usize {
         match self {
             Self::One => 1,
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn prefix_is_safe_in_subjects_and_buckets() {
         assert_eq!(
-            Prefix::default().as_str().parse::<Prefix>(),
-            Ok(Prefix::default())
+            NatsPrefix::default().as_str().parse::<NatsPrefix>(),
+            Ok(NatsPrefix::default())
         );
         for bad in ["", "a.b", "a b", "*", ">", "ä", &"x".repeat(33)] {
-            assert_eq!(bad.parse::<Prefix>(), Err(PrefixError), "{bad:?}");
+            assert_eq!(bad.parse::<NatsPrefix>(), Err(NatsPrefixError), "{bad:?}");
         }
     }
 }

@@ -3,18 +3,18 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
 
-use super::config::Prefix;
+use super::config::NatsPrefix;
 use crate::store::NodeName;
 
 /// Builds subject names with the hub's prefix.
 #[derive(Clone, Debug)]
 pub(super) struct SubjectNames {
-    prefix: Prefix,
+    prefix: NatsPrefix,
 }
 
 impl SubjectNames {
     /// Creates the names of one hub.
-    pub(super) fn new(prefix: Prefix) -> Self {
+    pub(super) fn new(prefix: NatsPrefix) -> Self {
         Self { prefix }
     }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::identity::{Identity, PublicKey};
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
 use tempfile::TempDir;
 use tokio::{
     io::{
@@ -195,11 +195,11 @@ impl BridgedCluster {
     }
 }
 
-fn key() -> PublicKey {
-    Identity::generate().public_key().clone()
+fn key() -> NoisePublicKey {
+    NoiseIdentity::generate().public_key().clone()
 }
 
-fn new(environment: &str, principal: &str, key: &PublicKey) -> NewRegistration {
+fn new(environment: &str, principal: &str, key: &NoisePublicKey) -> NewRegistration {
     NewRegistration {
         environment: environment.parse().unwrap(),
         id: RegistrationId::generate(),

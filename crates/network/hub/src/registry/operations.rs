@@ -6,8 +6,8 @@ use aws_lc_rs::rand;
 use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use exec_registry::api::{
-    Code, HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
-    SECURITY_PROFILE, Secret, ValidateRequest, ValidateResponse,
+    HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
+    RegistryErrorCode, SECURITY_PROFILE, SecretString, ValidateRequest, ValidateResponse,
 };
 use exec_relay::limits::AUTHORIZATION_BYTES;
 use http::{Response, StatusCode};
@@ -66,7 +66,7 @@ impl RegistryService {
         let url = signer.executor_url(&websocket, &made.environment, &made.id);
         Ok(ok(&RegisterResponse {
             environment_id: made.environment.to_string(),
-            url: Secret::new(url),
+            url: SecretString::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: made.id.to_string(),
         }))
@@ -80,7 +80,11 @@ fn refuse_registration(error: RegisterError) -> HttpRefusal {
         }
         RegisterError::Conflict => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            HttpRefusal::new(status, Code::RegistrationConflict.as_str(), error)
+            HttpRefusal::new(
+                status,
+                RegistryErrorCode::RegistrationConflict.as_str(),
+                error,
+            )
         }
         RegisterError::Limit | RegisterError::Full => {
             HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
@@ -96,7 +100,7 @@ pub(crate) fn retry_later(error: &StoreError) -> HttpRefusal {
         error = error as &dyn std::error::Error,
         "store failed during a registration"
     );
-    let code = Code::AuthenticationServiceUnavailable.as_str();
+    let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
     let message = "the hub cannot reach its store";
     HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
 }
@@ -157,23 +161,23 @@ impl RegistryService {
         );
         Ok(ok(&HarnessConnectResponse {
             environment_id: call.environment.to_string(),
-            url: Secret::new(url),
+            url: SecretString::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: current.id.to_string(),
             executor_public_key: current.executor_key,
-            harness_key_authorization: Secret::new(token.into_exposed()),
+            harness_key_authorization: SecretString::new(token.into_exposed()),
         }))
     }
 }
 
 /// Generates a token of 256 random bits.
-fn token() -> Result<Secret, HttpRefusal> {
+fn token() -> Result<SecretString, HttpRefusal> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         HttpRefusal::new(status, "internal", "no randomness available on the host")
     })?;
-    Ok(Secret::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
+    Ok(SecretString::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
 }
 
 fn refuse_connection(error: AuthorizeError) -> HttpRefusal {

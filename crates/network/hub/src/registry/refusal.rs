@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_registry::api::{Code, ErrorBody};
+use exec_registry::api::{ErrorBody, RegistryErrorCode};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
@@ -86,7 +86,7 @@ impl HttpRefusal {
     }
 
     pub(crate) fn offline() -> Self {
-        let code = Code::EnvironmentOffline.as_str();
+        let code = RegistryErrorCode::EnvironmentOffline.as_str();
         let message = "no accessible executor is connected";
         Self::new(StatusCode::CONFLICT, code, message)
     }
@@ -121,7 +121,7 @@ impl HttpRefusal {
     /// 502 with this code makes executors retry; they treat other refusals as final. Harnesses
     /// retry after any 5xx.
     pub(crate) fn incomplete() -> Self {
-        let code = Code::AuthenticationServiceUnavailable.as_str();
+        let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
         let message = "the hub did not finish the request";
         Self::new(StatusCode::BAD_GATEWAY, code, message)
     }

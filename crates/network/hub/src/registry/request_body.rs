@@ -3,7 +3,7 @@
 use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_registry::api::Code;
+use exec_registry::api::RegistryErrorCode;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body;
@@ -46,7 +46,7 @@ impl BodyBudget {
         let reserved = Arc::clone(&self.0).try_acquire_many_owned(permits);
         reserved.map(Some).map_err(|_| {
             // The code that makes executors retry as well.
-            let code = Code::AuthenticationServiceUnavailable.as_str();
+            let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
             let message = "too many large requests at once; try again";
             HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
         })

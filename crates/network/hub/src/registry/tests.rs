@@ -11,8 +11,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::identity::{Identity, PublicKey};
-use exec_transport::http::site::Peer;
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
+use exec_transport::http::service::HttpPeer;
 use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -24,10 +24,10 @@ use crate::{
     circuit::Circuit,
     circuit_dialer::{CircuitDialer, DialError, DialRequest},
     direct::{AccessKeys, DirectService},
-    principal::{Environments, Role, Roles},
+    principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::{RateLimitConfig, RateLimiter},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
-    tokens::{ActiveTokens, NewToken, Token, TokenAuthenticator, create},
+    tokens::{ActiveTokens, HubToken, NewToken, TokenAuthenticator, create},
     url::{PublicUrl, UrlSigner},
 };
 
@@ -143,16 +143,18 @@ impl TestHub {
     }
 
     /// Creates a token with the roles to run executors and to use them.
-    pub(crate) fn token(&self, principal: &str) -> Token {
+    pub(crate) fn token(&self, principal: &str) -> HubToken {
         self.token_for(principal, &[Role::Executor, Role::Harness], &[])
     }
 
-    pub(crate) fn token_for(&self, principal: &str, roles: &[Role], globs: &[&str]) -> Token {
+    pub(crate) fn token_for(&self, principal: &str, roles: &[Role], globs: &[&str]) -> HubToken {
         let new = NewToken {
             principal: principal.parse().unwrap(),
-            roles: Roles::new(roles.iter().copied()),
-            environments: Environments::new(globs.iter().map(|&glob| glob.to_owned()).collect())
-                .unwrap(),
+            roles: RoleSet::new(roles.iter().copied()),
+            environments: EnvironmentGlobs::new(
+                globs.iter().map(|&glob| glob.to_owned()).collect(),
+            )
+            .unwrap(),
             expires_at: None,
         };
         let path = self.directory.path().join("tokens.toml");
@@ -166,7 +168,7 @@ impl TestHub {
     }
 
     /// Posts a JSON value.
-    pub(crate) async fn post(&self, path: &str, token: &Token, body: &Value) -> Reply {
+    pub(crate) async fn post(&self, path: &str, token: &HubToken, body: &Value) -> Reply {
         self.send(post(path, token, body)).await
     }
 
@@ -175,20 +177,20 @@ impl TestHub {
         &self,
         node: &RegistryService,
         path: &str,
-        token: &Token,
+        token: &HubToken,
         body: &Value,
     ) -> Reply {
         let request = post(path, token, body).map(|body| Full::new(Bytes::from(body)));
-        let peer = Peer::Network("192.0.2.7:1234".parse().unwrap());
+        let peer = HttpPeer::Network("192.0.2.7:1234".parse().unwrap());
         Reply::read(node.serve_at(request, peer, self.moment).await).await
     }
 
     pub(crate) async fn send(&self, request: Request<String>) -> Reply {
-        let peer = Peer::Network("192.0.2.7:1234".parse().unwrap());
+        let peer = HttpPeer::Network("192.0.2.7:1234".parse().unwrap());
         self.send_from(request, peer).await
     }
 
-    async fn send_from(&self, request: Request<String>, peer: Peer) -> Reply {
+    async fn send_from(&self, request: Request<String>, peer: HttpPeer) -> Reply {
         let request = request.map(|body| Full::new(Bytes::from(body)));
         let response = self.registry.serve_at(request, peer, self.moment).await;
         Reply::read(response).await
@@ -197,15 +199,20 @@ impl TestHub {
     pub(crate) async fn register(
         &self,
         environment: &str,
-        token: &Token,
-        key: &PublicKey,
+        token: &HubToken,
+        key: &NoisePublicKey,
     ) -> Reply {
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
         self.post(&format!("{environment}/register"), token, &body)
             .await
     }
 
-    pub(crate) async fn connect(&self, environment: &str, token: &Token, key: &PublicKey) -> Reply {
+    pub(crate) async fn connect(
+        &self,
+        environment: &str,
+        token: &HubToken,
+        key: &NoisePublicKey,
+    ) -> Reply {
         let body = json!({"harness_public_key": key});
         self.post(&format!("{environment}/connect"), token, &body)
             .await
@@ -294,7 +301,7 @@ impl Reply {
     }
 }
 
-fn post(path: &str, token: &Token, body: &Value) -> Request<String> {
+fn post(path: &str, token: &HubToken, body: &Value) -> Request<String> {
     Request::post(format!("/cloud/environment/{path}"))
         .header("host", "hub.example:8765")
         .header("authorization", format!("Bearer {}", token.expose()))
@@ -303,8 +310,8 @@ fn post(path: &str, token: &Token, body: &Value) -> Request<String> {
         .unwrap()
 }
 
-pub(crate) fn key() -> PublicKey {
-    Identity::generate().public_key().clone()
+pub(crate) fn key() -> NoisePublicKey {
+    NoiseIdentity::generate().public_key().clone()
 }
 
 fn plain(method: Method, path: &str) -> http::request::Builder {

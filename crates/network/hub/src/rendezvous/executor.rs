@@ -14,10 +14,10 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::{
-    frame::{Body, Frame, StreamId},
-    route::Route,
+    frame::{FrameBody, RelayFrame, StreamId},
+    frame_route::FrameRoute,
 };
-use exec_transport::websocket::socket::{Raw, Socket};
+use exec_transport::websocket::socket::{BinarySocket, RawMessage};
 use futures_util::task::AtomicWaker;
 use tokio::{
     sync::OwnedSemaphorePermit,
@@ -43,7 +43,7 @@ const REFUSED: &str = "relay_limit";
 /// Forwards frames until the websocket ends or is evicted from the table, and returns why. All its
 /// circuits close with it.
 pub(super) async fn relay(
-    socket: &mut Socket,
+    socket: &mut BinarySocket,
     attachment: &mut TableAttachment,
     metrics: &HubMetrics,
 ) -> WebSocketClose {
@@ -63,7 +63,7 @@ pub(super) async fn relay(
 }
 
 struct ExecutorRelay<'a> {
-    socket: &'a mut Socket,
+    socket: &'a mut BinarySocket,
     attachment: &'a mut TableAttachment,
     demux: StreamDemux,
     circuits: HashMap<CircuitId, RelayCircuit>,
@@ -149,8 +149,8 @@ impl ExecutorRelay<'_> {
             };
             match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
                 None => return Err(WebSocketClose::Peer),
-                Some(Raw::Text) => self.metrics.garbage.increment(1),
-                Some(Raw::Binary(frame)) => self.deliver(frame, cx),
+                Some(RawMessage::Text) => self.metrics.garbage.increment(1),
+                Some(RawMessage::Binary(frame)) => self.deliver(frame, cx),
             }
         }
         Ok(true)
@@ -158,7 +158,7 @@ impl ExecutorRelay<'_> {
 
     /// Forwards a frame of the executor to its circuit, or holds it until the circuit accepts it.
     fn deliver(&mut self, frame: Bytes, cx: &mut Context<'_>) {
-        let Ok(route) = Route::peek(&frame) else {
+        let Ok(route) = FrameRoute::peek(&frame) else {
             self.metrics.garbage.increment(1);
             return;
         };
@@ -278,7 +278,7 @@ impl ExecutorRelay<'_> {
         cx: &mut Context<'_>,
         forwarded: &mut FrameBatch,
     ) {
-        let Ok(route) = Route::peek(&frame) else {
+        let Ok(route) = FrameRoute::peek(&frame) else {
             // Our harness task would have closed the websocket, but another node may forward
             // anything.
             self.metrics.garbage.increment(1);
@@ -338,7 +338,7 @@ impl ExecutorRelay<'_> {
 
 fn reset(stream_id: &str, reason: &str) -> Option<Bytes> {
     let reason = reason.into();
-    Some(Frame::new(StreamId::new(stream_id).ok()?, Body::Reset { reason }).encode())
+    Some(RelayFrame::new(StreamId::new(stream_id).ok()?, FrameBody::Reset { reason }).encode())
 }
 
 /// Progress of reading while harnesses block the executor, with or without short breaks.

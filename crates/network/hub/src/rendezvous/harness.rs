@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::route::Route;
-use exec_transport::websocket::socket::{Raw, Socket};
+use exec_relay::frame_route::FrameRoute;
+use exec_transport::websocket::socket::{BinarySocket, RawMessage};
 
 use super::{FlushOutcome, WebSocketClose, flush};
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 
 /// Forwards frames until either side ends, and returns why.
 pub(super) async fn relay(
-    socket: &mut Socket,
+    socket: &mut BinarySocket,
     circuit: Circuit,
     metrics: &HubMetrics,
 ) -> WebSocketClose {
@@ -33,7 +33,7 @@ pub(super) async fn relay(
 }
 
 struct HarnessRelay<'a> {
-    socket: &'a mut Socket,
+    socket: &'a mut BinarySocket,
     circuit: Circuit,
     /// A frame that the circuit cannot accept yet. Backpressure: nothing is read until it can.
     blocked: Option<Bytes>,
@@ -72,9 +72,9 @@ impl HarnessRelay<'_> {
                 };
                 match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
                     None => return Err(WebSocketClose::Peer),
-                    Some(Raw::Text) => return Err(WebSocketClose::Text),
-                    Some(Raw::Binary(frame)) => {
-                        if Route::peek(&frame).is_err() {
+                    Some(RawMessage::Text) => return Err(WebSocketClose::Text),
+                    Some(RawMessage::Binary(frame)) => {
+                        if FrameRoute::peek(&frame).is_err() {
                             self.metrics.garbage.increment(1);
                             return Err(WebSocketClose::Garbage);
                         }

@@ -9,12 +9,12 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::{
-    frame::{Body, Data, Frame, StreamId},
-    identity::{Identity, PublicKey},
+    frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
+    identity::{NoiseIdentity, NoisePublicKey},
 };
 use exec_transport::{
-    link::Role,
-    websocket::socket::{Socket, SocketLimits},
+    link::LinkRole,
+    websocket::socket::{BinarySocket, SocketLimits},
 };
 use futures_util::{SinkExt as _, StreamExt as _, future::BoxFuture};
 use tokio::{io::DuplexStream, sync::watch, task::JoinHandle, time::timeout};
@@ -46,7 +46,7 @@ struct HubFixture {
     rendezvous: Arc<RendezvousAcceptor>,
     store: Arc<SingleEnvironmentStore>,
     stop: watch::Sender<bool>,
-    harness: PublicKey,
+    harness: NoisePublicKey,
 }
 
 impl HubFixture {
@@ -68,7 +68,7 @@ impl HubFixture {
             rendezvous: Arc::new(rendezvous),
             store,
             stop,
-            harness: Identity::generate().public_key().clone(),
+            harness: NoiseIdentity::generate().public_key().clone(),
         }
     }
 
@@ -97,7 +97,7 @@ impl HubFixture {
             write_timeout: crate::limits::STALL,
             ..SocketLimits::default()
         };
-        let socket = Socket::new(input, output, &[], Role::Server, limits);
+        let socket = BinarySocket::new(input, output, &[], LinkRole::Server, limits);
         let rendezvous = Arc::clone(&self.rendezvous);
         let serving = tokio::spawn(async move { rendezvous.serve(admission, socket).await });
         let socket = WebSocketStream::from_raw_socket(ours, protocol::Role::Client, None).await;
@@ -144,31 +144,31 @@ fn environment() -> EnvironmentId {
     "env-1".parse().unwrap()
 }
 
-fn frame(id: &str, body: Body) -> Bytes {
-    Frame::new(StreamId::new(id).unwrap(), body).encode()
+fn frame(id: &str, body: FrameBody) -> Bytes {
+    RelayFrame::new(StreamId::new(id).unwrap(), body).encode()
 }
 
 fn resume(id: &str) -> Bytes {
-    frame(id, Body::Resume { next_seq: 0 })
+    frame(id, FrameBody::Resume { next_seq: 0 })
 }
 
 fn handshake(id: &str) -> Bytes {
-    frame(id, Body::Handshake(Bytes::from_static(b"m")))
+    frame(id, FrameBody::Handshake(Bytes::from_static(b"m")))
 }
 
 fn reset(id: &str, reason: &str) -> Bytes {
     let reason = reason.into();
-    frame(id, Body::Reset { reason })
+    frame(id, FrameBody::Reset { reason })
 }
 
 fn data(id: &str, seq: u32, length: usize) -> Bytes {
-    let data = Data {
+    let data = SealedRecord {
         seq,
         segment_index: 0,
         segment_count: 1,
         payload: Bytes::from(vec![b'x'; length]),
     };
-    frame(id, Body::Data(data))
+    frame(id, FrameBody::Data(data))
 }
 
 /// The client end of a websocket.
@@ -229,7 +229,7 @@ struct SingleEnvironmentStore {
     presence: Mutex<Option<Presence>>,
     /// Failure after an executor was recorded.
     broken: Mutex<Option<StoreFailure>>,
-    executor: PublicKey,
+    executor: NoisePublicKey,
 }
 
 impl Default for SingleEnvironmentStore {
@@ -238,7 +238,7 @@ impl Default for SingleEnvironmentStore {
             current: Mutex::new("reg-1".parse().unwrap()),
             presence: Mutex::default(),
             broken: Mutex::default(),
-            executor: Identity::generate().public_key().clone(),
+            executor: NoiseIdentity::generate().public_key().clone(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -21,7 +21,7 @@ pub struct Registration {
     /// The id.
     pub id: RegistrationId,
     /// The executor's public keys.
-    pub executor_key: PublicKey,
+    pub executor_key: NoisePublicKey,
     /// The principal that owns the environment and made this registration.
     pub owner: PrincipalName,
     /// Time of registration.
@@ -167,7 +167,7 @@ pub struct KeyFingerprint(String);
 
 impl KeyFingerprint {
     /// Computes the fingerprint of a key.
-    pub fn of(key: &PublicKey) -> Self {
+    pub fn of(key: &NoisePublicKey) -> Self {
         // The JSON of a key is canonical: three strings of fixed length.
         let json = serde_json::to_vec(key).unwrap_or_default();
         let digest = Sha256::digest(json);

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
 
-use exec_relay::identity::{Identity, PublicKey};
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
 use redb::TableDefinition;
 
 use super::{
@@ -15,11 +15,11 @@ fn epoch() -> Timestamp {
     Timestamp::from_seconds(1_700_000_000)
 }
 
-fn key() -> PublicKey {
-    Identity::generate().public_key().clone()
+fn key() -> NoisePublicKey {
+    NoiseIdentity::generate().public_key().clone()
 }
 
-fn new(environment: &str, principal: &str, key: &PublicKey, at: Timestamp) -> NewRegistration {
+fn new(environment: &str, principal: &str, key: &NoisePublicKey, at: Timestamp) -> NewRegistration {
     NewRegistration {
         environment: environment.parse().unwrap(),
         id: RegistrationId::generate(),
@@ -309,7 +309,7 @@ async fn claimed_environment_is_listed_and_removable() {
 fn register(
     previous: &EnvironmentRecord,
     connected: bool,
-    by: &exec_relay::identity::PublicKey,
+    by: &exec_relay::identity::NoisePublicKey,
     at: Timestamp,
 ) -> Result<EnvironmentRecord, RegisterError> {
     let seen = PresenceRecord {
@@ -322,7 +322,7 @@ fn register(
     Ok(record)
 }
 
-fn first(by: &exec_relay::identity::PublicKey) -> EnvironmentRecord {
+fn first(by: &exec_relay::identity::NoisePublicKey) -> EnvironmentRecord {
     let new = new("env", "alice", by, epoch());
     EnvironmentRecord::register(None, &PresenceRecord::default(), new)
         .unwrap()

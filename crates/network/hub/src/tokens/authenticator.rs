@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_transport::auth::{Auth, JwtRules, SecretTooShort, UnixSeconds};
+use exec_transport::auth::{AuthPolicy, JwtRules, SecretTooShort, UnixSeconds};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
 use super::ActiveTokens;
 use crate::{
-    principal::{AuthEvidence, Environments, Principal, PrincipalName, Role, Roles},
+    principal::{AuthEvidence, EnvironmentGlobs, Principal, PrincipalName, Role, RoleSet},
     store::Timestamp,
 };
 
@@ -103,7 +103,7 @@ const MAX_BYTES: usize = 8 << 10;
 
 /// Accepts JWTs signed with the shared secret.
 #[derive(Clone, Debug)]
-pub struct JwtAuthority(Auth);
+pub struct JwtAuthority(AuthPolicy);
 
 impl JwtAuthority {
     /// Creates an authority from the secret and the required issuer and audience, if any.
@@ -116,7 +116,7 @@ impl JwtAuthority {
         audience: Option<String>,
     ) -> Result<Self, SecretTooShort> {
         let rules = JwtRules::new(secret, issuer, audience, SKEW)?;
-        Ok(Self(Auth::SignedBearer(rules)))
+        Ok(Self(AuthPolicy::SignedBearer(rules)))
     }
 
     /// Verifies a token.
@@ -146,8 +146,8 @@ impl JwtAuthority {
         }
         Ok(Principal {
             name: claims.sub,
-            roles: claims.roles.map_or_else(Roles::default, Roles::new),
-            environments: Environments::new(claims.environments.unwrap_or_default())
+            roles: claims.roles.map_or_else(RoleSet::default, RoleSet::new),
+            environments: EnvironmentGlobs::new(claims.environments.unwrap_or_default())
                 .map_err(|_| JwtError::Claims)?,
             evidence: AuthEvidence::Jwt,
         })

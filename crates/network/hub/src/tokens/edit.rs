@@ -13,11 +13,11 @@ use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::{
-    Entry, HubTokenDigest, HubTokenFileError, Token, TokenId,
+    HubToken, HubTokenDigest, HubTokenFileError, TokenEntry, TokenId,
     file::{self, MAX_TOKENS},
 };
 use crate::{
-    principal::{Environments, PrincipalName, Roles},
+    principal::{EnvironmentGlobs, PrincipalName, RoleSet},
     store::Timestamp,
 };
 
@@ -27,9 +27,9 @@ pub struct NewToken {
     /// Principal of the token.
     pub principal: PrincipalName,
     /// Roles of the token.
-    pub roles: Roles,
+    pub roles: RoleSet,
     /// Environments that the token is restricted to.
-    pub environments: Environments,
+    pub environments: EnvironmentGlobs,
     /// Expiry. `None`: never.
     pub expires_at: Option<Timestamp>,
 }
@@ -45,7 +45,7 @@ pub fn create(
     path: &Path,
     new: NewToken,
     now: Timestamp,
-) -> Result<(Entry, Token), TokenEditError> {
+) -> Result<(TokenEntry, HubToken), TokenEditError> {
     if new.roles.iter().next().is_none() {
         return Err(TokenEditError::NoRoles);
     }
@@ -57,12 +57,12 @@ pub fn create(
     if entries.len() >= MAX_TOKENS {
         return Err(TokenEditError::Full);
     }
-    let token = Token::generate().map_err(|_| TokenEditError::Randomness)?;
+    let token = HubToken::generate().map_err(|_| TokenEditError::Randomness)?;
     let mut id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     while entries.iter().any(|entry| entry.id == id) {
         id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     }
-    let entry = Entry {
+    let entry = TokenEntry {
         id,
         principal: new.principal,
         roles: new.roles,
@@ -80,7 +80,7 @@ pub fn create(
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is invalid.
-pub fn list(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+pub fn list(path: &Path) -> Result<Vec<TokenEntry>, HubTokenFileError> {
     read_or_none(path)
 }
 
@@ -89,7 +89,7 @@ pub fn list(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
 /// # Errors
 /// Returns an error if the token does not exist, or the file cannot be read or written. Nothing is
 /// changed then.
-pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, TokenEditError> {
+pub fn revoke(path: &Path, id: &TokenId) -> Result<TokenEntry, TokenEditError> {
     let lock = FileLock::wait(path).map_err(TokenEditError::Write)?;
     let mut entries = read_or_none(lock.path())?;
     let found = entries.iter().position(|entry| entry.id == *id);
@@ -98,7 +98,7 @@ pub fn revoke(path: &Path, id: &TokenId) -> Result<Entry, TokenEditError> {
     Ok(revoked)
 }
 
-fn read_or_none(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+fn read_or_none(path: &Path) -> Result<Vec<TokenEntry>, HubTokenFileError> {
     match file::read(path) {
         Err(HubTokenFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(Vec::new())
@@ -107,7 +107,7 @@ fn read_or_none(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
     }
 }
 
-fn write(lock: &FileLock, entries: &[Entry]) -> Result<(), TokenEditError> {
+fn write(lock: &FileLock, entries: &[TokenEntry]) -> Result<(), TokenEditError> {
     let text = file::text(entries)?;
     lock.replace(text.as_bytes()).map_err(TokenEditError::Write)
 }

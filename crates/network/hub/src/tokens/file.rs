@@ -13,7 +13,7 @@ use toml::value::Datetime;
 
 use super::{HubTokenDigest, TokenId};
 use crate::{
-    principal::{Environments, GlobError, PrincipalName, Role, Roles},
+    principal::{EnvironmentGlobs, GlobError, PrincipalName, Role, RoleSet},
     store::Timestamp,
 };
 
@@ -29,16 +29,16 @@ const HEADER: &str = "\
 
 /// A token without its secret.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct TokenEntry {
     /// The id.
     pub id: TokenId,
     /// The principal.
     pub principal: PrincipalName,
     /// The roles.
-    pub roles: Roles,
+    pub roles: RoleSet,
     /// Environments that the token is restricted to.
     #[serde(serialize_with = "globs")]
-    pub environments: Environments,
+    pub environments: EnvironmentGlobs,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Expiry. Invalid from this time on. `None`: never expires.
@@ -49,7 +49,7 @@ pub struct Entry {
 
 /// Serde passes a reference to the field.
 fn globs<S: serde::Serializer>(
-    environments: &Environments,
+    environments: &EnvironmentGlobs,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     environments.globs().serialize(serializer)
@@ -57,15 +57,15 @@ fn globs<S: serde::Serializer>(
 
 /// All tokens of a file, by hash.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TokenTable(HashMap<HubTokenDigest, Arc<Entry>>);
+pub(super) struct TokenTable(HashMap<HubTokenDigest, Arc<TokenEntry>>);
 
 impl TokenTable {
-    pub(super) fn new(entries: Vec<Entry>) -> Self {
-        let by_digest = |entry: Entry| (entry.digest, Arc::new(entry));
+    pub(super) fn new(entries: Vec<TokenEntry>) -> Self {
+        let by_digest = |entry: TokenEntry| (entry.digest, Arc::new(entry));
         Self(entries.into_iter().map(by_digest).collect())
     }
 
-    pub(super) fn find(&self, token: &str) -> Option<&Arc<Entry>> {
+    pub(super) fn find(&self, token: &str) -> Option<&Arc<TokenEntry>> {
         self.0.get(&HubTokenDigest::of(token))
     }
 
@@ -145,7 +145,7 @@ pub enum TokenEntryProblem {
 }
 
 /// Reads a file. A missing file is an error like any other.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+pub(super) fn read(path: &Path) -> Result<Vec<TokenEntry>, HubTokenFileError> {
     let io = |source| HubTokenFileError::Io {
         path: path.to_owned(),
         source,
@@ -161,7 +161,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
     parse(&text, path)
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, HubTokenFileError> {
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<TokenEntry>, HubTokenFileError> {
     let document: TokenDocument = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         HubTokenFileError::Syntax {
@@ -192,7 +192,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Entry>, HubTokenFileE
 }
 
 /// Serializes a file.
-pub(super) fn text(entries: &[Entry]) -> Result<String, toml::ser::Error> {
+pub(super) fn text(entries: &[TokenEntry]) -> Result<String, toml::ser::Error> {
     let token = entries.iter().map(TokenRow::of).collect();
     let body = toml::to_string(&TokenDocument { token })?;
     Ok(format!("{HEADER}\n{body}"))
@@ -220,7 +220,7 @@ struct TokenRow {
 }
 
 impl TokenRow {
-    fn of(entry: &Entry) -> Self {
+    fn of(entry: &TokenEntry) -> Self {
         Self {
             id: entry.id.to_string(),
             principal: entry.principal.clone(),
@@ -232,15 +232,15 @@ impl TokenRow {
         }
     }
 
-    fn check(self) -> Result<Entry, TokenEntryProblem> {
+    fn check(self) -> Result<TokenEntry, TokenEntryProblem> {
         if self.roles.is_empty() {
             return Err(TokenEntryProblem::Roles);
         }
-        Ok(Entry {
+        Ok(TokenEntry {
             id: TokenId::new(&self.id).ok_or(TokenEntryProblem::Id)?,
             principal: self.principal,
-            roles: Roles::new(self.roles),
-            environments: Environments::new(self.environments)
+            roles: RoleSet::new(self.roles),
+            environments: EnvironmentGlobs::new(self.environments)
                 .map_err(TokenEntryProblem::Environments)?,
             created_at: timestamp(self.created_at)?,
             expires_at: self.expires_at.map(timestamp).transpose()?,

@@ -11,7 +11,7 @@ use super::{
     TokenAuthenticator, TokenEditError, TokenFileHealth, TokenId, create, file, list, revoke,
 };
 use crate::{
-    principal::{AuthEvidence, Environments, Role, Roles},
+    principal::{AuthEvidence, EnvironmentGlobs, Role, RoleSet},
     store::Timestamp,
 };
 
@@ -26,8 +26,8 @@ fn after(seconds: u64) -> Timestamp {
 fn token(principal: &str) -> NewToken {
     NewToken {
         principal: principal.parse().unwrap(),
-        roles: Roles::default(),
-        environments: Environments::default(),
+        roles: RoleSet::default(),
+        environments: EnvironmentGlobs::default(),
         expires_at: None,
     }
 }
@@ -132,12 +132,12 @@ fn principal_is_built_from_claims() {
         "environments": ["box-*"], "other": 1});
     let principal = hub.authenticate(&bearer(&sign(&claims)), epoch()).unwrap();
     assert_eq!(principal.name.as_str(), "ci");
-    assert_eq!(principal.roles, Roles::new([Role::Harness, Role::Admin]));
-    assert!(principal.environments.name(&"box-1".parse().unwrap()));
+    assert_eq!(principal.roles, RoleSet::new([Role::Harness, Role::Admin]));
+    assert!(principal.environments.matches(&"box-1".parse().unwrap()));
 
     let plain = json!({"sub": "ci", "exp": after(60).seconds()});
     let principal = hub.authenticate(&bearer(&sign(&plain)), epoch()).unwrap();
-    assert_eq!(principal.roles, Roles::default());
+    assert_eq!(principal.roles, RoleSet::default());
     assert!(principal.environments.is_empty());
 }
 
@@ -228,8 +228,8 @@ fn created_token_is_listed_and_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/tokens.toml");
     let new = NewToken {
-        roles: Roles::new([Role::Admin, Role::Harness]),
-        environments: Environments::new(vec!["dev-*".to_owned()]).unwrap(),
+        roles: RoleSet::new([Role::Admin, Role::Harness]),
+        environments: EnvironmentGlobs::new(vec!["dev-*".to_owned()]).unwrap(),
         expires_at: Some(after(90)),
         ..token("alice")
     };
@@ -246,8 +246,8 @@ fn created_token_is_listed_and_accepted() {
         .authenticate(&bearer(secret.expose()), after(89))
         .unwrap();
     assert_eq!(principal.name.as_str(), "alice");
-    assert_eq!(principal.roles, Roles::new([Role::Harness, Role::Admin]));
-    assert!(principal.environments.name(&"dev-1".parse().unwrap()));
+    assert_eq!(principal.roles, RoleSet::new([Role::Harness, Role::Admin]));
+    assert!(principal.environments.matches(&"dev-1".parse().unwrap()));
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn useless_token_is_not_created() {
         Err(TokenEditError::Expired)
     ));
     let idle = NewToken {
-        roles: Roles::new([]),
+        roles: RoleSet::new([]),
         ..token("alice")
     };
     assert!(matches!(

@@ -1,4 +1,4 @@
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use http::StatusCode;
 
 use super::{PublicUrl, PublicUrlError, RendezvousUrlError, UrlClaims, UrlSigner};
@@ -22,7 +22,7 @@ fn executor_url(signer: &UrlSigner) -> String {
     signer.executor_url("ws://h:1", &environment, &registration)
 }
 
-fn harness_url(signer: &UrlSigner, harness: &Identity) -> String {
+fn harness_url(signer: &UrlSigner, harness: &NoiseIdentity) -> String {
     let (environment, registration) = names();
     signer.harness_url(
         "ws://h:1",
@@ -47,7 +47,7 @@ fn url_grants_exactly_its_claims() {
         registration: registration.clone(),
     };
     assert_eq!(check(&signer, &executor_url(&signer), NOW), Ok(executor));
-    let harness = Identity::generate();
+    let harness = NoiseIdentity::generate();
     let pass = |url: &str| match check(&signer, url, NOW).unwrap() {
         UrlClaims::Harness {
             environment: to,
@@ -67,7 +67,7 @@ fn url_grants_exactly_its_claims() {
     assert_eq!(pass(&one), pass(&two), "the tag depends only on the key");
     assert_ne!(
         pass(&one),
-        pass(&harness_url(&signer, &Identity::generate()))
+        pass(&harness_url(&signer, &NoiseIdentity::generate()))
     );
 }
 
@@ -76,7 +76,7 @@ fn harness_url_expires_and_executor_url_does_not() {
     let signer = signer(1);
     let end = Timestamp::from_seconds(u64::MAX);
     assert!(check(&signer, &executor_url(&signer), end).is_ok());
-    let url = harness_url(&signer, &Identity::generate());
+    let url = harness_url(&signer, &NoiseIdentity::generate());
     let over = NOW.plus(limits::HARNESS_URL_LIFETIME);
     let last = Timestamp::from_millis(over.millis() - 1);
     assert!(check(&signer, &url, last).is_ok());
@@ -113,7 +113,7 @@ fn any_change_invalidates_the_url() {
         StatusCode::FORBIDDEN
     );
 
-    let harness = harness_url(&signer, &Identity::generate());
+    let harness = harness_url(&signer, &NoiseIdentity::generate());
     for (from, to) in [
         ("env-1?", "env-2?"),
         ("registration=reg-1", "registration=reg-2"),
@@ -144,7 +144,7 @@ fn url_of_one_role_is_invalid_for_the_other() {
         check(&signer, &executor, NOW),
         Err(RendezvousUrlError::ForgedHarness)
     );
-    let harness = harness_url(&signer, &Identity::generate());
+    let harness = harness_url(&signer, &NoiseIdentity::generate());
     let harness = harness.replace("role=harness", "role=environment");
     assert_eq!(
         check(&signer, &harness, NOW),

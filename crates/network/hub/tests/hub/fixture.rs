@@ -6,20 +6,20 @@ use bytes::Bytes;
 use exec_hub::{
     config::HubConfig,
     hub::Hub,
-    principal::{Environments, Roles},
+    principal::{EnvironmentGlobs, RoleSet},
     rate_limit::RateLimitConfig,
     store::Timestamp,
     tokens::{self, NewToken},
 };
 use exec_registry::{
-    api::EnvironmentId,
-    credentials::{Bearer, Token},
-    http::{BaseUrl, Http},
-    registry::Registry,
+    api::RegistryEnvironmentId,
+    credentials::{RegistryBearer, RegistryToken},
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
 use exec_relay::{
-    frame::{Body, Frame, StreamId},
-    identity::Identity,
+    frame::{FrameBody, RelayFrame, StreamId},
+    identity::NoiseIdentity,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use tempfile::TempDir;
@@ -79,14 +79,14 @@ impl HubFixture {
     }
 
     /// Returns a registry client of the principal.
-    pub(crate) fn registry(&self) -> Registry {
-        let token = Bearer::new(Token::new(&self.token).unwrap());
+    pub(crate) fn registry(&self) -> RegistryClient {
+        let token = RegistryBearer::new(RegistryToken::new(&self.token).unwrap());
         let base = BaseUrl::parse(&self.hub.url()).unwrap();
-        Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap()
+        RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap()
     }
 
     /// Registers an executor and returns its URL.
-    pub(crate) async fn register(&self, environment: &str, identity: &Identity) -> String {
+    pub(crate) async fn register(&self, environment: &str, identity: &NoiseIdentity) -> String {
         let (registry, environment) = (self.registry(), id(environment));
         let registered = registry.register(&environment, identity.public_key());
         registered.await.unwrap().url.into_exposed()
@@ -94,13 +94,13 @@ impl HubFixture {
 
     /// Registers an executor and opens its websocket.
     pub(crate) async fn executor(&self, environment: &str) -> Client {
-        let url = self.register(environment, &Identity::generate()).await;
+        let url = self.register(environment, &NoiseIdentity::generate()).await;
         Client::open(&url).await.unwrap()
     }
 
     /// Returns the URL of a harness. The executor is connected, so one request suffices.
     pub(crate) async fn harness_url(&self, environment: &str) -> String {
-        let (registry, identity) = (self.registry(), Identity::generate());
+        let (registry, identity) = (self.registry(), NoiseIdentity::generate());
         let environment = id(environment);
         let connected = registry.connect(&environment, identity.public_key());
         connected.await.unwrap().url.into_exposed()
@@ -148,24 +148,24 @@ pub(crate) fn token(config: &HubConfig, principal: &str) -> String {
     std::fs::create_dir_all(&config.data_dir).unwrap();
     let new = NewToken {
         principal: principal.parse().unwrap(),
-        roles: Roles::default(),
-        environments: Environments::default(),
+        roles: RoleSet::default(),
+        environments: EnvironmentGlobs::default(),
         expires_at: None,
     };
     let (_, token) = tokens::create(&config.token_file(), new, Timestamp::now()).unwrap();
     token.expose().to_owned()
 }
 
-pub(crate) fn id(environment: &str) -> EnvironmentId {
-    EnvironmentId::new(environment).unwrap()
+pub(crate) fn id(environment: &str) -> RegistryEnvironmentId {
+    RegistryEnvironmentId::new(environment).unwrap()
 }
 
-pub(crate) fn frame(stream: &str, body: Body) -> Bytes {
-    Frame::new(StreamId::new(stream).unwrap(), body).encode()
+pub(crate) fn frame(stream: &str, body: FrameBody) -> Bytes {
+    RelayFrame::new(StreamId::new(stream).unwrap(), body).encode()
 }
 
 pub(crate) fn resume(stream: &str) -> Bytes {
-    frame(stream, Body::Resume { next_seq: 0 })
+    frame(stream, FrameBody::Resume { next_seq: 0 })
 }
 
 /// The client end of a websocket.

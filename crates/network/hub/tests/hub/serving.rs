@@ -8,19 +8,19 @@ use exec_hub::{
     rate_limit::{RateLimitConfig, RateRule},
 };
 use exec_registry::{
-    credentials::{Bearer, Token},
-    executor::{Dialing, RemoteExecutor, Settings},
-    harness::RegistryTickets,
-    http::{BaseUrl, Http},
-    registry::Registry,
+    credentials::{RegistryBearer, RegistryToken},
+    executor::{DialOptions, ExecutorSettings, RemoteExecutor},
+    harness::RegistryGrants,
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
-use exec_relay::{frame::Body, identity::Identity};
+use exec_relay::{frame::FrameBody, identity::NoiseIdentity};
 use exec_transport::{
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     relay::harness::{HarnessOptions, open},
-    tls::Trust,
+    tls::TrustStore,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tempfile::tempdir;
 use tokio::{sync::mpsc, time::timeout};
 
@@ -51,7 +51,7 @@ async fn frames_are_relayed_and_counted_and_websockets_audited() {
     let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(executor.next().await, Ok(resume("s")));
-    let answer = frame("s", Body::Handshake("m2".into()));
+    let answer = frame("s", FrameBody::Handshake("m2".into()));
     executor.send(answer.clone()).await;
     assert_eq!(harness.next().await, Ok(answer));
     let metrics = fixture.ask("GET", "/metrics").await.1;
@@ -77,7 +77,7 @@ async fn frames_are_relayed_and_counted_and_websockets_audited() {
 #[tokio::test]
 async fn refused_urls_get_the_status_of_their_role() {
     let fixture = HubFixture::start().await;
-    let identity = Identity::generate();
+    let identity = NoiseIdentity::generate();
     let executor = fixture.register("env", &identity).await;
     let socket = Client::open(&executor).await.unwrap();
     let harness = fixture.harness_url("env").await;
@@ -118,7 +118,7 @@ async fn invalid_urls_are_rate_limited() {
         ..RateLimitConfig::default()
     };
     let fixture = HubFixture::start_with(rates).await;
-    let executor = fixture.register("env", &Identity::generate()).await;
+    let executor = fixture.register("env", &NoiseIdentity::generate()).await;
     let forged = executor.replace("sig=", "sig=x");
     let mut answers = Vec::new();
     // The limit refills one per second, and this takes less than ten.
@@ -143,7 +143,7 @@ async fn executor_is_online_once_its_upgrade_is_answered() {
 #[tokio::test]
 async fn stopping_hub_closes_with_restart_code_and_clients_reconnect() {
     let fixture = HubFixture::start().await;
-    let url = fixture.register("env", &Identity::generate()).await;
+    let url = fixture.register("env", &NoiseIdentity::generate()).await;
     let mut executor = Client::open(&url).await.unwrap();
     let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
@@ -188,19 +188,23 @@ async fn tls_is_served_and_reflected_in_urls() {
     };
     std::fs::write(&tls.certificates, certified.cert.pem()).unwrap();
     std::fs::write(&tls.key, certified.signing_key.serialize_pem()).unwrap();
-    let trust = Trust::only(&tls.certificates).config().await.unwrap();
+    let trust = TrustStore::only(&tls.certificates).config().await.unwrap();
     let config = HubConfig {
         tls: Some(tls),
         ..config(&directory)
     };
-    let token = Bearer::new(Token::new(&token(&config, "alice")).unwrap());
+    let token = RegistryBearer::new(RegistryToken::new(&token(&config, "alice")).unwrap());
     let hub = Hub::start(config).await.unwrap();
     assert!(hub.url().starts_with("https://127.0.0.1:"), "{}", hub.url());
     let base = format!("https://localhost:{}", hub.address().port());
     let base = BaseUrl::parse(&base).unwrap();
-    let registry =
-        Registry::new(base, std::sync::Arc::new(token), Http::new(&trust).unwrap()).unwrap();
-    let key = Identity::generate();
+    let registry = RegistryClient::new(
+        base,
+        std::sync::Arc::new(token),
+        HttpClient::new(&trust).unwrap(),
+    )
+    .unwrap();
+    let key = NoiseIdentity::generate();
     let registered = registry
         .register(&id("env"), key.public_key())
         .await
@@ -268,11 +272,11 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts an executor that echoes every message.
 async fn echo(fixture: &HubFixture, environment: &str) {
-    let settings = Settings {
+    let settings = ExecutorSettings {
         registry: fixture.registry(),
         environment: id(environment),
-        identity: Arc::new(Identity::generate()),
-        dialing: Dialing::default(),
+        identity: Arc::new(NoiseIdentity::generate()),
+        dial_options: DialOptions::default(),
     };
     let (links, mut accepted) = mpsc::channel::<Link>(4);
     tokio::spawn(RemoteExecutor::new(settings).run(links, std::future::pending()));
@@ -280,8 +284,8 @@ async fn echo(fixture: &HubFixture, environment: &str) {
         while let Some(mut link) = accepted.recv().await {
             tokio::spawn(async move {
                 while let Ok(Some(message)) = link.reader.next().await {
-                    let message = Outgoing::Text(message.to_vec());
-                    link.writer.push(message, Encoding::Text);
+                    let message = OutgoingMessage::Text(message.to_vec());
+                    link.writer.push(message, DataEncoding::Text);
                     link.writer.flush().await.unwrap();
                 }
             });
@@ -292,15 +296,15 @@ async fn echo(fixture: &HubFixture, environment: &str) {
 
 /// Connects a harness.
 async fn connect(fixture: &HubFixture, environment: &str) -> Link {
-    let identity = Arc::new(Identity::generate());
-    let tickets = RegistryTickets::new(fixture.registry(), id(environment), Arc::clone(&identity));
+    let identity = Arc::new(NoiseIdentity::generate());
+    let tickets = RegistryGrants::new(fixture.registry(), id(environment), Arc::clone(&identity));
     let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
     timeout(TEST_TIMEOUT, opened).await.unwrap().unwrap()
 }
 
 async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
-        .push(Outgoing::Text(message.to_vec()), Encoding::Text);
+        .push(OutgoingMessage::Text(message.to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
     let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
     assert_eq!(heard.unwrap().unwrap(), message);

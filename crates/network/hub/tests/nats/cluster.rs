@@ -6,14 +6,14 @@ use exec_hub::{
     config::HubConfig,
     hub::Hub,
     nats::NatsConfig,
-    principal::{Environments, Roles},
+    principal::{EnvironmentGlobs, RoleSet},
     store::Timestamp,
     tokens::{self, NewToken},
 };
 use exec_registry::{
-    credentials::{Bearer, Token},
-    http::{BaseUrl, Http},
-    registry::Registry,
+    credentials::{RegistryBearer, RegistryToken},
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -42,8 +42,8 @@ impl Cluster {
         let token_file = directory.path().join("tokens.toml");
         let new = NewToken {
             principal: "alice".parse().unwrap(),
-            roles: Roles::default(),
-            environments: Environments::default(),
+            roles: RoleSet::default(),
+            environments: EnvironmentGlobs::default(),
             expires_at: None,
         };
         let (_, token) = tokens::create(&token_file, new, Timestamp::now()).unwrap();
@@ -73,10 +73,10 @@ impl Cluster {
     }
 
     /// Returns a client of the registry behind a proxy.
-    pub(crate) fn registry(&self, proxy: &NodeProxy) -> Registry {
-        let token = Bearer::new(Token::new(&self.token).unwrap());
+    pub(crate) fn registry(&self, proxy: &NodeProxy) -> RegistryClient {
+        let token = RegistryBearer::new(RegistryToken::new(&self.token).unwrap());
         let base = BaseUrl::parse(&proxy.url()).unwrap();
-        Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap()
+        RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap()
     }
 }
 

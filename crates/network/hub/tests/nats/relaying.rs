@@ -6,17 +6,17 @@ use std::{
 };
 
 use exec_registry::{
-    api::EnvironmentId,
-    executor::{Dialing, RemoteExecutor, Settings},
-    harness::RegistryTickets,
-    registry::Registry,
+    api::RegistryEnvironmentId,
+    executor::{DialOptions, ExecutorSettings, RemoteExecutor},
+    harness::RegistryGrants,
+    registry::RegistryClient,
 };
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use exec_transport::{
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     relay::harness::{HarnessOptions, open},
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinHandle,
@@ -62,9 +62,9 @@ async fn executor_is_online_on_every_node_once_its_upgrade_is_answered() {
         cluster.proxy([1, 2, 0]).await,
     );
     let (here, there) = (cluster.registry(&doors.0), cluster.registry(&doors.1));
-    let identity = Identity::generate();
+    let identity = NoiseIdentity::generate();
     for round in 0..20 {
-        let environment = EnvironmentId::new(&format!("env-{round}")).unwrap();
+        let environment = RegistryEnvironmentId::new(&format!("env-{round}")).unwrap();
         let registered = here.register(&environment, identity.public_key()).await;
         let url = registered.unwrap().url.into_exposed();
         let opened = tokio_tungstenite::connect_async(url).await;
@@ -131,12 +131,12 @@ const PIPELINE: usize = 32;
 const MESSAGE_BYTES: usize = 3_000;
 
 /// Starts an executor that echoes every message.
-pub(crate) fn echo(registry: Registry, environment: &str) {
-    let settings = Settings {
+pub(crate) fn echo(registry: RegistryClient, environment: &str) {
+    let settings = ExecutorSettings {
         registry,
-        environment: EnvironmentId::new(environment).unwrap(),
-        identity: Arc::new(Identity::generate()),
-        dialing: Dialing::default(),
+        environment: RegistryEnvironmentId::new(environment).unwrap(),
+        identity: Arc::new(NoiseIdentity::generate()),
+        dial_options: DialOptions::default(),
     };
     let (links, mut accepted) = mpsc::channel::<Link>(4);
     tokio::spawn(RemoteExecutor::new(settings).run(links, std::future::pending()));
@@ -144,8 +144,8 @@ pub(crate) fn echo(registry: Registry, environment: &str) {
         while let Some(mut link) = accepted.recv().await {
             tokio::spawn(async move {
                 while let Ok(Some(message)) = link.reader.next().await {
-                    let message = Outgoing::Text(message.to_vec());
-                    link.writer.push(message, Encoding::Text);
+                    let message = OutgoingMessage::Text(message.to_vec());
+                    link.writer.push(message, DataEncoding::Text);
                     link.writer.flush().await.unwrap();
                 }
             });
@@ -154,9 +154,9 @@ pub(crate) fn echo(registry: Registry, environment: &str) {
 }
 
 /// Connects a harness. Its executor is connected, or will be in a moment.
-pub(crate) async fn connect(registry: Registry, environment: &str) -> Link {
-    let identity = Arc::new(Identity::generate());
-    let environment = EnvironmentId::new(environment).unwrap();
+pub(crate) async fn connect(registry: RegistryClient, environment: &str) -> Link {
+    let identity = Arc::new(NoiseIdentity::generate());
+    let environment = RegistryEnvironmentId::new(environment).unwrap();
     // A harness does not wait for an environment that was never registered.
     let mut pause = interval(Duration::from_millis(50));
     let registered = async {
@@ -169,14 +169,14 @@ pub(crate) async fn connect(registry: Registry, environment: &str) -> Link {
         }
     };
     timeout(TEST_TIMEOUT, registered).await.unwrap();
-    let tickets = RegistryTickets::new(registry, environment, Arc::clone(&identity));
+    let tickets = RegistryGrants::new(registry, environment, Arc::clone(&identity));
     let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
     timeout(TEST_TIMEOUT, opened).await.unwrap().unwrap()
 }
 
 pub(crate) async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
-        .push(Outgoing::Text(message.to_vec()), Encoding::Text);
+        .push(OutgoingMessage::Text(message.to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
     let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
     assert_eq!(heard.unwrap().unwrap(), message);
@@ -205,7 +205,7 @@ impl LoadClient {
             let mut number = 0_u64;
             while !*stopped.borrow() {
                 permits.acquire().await.unwrap().forget();
-                writer.push(Outgoing::Text(message(number)), Encoding::Text);
+                writer.push(OutgoingMessage::Text(message(number)), DataEncoding::Text);
                 writer.flush().await.unwrap();
                 number += 1;
             }

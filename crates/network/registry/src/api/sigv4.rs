@@ -28,7 +28,7 @@ use self::canonical::{CanonicalHeader, CanonicalRequest, hash, hex, trim};
 
 /// Region and service that a signature is valid for.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Scope {
+pub struct SigningScope {
     /// For example `eu-west-1`.
     pub region: String,
     /// For example `execute-api`.
@@ -65,7 +65,7 @@ impl Signature {
     pub fn new(
         request: SigningRequest<'_>,
         keys: &AwsKeys,
-        scope: &Scope,
+        scope: &SigningScope,
         at: &SigV4Timestamp,
     ) -> Result<Self, SignError> {
         let mut headers: Vec<CanonicalHeader<'_>> = vec![
@@ -145,12 +145,12 @@ static DATE: HeaderName = HeaderName::from_static("x-amz-date");
 static SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
 /// Returns the SigV4 string to sign.
-fn string_to_sign(canonical: &str, scope: &Scope, at: &SigV4Timestamp) -> String {
+fn string_to_sign(canonical: &str, scope: &SigningScope, at: &SigV4Timestamp) -> String {
     let (scope, hash) = (credential_scope(scope, at), hash(canonical.as_bytes()));
     format!("{ALGORITHM}\n{at}\n{scope}\n{hash}")
 }
 
-fn credential_scope(scope: &Scope, at: &SigV4Timestamp) -> String {
+fn credential_scope(scope: &SigningScope, at: &SigV4Timestamp) -> String {
     let (date, region, service) = (at.date(), &scope.region, &scope.service);
     format!("{date}/{region}/{service}/{TERMINATOR}")
 }
@@ -196,7 +196,7 @@ impl SecretKey {
     }
 
     /// Derives the signing key of one day, region and service.
-    fn derive(&self, scope: &Scope, at: &SigV4Timestamp) -> hmac::Key {
+    fn derive(&self, scope: &SigningScope, at: &SigV4Timestamp) -> hmac::Key {
         let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{}", self.0).as_bytes());
         let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
         parts.iter().fold(first, |key, part| {

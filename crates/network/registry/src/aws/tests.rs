@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use super::{AwsKeysError, AwsRegionError, Chain, EnvironmentValues, Settings};
+use super::{AwsEnvironment, AwsKeyChain, AwsKeySources, AwsKeysError, AwsRegionError};
 use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
 
 const CONFIG: &str = "[default]\nregion = eu-central-1\n[profile work]\nregion = us-west-2\n\
@@ -24,16 +24,16 @@ impl AwsFiles {
         Self(dir)
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> AwsKeySources {
+        AwsKeySources {
             config_file: Some(self.0.path().join("config")),
             credentials_file: Some(self.0.path().join("credentials")),
-            ..Settings::default()
+            ..AwsKeySources::default()
         }
     }
 
-    fn profile(&self, name: &str) -> Chain {
-        Chain::new(Settings {
+    fn profile(&self, name: &str) -> AwsKeyChain {
+        AwsKeyChain::new(AwsKeySources {
             profile: Some(name.to_owned()),
             ..self.settings()
         })
@@ -44,12 +44,12 @@ fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn environment() -> EnvironmentValues {
-    EnvironmentValues {
+fn environment() -> AwsEnvironment {
+    AwsEnvironment {
         access_key_id: some("env"),
         secret_access_key: some("s"),
         session_token: some("t"),
-        ..EnvironmentValues::default()
+        ..AwsEnvironment::default()
     }
 }
 
@@ -64,37 +64,37 @@ fn keys(id: &str, token: Option<&str>) -> AwsKeys {
 #[tokio::test]
 async fn keys_come_from_the_first_source_that_has_them() {
     let files = AwsFiles::new();
-    let both = Settings {
+    let both = AwsKeySources {
         environment: environment(),
         ..files.settings()
     };
-    let found = Chain::new(both.clone()).keys().await.unwrap();
+    let found = AwsKeyChain::new(both.clone()).keys().await.unwrap();
     assert_eq!(found, keys("env", Some("t")));
-    let named = Settings {
+    let named = AwsKeySources {
         profile: some("work"),
         ..both.clone()
     };
-    let found = Chain::new(named).keys().await.unwrap();
+    let found = AwsKeyChain::new(named).keys().await.unwrap();
     assert_eq!(found, keys("work", Some("t")));
-    let chosen = Settings {
-        environment: EnvironmentValues {
+    let chosen = AwsKeySources {
+        environment: AwsEnvironment {
             profile: some("work"),
-            ..EnvironmentValues::default()
+            ..AwsEnvironment::default()
         },
         ..files.settings()
     };
-    let found = Chain::new(chosen).keys().await.unwrap();
+    let found = AwsKeyChain::new(chosen).keys().await.unwrap();
     assert_eq!(found, keys("work", Some("t")));
-    let blank = Settings {
-        environment: EnvironmentValues {
+    let blank = AwsKeySources {
+        environment: AwsEnvironment {
             access_key_id: some(" "),
             secret_access_key: some(""),
             profile: some(""),
-            ..EnvironmentValues::default()
+            ..AwsEnvironment::default()
         },
         ..files.settings()
     };
-    let found = Chain::new(blank).keys().await.unwrap();
+    let found = AwsKeyChain::new(blank).keys().await.unwrap();
     assert_eq!(found, keys("file", None));
     let found = files.profile("tool").keys().await.unwrap();
     assert_eq!(found, keys("tool", None));
@@ -131,17 +131,20 @@ async fn unusable_profiles_are_named_in_the_error() {
         let error = files.profile(profile).keys().await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    let nothing = Chain::new(Settings::default()).keys().await.unwrap_err();
+    let nothing = AwsKeyChain::new(AwsKeySources::default())
+        .keys()
+        .await
+        .unwrap_err();
     assert!(matches!(nothing, AwsKeysError::NotFound(profile) if profile == "default"));
-    let half = Settings {
-        environment: EnvironmentValues {
+    let half = AwsKeySources {
+        environment: AwsEnvironment {
             session_token: some("t"),
             access_key_id: None,
             ..environment()
         },
         ..files.settings()
     };
-    let error = Chain::new(half).keys().await.unwrap_err();
+    let error = AwsKeyChain::new(half).keys().await.unwrap_err();
     let expected = "the environment has `AWS_SECRET_ACCESS_KEY` but not `AWS_ACCESS_KEY_ID`";
     assert_eq!(error.to_string(), expected);
 }
@@ -151,33 +154,33 @@ async fn unusable_shared_files_are_errors() {
     let files = AwsFiles::new();
     let path = files.0.path().join("credentials");
     std::fs::write(&path, "[default]\ns3cret without a sign\n").unwrap();
-    let error = Chain::new(files.settings()).keys().await.unwrap_err();
+    let error = AwsKeyChain::new(files.settings()).keys().await.unwrap_err();
     assert!(
         matches!(error, AwsKeysError::Syntax { line: 2, .. }),
         "{error:?}"
     );
     assert!(!format!("{error} {error:?}").contains("s3cret"));
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
-    let error = Chain::new(files.settings()).keys().await.unwrap_err();
+    let error = AwsKeyChain::new(files.settings()).keys().await.unwrap_err();
     assert!(matches!(error, AwsKeysError::TooLong { .. }), "{error:?}");
-    let directory = Settings {
+    let directory = AwsKeySources {
         config_file: Some(files.0.path().to_owned()),
-        ..Settings::default()
+        ..AwsKeySources::default()
     };
-    let error = Chain::new(directory).keys().await.unwrap_err();
+    let error = AwsKeyChain::new(directory).keys().await.unwrap_err();
     assert!(matches!(error, AwsKeysError::Read { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn region_comes_from_the_first_source_that_has_one() {
     let files = AwsFiles::new();
-    let mut settings = Settings {
+    let mut settings = AwsKeySources {
         profile: some("work"),
         region: some("flag"),
-        environment: EnvironmentValues {
+        environment: AwsEnvironment {
             region: some("env"),
             default_region: some("env-default"),
-            ..EnvironmentValues::default()
+            ..AwsEnvironment::default()
         },
         ..files.settings()
     };
@@ -190,11 +193,14 @@ async fn region_comes_from_the_first_source_that_has_one() {
             3 => settings.environment.default_region = None,
             _ => settings.profile = None,
         }
-        found.push(Chain::new(settings.clone()).region().await.unwrap());
+        found.push(AwsKeyChain::new(settings.clone()).region().await.unwrap());
     }
     let expected = ["flag", "env", "env-default", "us-west-2", "eu-central-1"];
     assert_eq!(found, expected);
-    let missing = Chain::new(Settings::default()).region().await.unwrap_err();
+    let missing = AwsKeyChain::new(AwsKeySources::default())
+        .region()
+        .await
+        .unwrap_err();
     assert!(matches!(missing, AwsRegionError::Missing));
     let malformed = files.profile("slash").region().await.unwrap_err();
     assert!(matches!(malformed, AwsRegionError::Malformed(region) if region == "a/b"));
@@ -204,13 +210,13 @@ async fn region_comes_from_the_first_source_that_has_one() {
 fn debug_redacts_keys_of_the_environment() {
     let shown = format!(
         "{:?}",
-        Settings {
-            environment: EnvironmentValues {
+        AwsKeySources {
+            environment: AwsEnvironment {
                 secret_access_key: some("s3cret"),
                 session_token: some("t0ken"),
-                ..EnvironmentValues::default()
+                ..AwsEnvironment::default()
             },
-            ..Settings::default()
+            ..AwsKeySources::default()
         }
     );
     assert!(

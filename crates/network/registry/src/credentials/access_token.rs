@@ -7,12 +7,12 @@ use http::{HeaderMap, Method};
 use serde::Deserialize;
 
 use super::{
-    AccountId, CredentialError, Credentials, FedrampHosting, Reach, SecretScopeError, Token,
-    TokenError,
+    AccountId, CredentialError, Credentials, FedrampHosting, RegistryToken, RegistryTokenError,
+    SecretScope, SecretScopeError,
 };
 use crate::{
     api::read_object,
-    http::{BaseUrl, ConnectionReuse, ExchangeError, Http, HttpCall},
+    http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient},
 };
 
 /// Prefix of personal access tokens.
@@ -36,14 +36,14 @@ impl AccessToken {
     pub async fn establish(
         token: &str,
         issuer: &BaseUrl,
-        http: &Http,
+        http: &HttpClient,
     ) -> Result<Self, AccessTokenError> {
         let token = token.trim();
         if !token.starts_with(PREFIX) {
             return Err(AccessTokenError::Kind);
         }
-        Reach::Private.admit(issuer.url())?;
-        let mut headers = Token::new(token)?.headers();
+        SecretScope::Private.admit(issuer.url())?;
+        let mut headers = RegistryToken::new(token)?.headers();
         let url = issuer
             .join("v1/user-auth-credential/whoami")
             .map_err(AccessTokenError::Url)?;
@@ -75,8 +75,8 @@ impl Credentials for AccessToken {
         ready(Ok(self.headers.clone())).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Anywhere
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Anywhere
     }
 }
 
@@ -109,7 +109,7 @@ pub enum AccessTokenError {
     Kind,
     /// Caller: the token is not allowed in a header.
     #[error("access token is not allowed in a header")]
-    Token(#[from] TokenError),
+    Token(#[from] RegistryTokenError),
     /// Caller: the connection to the issuer would not be encrypted.
     #[error(transparent)]
     SecretScope(#[from] SecretScopeError),

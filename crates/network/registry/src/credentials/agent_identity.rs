@@ -28,18 +28,20 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use tokio::time::sleep;
 use url::Url;
 
-use super::{AccountId, CredentialError, Credentials, FedrampHosting, Reach, SecretScopeError};
+use super::{
+    AccountId, CredentialError, Credentials, FedrampHosting, SecretScope, SecretScopeError,
+};
 use crate::{
-    api::{Secret, read_object},
-    delay::RegistryDelay,
-    http::{BaseUrl, ConnectionReuse, ExchangeError, Http, HttpCall},
+    api::{SecretString, read_object},
+    backoff::RegistryBackoff,
+    http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient},
 };
 
 /// Inputs of an agent identity.
 #[derive(Clone, Debug)]
 pub struct AgentIdentitySettings {
     /// The JWT.
-    pub token: Secret,
+    pub token: SecretString,
     /// Base URL of the keys that verify the JWT.
     pub keys: BaseUrl,
     /// Base URL for task registration.
@@ -62,7 +64,7 @@ impl AgentIdentity {
     /// Returns an error if the token is not accepted or the task cannot be registered.
     pub async fn establish(
         settings: &AgentIdentitySettings,
-        http: &Http,
+        http: &HttpClient,
     ) -> Result<Self, AgentIdentityError> {
         let claims = verify_token(&settings.token, &settings.keys, http).await?;
         let key = AgentKey::read(&claims.agent_private_key)?;
@@ -106,8 +108,8 @@ impl Credentials for AgentIdentity {
         ready(headers.ok_or_else(failed)).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Anywhere
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Anywhere
     }
 }
 
@@ -183,7 +185,7 @@ const MAX_KEYS_BYTES: usize = 256 << 10;
 struct AgentClaims {
     iat: Value,
     agent_runtime_id: String,
-    agent_private_key: Secret,
+    agent_private_key: SecretString,
     account_id: String,
     chatgpt_user_id: String,
     #[serde(default)]
@@ -194,9 +196,9 @@ struct AgentClaims {
 
 /// Fetches the issuer's keys and verifies the token.
 async fn verify_token(
-    token: &Secret,
+    token: &SecretString,
     issuer: &BaseUrl,
-    http: &Http,
+    http: &HttpClient,
 ) -> Result<AgentClaims, AgentIdentityError> {
     let header = decode_header(token.expose()).map_err(|_| AgentIdentityError::Token)?;
     let (Algorithm::RS256, Some(id)) = (header.alg, header.kid) else {
@@ -216,8 +218,11 @@ async fn verify_token(
     }
 }
 
-async fn fetch_keys(issuer: &BaseUrl, http: &Http) -> Result<IssuerKeySet, AgentIdentityError> {
-    Reach::Private.admit(issuer.url())?;
+async fn fetch_keys(
+    issuer: &BaseUrl,
+    http: &HttpClient,
+) -> Result<IssuerKeySet, AgentIdentityError> {
+    SecretScope::Private.admit(issuer.url())?;
     let path = if issuer.to_string().contains("/backend-api") {
         "wham/agent-identities/jwks"
     } else {
@@ -271,7 +276,7 @@ struct AgentKey(Ed25519KeyPair);
 
 impl AgentKey {
     /// Decodes a base64 PKCS#8 document.
-    fn read(key: &Secret) -> Result<Self, AgentIdentityError> {
+    fn read(key: &SecretString) -> Result<Self, AgentIdentityError> {
         let read = || {
             let document = STANDARD.decode_to_vec(key.expose().trim()).ok()?;
             Ed25519KeyPair::from_pkcs8(&document).ok()
@@ -322,11 +327,11 @@ async fn register_task(
     runtime_id: &str,
     key: &AgentKey,
     issuer: &BaseUrl,
-    http: &Http,
+    http: &HttpClient,
 ) -> Result<AgentTaskId, AgentIdentityError> {
-    Reach::Private.admit(issuer.url())?;
+    SecretScope::Private.admit(issuer.url())?;
     let url = task_url(issuer, runtime_id)?;
-    let delay = RegistryDelay::random();
+    let delay = RegistryBackoff::random();
     let mut attempt = 0;
     loop {
         let error = match try_register_task(&url, runtime_id, key, http).await {
@@ -346,7 +351,7 @@ async fn try_register_task(
     url: &Url,
     runtime_id: &str,
     key: &AgentKey,
-    http: &Http,
+    http: &HttpClient,
 ) -> Result<AgentTaskId, AgentIdentityError> {
     let timestamp = rfc3339(SystemTime::now());
     let signature = key.sign(&format!("{runtime_id}:{timestamp}"));
@@ -415,7 +420,7 @@ struct TaskResponse {
     #[serde(default, alias = "taskId")]
     task_id: Option<String>,
     #[serde(default, alias = "encryptedTaskId")]
-    encrypted_task_id: Option<Secret>,
+    encrypted_task_id: Option<SecretString>,
 }
 
 impl TaskResponse {

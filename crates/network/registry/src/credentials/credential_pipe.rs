@@ -25,8 +25,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::{BodyDisclosure, CredentialError, Credentials, Reach, Token};
-use crate::api::{EnvironmentId, read_object};
+use super::{BodyDisclosure, CredentialError, Credentials, RegistryToken, SecretScope};
+use crate::api::{RegistryEnvironmentId, read_object};
 
 /// Time limit for the first line.
 pub(super) const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl CredentialPipe {
     /// Returns an error if the first line is late or invalid, or the input ends before it.
     pub async fn open<R>(
         reader: R,
-        environment: EnvironmentId,
+        environment: RegistryEnvironmentId,
     ) -> Result<(Self, PipeEnd), PipeError>
     where
         R: AsyncRead + Send + Unpin + 'static,
@@ -59,7 +59,7 @@ impl CredentialPipe {
 
     pub(super) async fn open_by<R>(
         reader: R,
-        environment: EnvironmentId,
+        environment: RegistryEnvironmentId,
         clock: UnixClock,
     ) -> Result<(Self, PipeEnd), PipeError>
     where
@@ -97,8 +97,8 @@ impl Credentials for CredentialPipe {
         ready(headers).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Private
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Private
     }
 
     fn body_disclosure(&self) -> BodyDisclosure {
@@ -176,7 +176,7 @@ const VERSION: u64 = 1;
 /// A token and its expiry.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct IssuedToken {
-    pub(super) token: Token,
+    pub(super) token: RegistryToken,
     /// Unix seconds. The token is invalid from then on.
     pub(super) expires_at: u64,
 }
@@ -185,7 +185,7 @@ impl IssuedToken {
     /// Parses a line, with or without its line feed.
     pub(super) fn read(
         line: &[u8],
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
         now: u64,
     ) -> Result<Self, PipeError> {
         // serde's error messages may repeat values, so they are dropped.
@@ -194,7 +194,7 @@ impl IssuedToken {
         if frame.version != VERSION || !is_one_word {
             return Err(PipeError::Invalid);
         }
-        let token = Token::new(&frame.token).map_err(|_| PipeError::Invalid)?;
+        let token = RegistryToken::new(&frame.token).map_err(|_| PipeError::Invalid)?;
         if frame.environment_id != environment.as_str() {
             return Err(PipeError::OtherEnvironment);
         }

@@ -14,9 +14,10 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{
-    AccountId, ApiKey, CredentialError, Credentials, FedrampHosting, Reach, Token, TokenError,
+    AccountId, ApiKey, CredentialError, Credentials, FedrampHosting, RegistryToken,
+    RegistryTokenError, SecretScope,
 };
-use crate::api::{Secret, read_object};
+use crate::api::{SecretString, read_object};
 
 /// Longest file. Tokens take a few kilobytes each.
 const MAX_BYTES: u64 = 1 << 20;
@@ -28,7 +29,7 @@ const CLAIMS: &str = "https://api.openai.com/auth";
 #[derive(Debug)]
 pub struct SignIn {
     file: PathBuf,
-    reach: Reach,
+    reach: SecretScope,
 }
 
 impl SignIn {
@@ -47,7 +48,7 @@ impl Credentials for SignIn {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
         async {
             let stored = load(self.file.clone()).await?;
-            if stored.reach() == Reach::Vendor && self.reach != Reach::Vendor {
+            if stored.reach() == SecretScope::Vendor && self.reach != SecretScope::Vendor {
                 // An API key replaced the account, and this URL was not checked for API keys.
                 return Err(SignInError::OtherKind.into());
             }
@@ -56,7 +57,7 @@ impl Credentials for SignIn {
         .boxed()
     }
 
-    fn reach(&self) -> Reach {
+    fn secret_scope(&self) -> SecretScope {
         self.reach
     }
 }
@@ -66,7 +67,7 @@ impl Credentials for SignIn {
 enum StoredSignIn {
     ApiKey(ApiKey),
     Account {
-        token: Token,
+        token: RegistryToken,
         account: Option<AccountId>,
         fedramp: FedrampHosting,
     },
@@ -89,23 +90,23 @@ impl StoredSignIn {
         }
     }
 
-    fn api_key(key: &Secret) -> Result<Self, SignInError> {
-        Ok(Self::ApiKey(ApiKey::new(Token::new(key.expose())?)))
+    fn api_key(key: &SecretString) -> Result<Self, SignInError> {
+        Ok(Self::ApiKey(ApiKey::new(RegistryToken::new(key.expose())?)))
     }
 
     fn account(tokens: &AccountTokens) -> Result<Self, SignInError> {
         let account = tokens.account_id.as_deref().map(AccountId::new);
         Ok(Self::Account {
-            token: Token::new(tokens.access_token.expose())?,
+            token: RegistryToken::new(tokens.access_token.expose())?,
             account: account.transpose()?,
             fedramp: tokens.id_token.as_ref().map_or(FedrampHosting::No, fedramp),
         })
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> SecretScope {
         match self {
-            Self::ApiKey(key) => key.reach(),
-            Self::Account { .. } => Reach::Anywhere,
+            Self::ApiKey(key) => key.secret_scope(),
+            Self::Account { .. } => SecretScope::Anywhere,
         }
     }
 
@@ -137,22 +138,22 @@ struct SignInFile {
     #[serde(default)]
     auth_mode: Option<String>,
     #[serde(default, rename = "OPENAI_API_KEY")]
-    openai_api_key: Option<Secret>,
+    openai_api_key: Option<SecretString>,
     #[serde(default)]
     tokens: Option<AccountTokens>,
 }
 
 #[derive(Deserialize)]
 struct AccountTokens {
-    access_token: Secret,
+    access_token: SecretString,
     #[serde(default)]
     account_id: Option<String>,
     /// A JWT of the vendor. Not verified: it only says where the account is served.
     #[serde(default)]
-    id_token: Option<Secret>,
+    id_token: Option<SecretString>,
 }
 
-fn fedramp(id_token: &Secret) -> FedrampHosting {
+fn fedramp(id_token: &SecretString) -> FedrampHosting {
     let read = || {
         let claims = id_token.expose().split('.').nth(1)?;
         let claims = URL_SAFE_NO_PAD.decode_to_vec(claims).ok()?;
@@ -197,7 +198,7 @@ pub enum SignInError {
     SignedOut,
     /// A token is not allowed in a header.
     #[error("sign-in token is not allowed in a header")]
-    Token(#[from] TokenError),
+    Token(#[from] RegistryTokenError),
     /// An API key has replaced the account since start-up.
     #[error("an API key replaced the account of the sign-in; restart the executor")]
     OtherKind,
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(headers["x-openai-fedramp"], "true");
         assert_eq!(headers.len(), 3);
         let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
-        assert_eq!(stored.reach(), Reach::Anywhere);
+        assert_eq!(stored.reach(), SecretScope::Anywhere);
         assert!(!format!("{stored:?}").contains("tok-1"));
     }
 
@@ -234,7 +235,10 @@ mod tests {
         let state = r#"{"OPENAI_API_KEY":"key-1"}"#;
         let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
         assert_eq!(stored.headers()["authorization"], "Bearer key-1");
-        assert_eq!((stored.headers().len(), stored.reach()), (1, Reach::Vendor));
+        assert_eq!(
+            (stored.headers().len(), stored.reach()),
+            (1, SecretScope::Vendor)
+        );
     }
 
     #[test]

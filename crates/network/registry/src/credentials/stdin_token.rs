@@ -11,13 +11,13 @@ use serde::Deserialize;
 use tokio::io::AsyncRead;
 
 use super::{
-    AccountId, BodyDisclosure, CredentialError, Credentials, PipeError, Reach, Token,
+    AccountId, BodyDisclosure, CredentialError, Credentials, PipeError, RegistryToken, SecretScope,
     credential_pipe::CredentialLineReader,
 };
 
 /// A bearer token for every request to the registry.
 #[derive(Clone, Debug)]
-pub struct RegistrationBearer(Token);
+pub struct RegistrationBearer(RegistryToken);
 
 impl RegistrationBearer {
     /// Reads one line, without a time limit.
@@ -35,8 +35,8 @@ impl Credentials for RegistrationBearer {
         ready(Ok(self.0.headers())).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Private
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Private
     }
 
     fn body_disclosure(&self) -> BodyDisclosure {
@@ -47,7 +47,7 @@ impl Credentials for RegistrationBearer {
 /// A ChatGPT access token and the account it is used for.
 #[derive(Clone, Debug)]
 pub struct ChatGptToken {
-    token: Token,
+    token: RegistryToken,
     account: AccountId,
 }
 
@@ -88,8 +88,8 @@ impl Credentials for ChatGptToken {
         ready(Ok(headers)).boxed()
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Https
+    fn secret_scope(&self) -> SecretScope {
+        SecretScope::Https
     }
 
     fn body_disclosure(&self) -> BodyDisclosure {
@@ -112,10 +112,10 @@ async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTo
 }
 
 /// Parses a token that is a single word.
-fn token(line: &[u8]) -> Option<Token> {
+fn token(line: &[u8]) -> Option<RegistryToken> {
     let is_one_word = line.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(line).ok().filter(|_| is_one_word)?;
-    Token::new(text).ok()
+    RegistryToken::new(text).ok()
 }
 
 /// The claims of a ChatGPT access token that are used here.
@@ -184,8 +184,8 @@ mod tests {
     async fn bearer(input: &[u8]) -> Result<String, StdinTokenError> {
         let bearer = RegistrationBearer::read(input).await?;
         assert_eq!(
-            (bearer.reach(), bearer.body_disclosure()),
-            (Reach::Private, BodyDisclosure::Hidden)
+            (bearer.secret_scope(), bearer.body_disclosure()),
+            (SecretScope::Private, BodyDisclosure::Hidden)
         );
         let headers = bearer.headers().await.unwrap();
         Ok(headers["authorization"].to_str().unwrap().to_owned())
@@ -225,8 +225,8 @@ mod tests {
         let input = format!("{line}\n");
         let token = ChatGptToken::read(input.as_bytes(), given).await?;
         assert_eq!(
-            (token.reach(), token.body_disclosure()),
-            (Reach::Https, BodyDisclosure::Hidden)
+            (token.secret_scope(), token.body_disclosure()),
+            (SecretScope::Https, BodyDisclosure::Hidden)
         );
         let headers = token.headers().await.unwrap();
         assert_eq!(headers["authorization"], format!("Bearer {line}"));

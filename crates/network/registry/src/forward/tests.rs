@@ -4,17 +4,17 @@ use std::{future::ready, io, time::Duration};
 
 use exec_transport::{
     connect::ConnectError,
-    link::{Encoding, Link},
+    link::{DataEncoding, Link},
     memory,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::time::timeout;
 
 use super::{ForwardError, pump_stream, *};
 
 fn push(link: &mut Link, message: &[u8]) {
     link.writer
-        .push(Outgoing::Text(message.to_vec()), Encoding::Text);
+        .push(OutgoingMessage::Text(message.to_vec()), DataEncoding::Text);
 }
 
 async fn send(link: &mut Link, message: &[u8]) {
@@ -116,7 +116,7 @@ async fn messages_before_a_destination_failure_are_delivered() {
 #[test]
 fn destination_must_be_a_network_websocket() {
     for url in ["ws://a.test:1/x", " wss://a.test ", "ws://[::1]:80/?q=s"] {
-        assert!(url.parse::<Destination>().is_ok(), "{url}");
+        assert!(url.parse::<ForwardDestination>().is_ok(), "{url}");
     }
     for url in [
         "",
@@ -126,10 +126,10 @@ fn destination_must_be_a_network_websocket() {
         "unix:///tmp/x",
         "ws://u:p@a.test",
     ] {
-        assert!(url.parse::<Destination>().is_err(), "{url}");
+        assert!(url.parse::<ForwardDestination>().is_err(), "{url}");
     }
     let shown = "ws://a.test/s3cret?k=s3cret"
-        .parse::<Destination>()
+        .parse::<ForwardDestination>()
         .unwrap();
     assert_eq!(
         format!("{shown} {shown:?}"),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use url::{Host, Url};
 
-use crate::api::EnvironmentId;
+use crate::api::RegistryEnvironmentId;
 
 /// The URL that API paths are appended to, without surrounding whitespace and trailing slashes.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,7 +42,7 @@ impl BaseUrl {
     /// Returns the URL of an operation on an environment.
     pub(crate) fn operation(
         &self,
-        environment: &EnvironmentId,
+        environment: &RegistryEnvironmentId,
         operation: &str,
     ) -> Result<Url, url::ParseError> {
         self.join(&format!("cloud/environment/{environment}/{operation}"))
@@ -60,7 +60,7 @@ impl BaseUrl {
 
     /// Returns whether requests are encrypted or stay on this host.
     pub fn is_private(&self) -> bool {
-        self.parsed.scheme() == "https" || is_near(&self.parsed)
+        self.parsed.scheme() == "https" || is_loopback(&self.parsed)
     }
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for BaseUrl {
 }
 
 /// Returns whether a URL names this host: `localhost` or a literal loopback address.
-pub fn is_near(url: &Url) -> bool {
+pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn operation(base: &str, environment: &str) -> String {
-        let environment = EnvironmentId::new(environment).unwrap();
+        let environment = RegistryEnvironmentId::new(environment).unwrap();
         let base = BaseUrl::parse(base).unwrap();
         base.operation(&environment, "register").unwrap().into()
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn only_loopback_literals_and_localhost_are_local() {
-        let near = |text| is_near(&Url::parse(text).unwrap());
+        let near = |text| is_loopback(&Url::parse(text).unwrap());
         for text in [
             "http://localhost:1",
             "http://LOCALHOST",

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_transport::tls::{Trust, acceptor};
+use exec_transport::tls::{TrustStore, acceptor};
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -23,7 +23,7 @@ use tokio::{
 };
 use url::Url;
 
-use super::{ConnectionReuse, ExchangeError, Http, HttpCall};
+use super::{ConnectionReuse, ExchangeError, HttpCall, HttpClient};
 
 /// A received request.
 #[derive(Clone, Debug)]
@@ -121,8 +121,8 @@ pub(crate) fn answer(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes
 }
 
 /// Creates a client.
-pub(crate) fn http() -> Http {
-    Http::without_tls().unwrap()
+pub(crate) fn http() -> HttpClient {
+    HttpClient::without_tls().unwrap()
 }
 
 /// Accepts connections, reads once, writes `said`, and then keeps the connection open or closes it.
@@ -289,9 +289,9 @@ async fn server(dir: &TempDir) -> Url {
     Url::parse(&format!("https://localhost:{port}")).unwrap()
 }
 
-async fn trusting(file: &Path) -> Http {
-    let config = Trust::only(file).config().await.unwrap();
-    Http::new(&config).unwrap()
+async fn trusting(file: &Path) -> HttpClient {
+    let config = TrustStore::only(file).config().await.unwrap();
+    HttpClient::new(&config).unwrap()
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::{
-    api::{Code, ErrorBody},
+    api::{ErrorBody, RegistryErrorCode},
     credentials::{BodyDisclosure, CredentialError},
     http::{ExchangeError, HttpReply},
 };
@@ -44,7 +44,7 @@ pub enum RegistryError {
         /// The HTTP status.
         status: u16,
         /// The error code, if known.
-        code: Option<Code>,
+        code: Option<RegistryErrorCode>,
         /// Response text, if it may be shown.
         text: Option<String>,
     },
@@ -102,7 +102,7 @@ impl RegistryError {
         ) {
             return Self::Denied { status, text };
         }
-        let code = read.and_then(|body| Code::find(body.error.code.as_deref()?));
+        let code = read.and_then(|body| RegistryErrorCode::find(body.error.code.as_deref()?));
         Self::Refused { status, code, text }
     }
 
@@ -123,11 +123,11 @@ impl RegistryError {
                 self,
                 Self::Refused {
                     status: 503,
-                    code: Some(Code::RegistrationConflict),
+                    code: Some(RegistryErrorCode::RegistrationConflict),
                     ..
                 } | Self::Refused {
                     status: 502,
-                    code: Some(Code::AuthenticationServiceUnavailable),
+                    code: Some(RegistryErrorCode::AuthenticationServiceUnavailable),
                     ..
                 }
             )
@@ -144,7 +144,7 @@ impl RegistryError {
             Self::Exchange(error) => error.is_transient(),
             Self::Refused { status, code, .. } => match status {
                 408 | 429 | 500..=599 => true,
-                409 => *code == Some(Code::EnvironmentOffline),
+                409 => *code == Some(RegistryErrorCode::EnvironmentOffline),
                 _ => false,
             },
             Self::Url(_)

@@ -3,9 +3,9 @@
 use std::{cell::RefCell, error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_relay::identity::{Identity, PublicKey};
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
 use exec_transport::trace::TraceSource;
-use exec_wire::message::Trace;
+use exec_wire::message::TraceContext;
 use http::{
     Method, Response,
     header::{self, HeaderValue, LOCATION},
@@ -17,12 +17,12 @@ use tokio::{net::TcpListener, time::Instant};
 use super::{RegistryError, ResponseMember, *};
 use crate::{
     api::{
-        Code, EnvironmentId, HarnessConnectResponse, RegisterResponse, SECURITY_PROFILE, Secret,
-        ValidateRequest,
+        HarnessConnectResponse, RegisterResponse, RegistryEnvironmentId, RegistryErrorCode,
+        SECURITY_PROFILE, SecretString, ValidateRequest,
     },
     credentials::{
-        AccountId, ApiKey, Bearer, CredentialError, CredentialPipe, Credentials, HarnessToken,
-        SecretScopeError, Token,
+        AccountId, ApiKey, CredentialError, CredentialPipe, Credentials, HarnessToken,
+        RegistryBearer, RegistryToken, SecretScopeError,
     },
     http::{
         BaseUrl, ExchangeError,
@@ -30,22 +30,22 @@ use crate::{
     },
 };
 
-fn environment() -> EnvironmentId {
-    EnvironmentId::new("env-1").unwrap()
+fn environment() -> RegistryEnvironmentId {
+    RegistryEnvironmentId::new("env-1").unwrap()
 }
 
-fn key() -> PublicKey {
-    Identity::generate().public_key().clone()
+fn key() -> NoisePublicKey {
+    NoiseIdentity::generate().public_key().clone()
 }
 
-fn registry_with(server: &Server, credentials: Arc<dyn Credentials>) -> Registry {
+fn registry_with(server: &Server, credentials: Arc<dyn Credentials>) -> RegistryClient {
     let base = BaseUrl::parse(&server.url()).unwrap();
-    Registry::new(base, credentials, http()).unwrap()
+    RegistryClient::new(base, credentials, http()).unwrap()
 }
 
-fn registry(server: &Server) -> Registry {
-    let token = Token::new("tok-1").unwrap();
-    registry_with(server, Arc::new(Bearer::new(token)))
+fn registry(server: &Server) -> RegistryClient {
+    let token = RegistryToken::new("tok-1").unwrap();
+    registry_with(server, Arc::new(RegistryBearer::new(token)))
 }
 
 fn registered() -> Value {
@@ -93,7 +93,7 @@ async fn connect(
     registry(&server).connect(&environment(), &key()).await
 }
 
-fn refused(status: u16, code: Option<Code>) -> RegistryError {
+fn refused(status: u16, code: Option<RegistryErrorCode>) -> RegistryError {
     RegistryError::Refused {
         status,
         code,
@@ -103,7 +103,7 @@ fn refused(status: u16, code: Option<Code>) -> RegistryError {
 
 #[tokio::test(start_paused = true)]
 async fn registration_conflict_is_retried_without_limit() {
-    let (delay, times) = (RegistryDelay::new("key"), RefCell::new(Vec::new()));
+    let (delay, times) = (RegistryBackoff::new("key"), RefCell::new(Vec::new()));
     let begun = Instant::now();
     let registered = retry_until_final(&delay, RegistryError::may_register_again, || {
         times.borrow_mut().push(begun.elapsed());
@@ -112,12 +112,15 @@ async fn registration_conflict_is_retried_without_limit() {
             match number {
                 20 => Ok(RegisterResponse {
                     environment_id: "e".to_owned(),
-                    url: Secret::new("u"),
+                    url: SecretString::new("u"),
                     security_profile: SECURITY_PROFILE.to_owned(),
                     executor_registration_id: "r".to_owned(),
                 }),
-                n if n % 2 == 0 => Err(refused(503, Some(Code::RegistrationConflict))),
-                _ => Err(refused(502, Some(Code::AuthenticationServiceUnavailable))),
+                n if n % 2 == 0 => Err(refused(503, Some(RegistryErrorCode::RegistrationConflict))),
+                _ => Err(refused(
+                    502,
+                    Some(RegistryErrorCode::AuthenticationServiceUnavailable),
+                )),
             }
         }
     })
@@ -138,16 +141,21 @@ async fn other_failures_are_not_retried() {
     let finals: [fn() -> RegistryError; 9] = [
         || refused(302, None),
         || refused(400, None),
-        || refused(409, Some(Code::RegistrationConflict)),
+        || refused(409, Some(RegistryErrorCode::RegistrationConflict)),
         || refused(429, None),
         || refused(500, None),
         || refused(503, None),
-        || refused(503, Some(Code::AuthenticationServiceUnavailable)),
-        || refused(502, Some(Code::RegistrationConflict)),
+        || {
+            refused(
+                503,
+                Some(RegistryErrorCode::AuthenticationServiceUnavailable),
+            )
+        },
+        || refused(502, Some(RegistryErrorCode::RegistrationConflict)),
         || RegistryError::Malformed(None),
     ];
     for make in finals {
-        let (mut asked, delay) = (0, RegistryDelay::new("key"));
+        let (mut asked, delay) = (0, RegistryBackoff::new("key"));
         let again = RegistryError::may_register_again;
         let settled = retry_until_final(&delay, again, || {
             asked += 1;
@@ -204,7 +212,7 @@ async fn register_sends_the_expected_request() {
 async fn connect_sends_the_key_and_returns_the_whole_response() {
     let server = Server::start(|_, _| json(200, &connected())).await;
     let account = AccountId::new("acc-1").unwrap();
-    let credentials = HarnessToken::new(Token::new("tok-1").unwrap(), Some(account));
+    let credentials = HarnessToken::new(RegistryToken::new("tok-1").unwrap(), Some(account));
     let registry = registry_with(&server, Arc::new(credentials));
     let key = key();
     let made = registry.connect(&environment(), &key).await.unwrap();
@@ -222,7 +230,7 @@ async fn connect_sends_the_key_and_returns_the_whole_response() {
 async fn requests_carry_the_trace_context() {
     let server = Server::start(|_, _| json(200, &connected())).await;
     let trace = TraceSource::new(|| {
-        Some(Trace {
+        Some(TraceContext {
             traceparent: Some("00-ab-cd-01".to_owned()),
             tracestate: Some("a=b".to_owned()),
         })
@@ -242,7 +250,7 @@ async fn validate_sends_the_stream_id_once() {
     let request = ValidateRequest {
         executor_registration_id: "reg-1".to_owned(),
         harness_public_key: key(),
-        harness_key_authorization: Secret::new("auth-1"),
+        harness_key_authorization: SecretString::new("auth-1"),
     };
     let registry = registry(&server);
     let validate = async || {
@@ -285,14 +293,14 @@ async fn direct_register_sends_its_transport() {
 
 #[tokio::test]
 async fn secret_is_not_sent_outside_its_scope() {
-    let token = || Token::new("key-1").unwrap();
+    let token = || RegistryToken::new("key-1").unwrap();
     let new = |base: &str, credentials: Arc<dyn Credentials>| {
-        Registry::new(BaseUrl::parse(base).unwrap(), credentials, http())
+        RegistryClient::new(BaseUrl::parse(base).unwrap(), credentials, http())
     };
     let refused = new("https://a.test", Arc::new(ApiKey::new(token())));
     let reason = SecretScopeError::NotTheVendor("https://a.test".to_owned());
     assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
-    let refused = new("http://a.test", Arc::new(Bearer::new(token())));
+    let refused = new("http://a.test", Arc::new(RegistryBearer::new(token())));
     let reason = SecretScopeError::InTheClear("http://a.test".to_owned());
     assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
     assert!(new("http://localhost", Arc::new(ApiKey::new(token()))).is_ok());
@@ -520,8 +528,8 @@ async fn unsent_request_may_be_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     drop(listener);
-    let bearer = Bearer::new(Token::new("tok-1").unwrap());
-    let registry = Registry::new(base, Arc::new(bearer), http()).unwrap();
+    let bearer = RegistryBearer::new(RegistryToken::new("tok-1").unwrap());
+    let registry = RegistryClient::new(base, Arc::new(bearer), http()).unwrap();
     let error = registry.connect(&environment(), &key()).await.unwrap_err();
     assert!(
         error.was_not_sent() && error.may_register_again(),
@@ -551,8 +559,8 @@ async fn redirect_is_an_error_and_not_followed() {
 async fn requests_time_out_after_ten_seconds() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-    let bearer = Bearer::new(Token::new("tok-1").unwrap());
-    let registry = Registry::new(base, Arc::new(bearer), http()).unwrap();
+    let bearer = RegistryBearer::new(RegistryToken::new("tok-1").unwrap());
+    let registry = RegistryClient::new(base, Arc::new(bearer), http()).unwrap();
     let begun = Instant::now();
     let error = registry.register(&environment(), &key()).await.unwrap_err();
     assert!(matches!(
@@ -590,7 +598,7 @@ async fn error_codes_are_parsed() {
     let RegistryError::Refused { code, .. } = error.unwrap_err() else {
         panic!();
     };
-    assert_eq!(code, Some(Code::EnvironmentOffline));
+    assert_eq!(code, Some(RegistryErrorCode::EnvironmentOffline));
 }
 
 /// Returns everything that an error displays, including its sources.
@@ -638,7 +646,7 @@ async fn failed_validation_is_an_error_without_the_body() {
     let request = ValidateRequest {
         executor_registration_id: "reg-1".to_owned(),
         harness_public_key: key(),
-        harness_key_authorization: Secret::new("auth-1"),
+        harness_key_authorization: SecretString::new("auth-1"),
     };
     for (status, body) in [
         (500, r#"{"valid":true,"error":"s3cret"}"#),

@@ -3,18 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_registry::{
-    api::EnvironmentId,
+    api::RegistryEnvironmentId,
     api::sigv4::{SecretKey, SigV4Timestamp, SignedRequest, VerifyError, verify},
-    aws::{Chain, EnvironmentValues, Settings as AwsSettings},
-    credentials::{Bearer, Token},
-    delay::RegistryDelay,
-    direct::{DEFAULT_SERVICE, DirectError, DirectExecutor, Proof, Settings, SigV4},
-    executor::Dialing,
-    http::{BaseUrl, Http},
-    registry::Registry,
+    aws::{AwsEnvironment, AwsKeyChain, AwsKeySources as AwsSettings},
+    backoff::RegistryBackoff,
+    credentials::{RegistryBearer, RegistryToken},
+    direct::{
+        DEFAULT_SERVICE, DirectAuth, DirectError, DirectExecutor, DirectExecutorSettings,
+        SigV4Signer,
+    },
+    executor::DialOptions,
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
-use exec_transport::link::{Encoding, Link};
-use exec_wire::outgoing::Outgoing;
+use exec_transport::link::{DataEncoding, Link};
+use exec_wire::outgoing_message::OutgoingMessage;
 use serde_json::json;
 use tokio::{
     io::AsyncWriteExt,
@@ -34,35 +37,35 @@ struct Running {
     task: JoinHandle<Result<(), DirectError>>,
 }
 
-async fn signature() -> Proof {
-    let keys = Chain::new(AwsSettings {
-        environment: EnvironmentValues {
+async fn signature() -> DirectAuth {
+    let keys = AwsKeyChain::new(AwsSettings {
+        environment: AwsEnvironment {
             access_key_id: Some("ASIAEXAMPLE".to_owned()),
             secret_access_key: Some("s3cret".to_owned()),
             session_token: Some("t0ken".to_owned()),
-            ..EnvironmentValues::default()
+            ..AwsEnvironment::default()
         },
         region: Some("eu-west-1".to_owned()),
         ..AwsSettings::default()
     });
-    let signer = SigV4::new(keys, DEFAULT_SERVICE).await.unwrap();
-    Proof::Signature(Arc::new(signer))
+    let signer = SigV4Signer::new(keys, DEFAULT_SERVICE).await.unwrap();
+    DirectAuth::Signature(Arc::new(signer))
 }
 
-fn token() -> Proof {
-    let token = Token::new("hub-token").unwrap();
-    Proof::Token(Arc::new(Bearer::new(token)))
+fn token() -> DirectAuth {
+    let token = RegistryToken::new("hub-token").unwrap();
+    DirectAuth::Token(Arc::new(RegistryBearer::new(token)))
 }
 
-fn run(server: &RegistryServer, proof: Proof) -> Running {
+fn run(server: &RegistryServer, proof: DirectAuth) -> Running {
     let base = BaseUrl::parse(&server.http()).unwrap();
-    let http = Http::without_tls().unwrap();
-    let executor = DirectExecutor::new(Settings {
-        registry: Registry::new(base.clone(), proof.credentials(), http).unwrap(),
+    let http = HttpClient::without_tls().unwrap();
+    let executor = DirectExecutor::new(DirectExecutorSettings {
+        registry: RegistryClient::new(base.clone(), proof.credentials(), http).unwrap(),
         base,
-        environment: EnvironmentId::new("env-1").unwrap(),
-        proof,
-        dialing: Dialing::default(),
+        environment: RegistryEnvironmentId::new("env-1").unwrap(),
+        auth: proof,
+        dial_options: DialOptions::default(),
     });
     let (sender, links) = mpsc::channel(1);
     let (stop, stopped) = oneshot::channel();
@@ -145,14 +148,14 @@ async fn messages_are_text_frames_without_pings() {
     // Half an hour of silence.
     let idle = async {
         loop {
-            std::future::poll_fn(|cx| link.writer.poll_upkeep(cx)).await;
+            std::future::poll_fn(|cx| link.writer.poll_keepalive(cx)).await;
             link.writer.flush().await.unwrap();
         }
     };
     let half_an_hour = Duration::from_secs(1800);
     assert!(tokio::time::timeout(half_an_hour, idle).await.is_err());
     link.writer
-        .push(Outgoing::Text(b"xyz".to_vec()), Encoding::Text);
+        .push(OutgoingMessage::Text(b"xyz".to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
     assert_eq!(frame(&mut socket).await, Some((0x81, b"xyz".to_vec())));
 }
@@ -163,7 +166,7 @@ async fn next_websocket_is_dialled_after_the_previous_ends() {
     let mut running = run(&server, token());
     let url = server.ws("/x");
     register(&mut server, &url).await;
-    let pause = RegistryDelay::new("env-1").after(0);
+    let pause = RegistryBackoff::new("env-1").after(0);
     for _ in 0..3 {
         let mut there = server.expect("GET", "/x").await.link().await;
         let mut link = running.links.recv().await.unwrap();
@@ -190,7 +193,7 @@ async fn transient_failures_are_retried_at_the_same_url() {
     let mut running = run(&server, token());
     let url = server.ws("/x");
     register(&mut server, &url).await;
-    let delay = RegistryDelay::new("env-1");
+    let delay = RegistryBackoff::new("env-1");
     let mut last: Option<Instant> = None;
     for (attempt, status) in (0..).zip([408, 429, 500, 502, 503, 504, 302, 200]) {
         let request = server.expect("GET", "/x").await;
@@ -229,7 +232,7 @@ async fn superseded_executor_registers_again_and_reconnects_after_backoff() {
     let url = server.ws("/new");
     request.reply(200, registered(&url)).await;
     let request = server.expect("GET", "/new").await;
-    assert!(request.at - refused >= RegistryDelay::new("env-1").after(0));
+    assert!(request.at - refused >= RegistryBackoff::new("env-1").after(0));
     drop(running);
 }
 

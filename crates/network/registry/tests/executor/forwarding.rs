@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exec_registry::{executor::ExecutorError, forward::Forwarder};
-use exec_transport::{link::Encoding, tls::Trust};
-use exec_wire::{limits, outgoing::Outgoing};
+use exec_transport::{link::DataEncoding, tls::TrustStore};
+use exec_wire::{limits, outgoing_message::OutgoingMessage};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::oneshot,
@@ -30,7 +30,7 @@ struct Running {
 async fn run() -> Running {
     let (mut server, destination) = (RegistryServer::start().await, RegistryServer::start().await);
     let to = destination.ws("/there?k=v").parse().unwrap();
-    let forwarder = Forwarder::new(executor(&server), to, Trust::default());
+    let forwarder = Forwarder::new(executor(&server), to, TrustStore::default());
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(forwarder.run(async {
         drop(stopped.await);
@@ -197,7 +197,7 @@ async fn oversized_message_of_the_destination_resets_the_stream() {
     let most = vec![b' '; limits::OUTGOING_FRAME_BYTES + 1];
     there
         .writer
-        .push(Outgoing::Text(most.clone()), Encoding::Text);
+        .push(OutgoingMessage::Text(most.clone()), DataEncoding::Text);
     there.writer.flush().await.unwrap();
     assert_eq!(
         running.relay.receive_message(&mut stream).await.len(),

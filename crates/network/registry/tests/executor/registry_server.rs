@@ -4,21 +4,21 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_registry::{
-    api::EnvironmentId,
-    credentials::{Bearer, Token},
-    executor::{Dialing, RemoteExecutor, Settings},
-    http::{BaseUrl, Http},
-    registry::Registry,
+    api::RegistryEnvironmentId,
+    credentials::{RegistryBearer, RegistryToken},
+    executor::{DialOptions, ExecutorSettings, RemoteExecutor},
+    http::{BaseUrl, HttpClient},
+    registry::RegistryClient,
 };
 use exec_relay::{
-    frame::{Body, Frame},
-    identity::Identity,
+    frame::{FrameBody, RelayFrame},
+    identity::NoiseIdentity,
 };
 use exec_transport::{
-    link::{Link, Role},
+    link::{Link, LinkRole},
     websocket::{
         self, accept_key,
-        socket::{Socket, SocketLimits},
+        socket::{BinarySocket, SocketLimits},
     },
 };
 use serde_json::{Value, json};
@@ -169,9 +169,9 @@ impl Request {
     }
 
     /// Accepts a websocket that carries relay frames.
-    pub(crate) async fn socket(self) -> Socket {
+    pub(crate) async fn socket(self) -> BinarySocket {
         let (read, write) = self.upgrade().await.into_split();
-        Socket::new(read, write, &[], Role::Server, SocketLimits::default())
+        BinarySocket::new(read, write, &[], LinkRole::Server, SocketLimits::default())
     }
 }
 
@@ -180,14 +180,17 @@ pub(crate) const VALIDATE: &str = "/cloud/environment/env-1/validate";
 
 /// Creates an executor that uses this registry.
 pub(crate) fn executor(server: &RegistryServer) -> RemoteExecutor {
-    let token = Token::new("hub-token").unwrap();
+    let token = RegistryToken::new("hub-token").unwrap();
     let base = BaseUrl::parse(&server.http()).unwrap();
-    let (credentials, http) = (Arc::new(Bearer::new(token)), Http::without_tls().unwrap());
-    RemoteExecutor::new(Settings {
-        registry: Registry::new(base, credentials, http).unwrap(),
-        environment: EnvironmentId::new("env-1").unwrap(),
-        identity: Arc::new(Identity::generate()),
-        dialing: Dialing::default(),
+    let (credentials, http) = (
+        Arc::new(RegistryBearer::new(token)),
+        HttpClient::without_tls().unwrap(),
+    );
+    RemoteExecutor::new(ExecutorSettings {
+        registry: RegistryClient::new(base, credentials, http).unwrap(),
+        environment: RegistryEnvironmentId::new("env-1").unwrap(),
+        identity: Arc::new(NoiseIdentity::generate()),
+        dial_options: DialOptions::default(),
     })
 }
 
@@ -227,7 +230,7 @@ pub(crate) async fn admit(
     known: &ExecutorInfo,
     id: &str,
 ) -> RelayStream {
-    let identity = Identity::generate();
+    let identity = NoiseIdentity::generate();
     let knocked = relay.start_handshake(known, id, &identity).await;
     let request = server.expect("POST", VALIDATE).await;
     assert_eq!(request.header("x-codex-noise-stream-id"), Some(id));
@@ -245,7 +248,7 @@ impl Request {
     /// Accepts a websocket that carries messages.
     pub(crate) async fn link(self) -> Link {
         let (read, write) = self.upgrade().await.into_split();
-        websocket::link(read, write, &[], Role::Server, "test".to_owned())
+        websocket::link(read, write, &[], LinkRole::Server, "test".to_owned())
     }
 }
 
@@ -253,7 +256,7 @@ impl RelayPeer {
     /// Resets a stream, as a relay does when the harness disconnects.
     pub(crate) async fn reset(&mut self, stream: RelayStream) {
         let reason = "harness_disconnected".to_owned();
-        self.send(&Frame::new(stream.id, Body::Reset { reason }))
+        self.send(&RelayFrame::new(stream.id, FrameBody::Reset { reason }))
             .await;
     }
 }

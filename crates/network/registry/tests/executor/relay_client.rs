@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exec_relay::{
-    channel::Channel,
-    frame::{Body, Data, Frame, StreamId},
-    handshake::{Initiator, Scope},
-    identity::{Identity, PublicKey},
+    channel::NoiseChannel,
+    frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
+    handshake::{HandshakeScope, NoiseInitiator},
+    identity::{NoiseIdentity, NoisePublicKey},
 };
-use exec_transport::websocket::socket::{Raw, Socket};
+use exec_transport::websocket::socket::{BinarySocket, RawMessage};
 use tokio::time::timeout;
 
 /// Longer than anything a test waits for, in paused time.
@@ -17,38 +17,38 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The other end of an executor's websocket.
 pub(crate) struct RelayPeer {
-    socket: Socket,
+    socket: BinarySocket,
 }
 
 /// A stream that the executor accepted. It acknowledges nothing, like stock harnesses.
 pub(crate) struct RelayStream {
     pub(crate) id: StreamId,
-    channel: Channel,
+    channel: NoiseChannel,
     received: u32,
 }
 
 /// What a harness must know about the executor.
 pub(crate) struct ExecutorInfo {
-    pub(crate) key: PublicKey,
+    pub(crate) key: NoisePublicKey,
     pub(crate) registration: String,
 }
 
 impl RelayPeer {
-    pub(crate) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: BinarySocket) -> Self {
         Self { socket }
     }
 
-    pub(crate) async fn send(&mut self, frame: &Frame) {
+    pub(crate) async fn send(&mut self, frame: &RelayFrame) {
         self.socket.writer.push(frame.encode());
         self.socket.writer.flush().await.unwrap();
     }
 
-    pub(crate) async fn receive(&mut self) -> Frame {
+    pub(crate) async fn receive(&mut self) -> RelayFrame {
         let next = timeout(PATIENCE, self.socket.reader.next()).await;
-        let Some(Raw::Binary(message)) = next.expect("a frame").unwrap() else {
+        let Some(RawMessage::Binary(message)) = next.expect("a frame").unwrap() else {
             panic!("executor disconnected or sent a text message");
         };
-        Frame::decode(message).unwrap()
+        RelayFrame::decode(message).unwrap()
     }
 
     /// Sends the first handshake message.
@@ -56,29 +56,33 @@ impl RelayPeer {
         &mut self,
         known: &ExecutorInfo,
         id: &str,
-        identity: &Identity,
-    ) -> Initiator {
+        identity: &NoiseIdentity,
+    ) -> NoiseInitiator {
         let stream_id = StreamId::new(id).unwrap();
-        let scope = Scope {
+        let scope = HandshakeScope {
             environment_id: "env-1",
             registration_id: &known.registration,
             stream_id: id,
         };
         let (initiator, message) =
-            Initiator::start(identity, &known.key, scope, "authorization-1").unwrap();
-        let resume = Body::Resume { next_seq: 0 };
-        self.send(&Frame::new(stream_id.clone(), resume)).await;
-        self.send(&Frame::new(stream_id, Body::Handshake(message)))
+            NoiseInitiator::start(identity, &known.key, scope, "authorization-1").unwrap();
+        let resume = FrameBody::Resume { next_seq: 0 };
+        self.send(&RelayFrame::new(stream_id.clone(), resume)).await;
+        self.send(&RelayFrame::new(stream_id, FrameBody::Handshake(message)))
             .await;
         initiator
     }
 
     /// Processes the handshake response.
-    pub(crate) async fn finish_handshake(&mut self, id: &str, initiator: Initiator) -> RelayStream {
+    pub(crate) async fn finish_handshake(
+        &mut self,
+        id: &str,
+        initiator: NoiseInitiator,
+    ) -> RelayStream {
         let id = StreamId::new(id).unwrap();
         let answer = self.receive().await;
         assert_eq!(answer.stream_id, id);
-        let Body::Handshake(message) = answer.body else {
+        let FrameBody::Handshake(message) = answer.body else {
             panic!("handshake refused: {answer:?}");
         };
         RelayStream {
@@ -96,13 +100,13 @@ impl RelayPeer {
             let seq = stream.channel.sealer.next_seq();
             let mut record = piece.to_vec();
             stream.channel.sealer.seal(&mut record, 0).unwrap();
-            let data = Data {
+            let data = SealedRecord {
                 seq,
                 segment_index: 0,
                 segment_count: 1,
                 payload: record.into(),
             };
-            let frame = Frame::new(stream.id.clone(), Body::Data(data));
+            let frame = RelayFrame::new(stream.id.clone(), FrameBody::Data(data));
             self.send(&frame).await;
         }
     }
@@ -113,7 +117,7 @@ impl RelayPeer {
         loop {
             let frame = self.receive().await;
             assert_eq!(frame.stream_id, stream.id);
-            let Body::Data(data) = frame.body else {
+            let FrameBody::Data(data) = frame.body else {
                 panic!("not a data frame: {frame:?}");
             };
             assert_eq!(data.seq, stream.received);
@@ -134,6 +138,6 @@ impl RelayPeer {
         let frame = self.receive().await;
         assert_eq!(frame.stream_id.as_str(), id);
         let reason = "noise_relay_protocol_error".to_owned();
-        assert_eq!(frame.body, Body::Reset { reason });
+        assert_eq!(frame.body, FrameBody::Reset { reason });
     }
 }

@@ -3,12 +3,12 @@
 use std::{collections::HashSet, future::poll_fn, ops::RangeInclusive, time::Duration};
 
 use exec_registry::executor::ExecutorError;
-use exec_relay::{frame::Body, handshake::HandshakeError, identity::Identity};
+use exec_relay::{frame::FrameBody, handshake::NoiseHandshakeError, identity::NoiseIdentity};
 use exec_transport::{
-    link::{Encoding, Link},
-    websocket::socket::Socket,
+    link::{DataEncoding, Link},
+    websocket::socket::BinarySocket,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use serde_json::json;
 use tokio::{
     io::AsyncReadExt,
@@ -80,7 +80,7 @@ async fn harness_accepted_by_the_registry_gets_a_link() {
     relay.send_message(&mut stream, br#"{"id":1}"#).await;
     assert_eq!(link.reader.next().await.unwrap().unwrap(), r#"{"id":1}"#);
     link.writer
-        .push(Outgoing::Text(b"{}".to_vec()), Encoding::Text);
+        .push(OutgoingMessage::Text(b"{}".to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
     assert_eq!(relay.receive_message(&mut stream).await, b"{}");
 }
@@ -99,7 +99,7 @@ async fn harness_refused_by_the_registry_is_reset() {
     for (number, (status, body)) in refusals.into_iter().enumerate() {
         let id = format!("stream-{number}");
         relay
-            .start_handshake(&known, &id, &Identity::generate())
+            .start_handshake(&known, &id, &NoiseIdentity::generate())
             .await;
         server
             .expect("POST", VALIDATE)
@@ -111,7 +111,7 @@ async fn harness_refused_by_the_registry_is_reset() {
     // An unresponsive registry delays only this stream, for ten seconds.
     let asked = Instant::now();
     relay
-        .start_handshake(&known, "slow", &Identity::generate())
+        .start_handshake(&known, "slow", &NoiseIdentity::generate())
         .await;
     let silent = server.expect("POST", VALIDATE).await;
     admit(&mut server, &mut relay, &known, "quick").await;
@@ -237,12 +237,12 @@ async fn only_a_connection_of_two_minutes_resets_the_backoff() {
 }
 
 /// Keeps a connection open for a while, answering pings; returns the time of its end.
-async fn last(mut socket: Socket, lasts: Duration) -> Instant {
+async fn last(mut socket: BinarySocket, lasts: Duration) -> Instant {
     let serve = async {
         loop {
             tokio::select! {
                 message = socket.reader.next() => panic!("{message:?}"),
-                tended = poll_fn(|cx| socket.writer.poll_upkeep(cx)) => {
+                tended = poll_fn(|cx| socket.writer.poll_keepalive(cx)) => {
                     tended.unwrap();
                     socket.writer.flush().await.unwrap();
                 }
@@ -343,7 +343,7 @@ async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
     for (status, body) in [(403, ""), (500, ""), (200, r#"{"valid":false}"#)] {
         let id = format!("stream-{status}");
         relay
-            .start_handshake(&known, &id, &Identity::generate())
+            .start_handshake(&known, &id, &NoiseIdentity::generate())
             .await;
         server
             .expect("POST", VALIDATE)
@@ -353,13 +353,13 @@ async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
         relay.expect_reset(&id).await;
     }
     let knocked = relay
-        .start_handshake(&known, "stream-401", &Identity::generate())
+        .start_handshake(&known, "stream-401", &NoiseIdentity::generate())
         .await;
     server.expect("POST", VALIDATE).await.reply(401, "").await;
-    let Body::Handshake(message) = relay.receive().await.body else {
+    let FrameBody::Handshake(message) = relay.receive().await.body else {
         panic!("no handshake response");
     };
     let error = knocked.finish(&message).unwrap_err();
-    assert_eq!(error, HandshakeError::RegistryAuthentication);
+    assert_eq!(error, NoiseHandshakeError::RegistryAuthentication);
     drop(running);
 }

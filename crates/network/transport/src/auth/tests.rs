@@ -6,7 +6,7 @@ use super::*;
 
 const NOW: u64 = 1_800_000_000;
 
-fn check_token(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+fn check_token(auth: &AuthPolicy, token: &str) -> Result<(), AuthRejection> {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
         .map(drop)
 }
@@ -51,14 +51,14 @@ fn open_ignores_the_header() {
         Some(b"\xff"),
         Some(b"Bearer anything"),
     ] {
-        assert_eq!(Auth::Open.check(header, UnixSeconds(NOW)), Ok(None));
+        assert_eq!(AuthPolicy::Open.check(header, UnixSeconds(NOW)), Ok(None));
     }
-    assert!(!Auth::Open.is_required());
+    assert!(!AuthPolicy::Open.is_required());
 }
 
 #[test]
 fn capability_token_admits_only_its_bearer() {
-    let auth = Auth::CapabilityToken(TokenDigest::of_token("open sésame\n"));
+    let auth = AuthPolicy::CapabilityToken(TokenDigest::of_token("open sésame\n"));
     assert!(auth.is_required());
     assert_eq!(check_token(&auth, "open sésame"), Ok(()));
     assert_eq!(check_token(&auth, " open sésame\t"), Ok(()));
@@ -78,7 +78,7 @@ fn capability_token_admits_only_its_bearer() {
 
 #[test]
 fn empty_capability_token_rejects_every_client() {
-    let auth = Auth::CapabilityToken(TokenDigest::of_token(" \n"));
+    let auth = AuthPolicy::CapabilityToken(TokenDigest::of_token(" \n"));
     assert_eq!(check_token(&auth, ""), Err(AuthRejection::InvalidHeader));
     assert_eq!(check_token(&auth, "x"), Err(AuthRejection::InvalidToken));
 }

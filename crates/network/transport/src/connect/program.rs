@@ -23,7 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::{FutureExt, Shared};
 use tokio::{
     process::{ChildStdin, ChildStdout, Command},
@@ -35,12 +35,12 @@ use self::child_task::{ChildTask, ProcessGroup, StderrLines};
 use super::ConnectError;
 use crate::{
     lines,
-    link::{Encoding, Link, MessageReader, MessageWriter, ReadError, Role},
+    link::{DataEncoding, Link, LinkReadError, LinkRole, MessageReader, MessageWriter},
 };
 
 /// A program that serves on its stdin and stdout. `Debug` hides the values of its environment.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Program {
+pub struct ServerProgram {
     /// The program: a path, or a name to look up in `PATH`.
     pub program: OsString,
     /// Command-line arguments.
@@ -51,7 +51,7 @@ pub struct Program {
     pub cwd: Option<PathBuf>,
 }
 
-impl Program {
+impl ServerProgram {
     /// Describes a program without arguments.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Program {
     }
 }
 
-impl fmt::Debug for Program {
+impl fmt::Debug for ServerProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<&OsStr> = self.env.keys().map(OsString::as_os_str).collect();
         f.debug_struct("Program")
@@ -132,28 +132,28 @@ impl fmt::Debug for Program {
 
 /// How the program at the other end of a link exited.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Exit {
+pub struct ProgramExit {
     /// Exit status. `None` if it was not observed.
     pub status: Option<ExitStatus>,
     /// The last line it wrote to standard error.
-    pub last_words: Option<String>,
+    pub last_stderr_line: Option<String>,
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ProgramExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status.map(|status| (status.code(), status.signal())) {
             Some((Some(code), _)) => write!(f, "exited with status {code}")?,
             Some((None, Some(signal))) => write!(f, "was killed by signal {signal}")?,
             Some((None, None)) | None => f.write_str("ended")?,
         }
-        match &self.last_words {
+        match &self.last_stderr_line {
             Some(line) => write!(f, ": {line}"),
             None => Ok(()),
         }
     }
 }
 
-impl std::error::Error for Exit {}
+impl std::error::Error for ProgramExit {}
 
 /// How far the exit of a program and the end of its output may be apart. A program may close its
 /// stdout and run on, and a descendant may keep stdout open after it has exited.
@@ -180,10 +180,10 @@ impl ProgramHandle {
 fn program_link(
     (input, output): (ChildStdin, ChildStdout),
     handle: &ProgramHandle,
-    exit: oneshot::Receiver<Exit>,
+    exit: oneshot::Receiver<ProgramExit>,
     peer: &str,
 ) -> Link {
-    let link = lines::link(output, input, Role::Client, peer);
+    let link = lines::link(output, input, LinkRole::Client, peer);
     let exit = ExitFuture::Pending(exit.shared());
     Link {
         reader: Box::new(ProgramReader {
@@ -215,7 +215,7 @@ struct ProgramReader {
 }
 
 impl MessageReader for ProgramReader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         if !self.output_ended {
             match self.lines.poll_message(cx) {
                 Poll::Ready(Ok(None)) => self.output_ended = true,
@@ -232,7 +232,7 @@ impl MessageReader for ProgramReader {
             }
         }
         Poll::Ready(match exit {
-            Poll::Ready(exit) => Err(ReadError::Exited(exit)),
+            Poll::Ready(exit) => Err(LinkReadError::Exited(exit)),
             Poll::Pending => Ok(None),
         })
     }
@@ -262,7 +262,7 @@ impl ProgramWriter {
                 };
                 Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::BrokenPipe,
-                    ReadError::Exited(exit),
+                    LinkReadError::Exited(exit),
                 )))
             }
             written => Poll::Ready(written),
@@ -271,7 +271,7 @@ impl ProgramWriter {
 }
 
 impl MessageWriter for ProgramWriter {
-    fn push(&mut self, message: Outgoing, encoding: Encoding) {
+    fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         self.lines.push(message, encoding);
     }
 
@@ -284,8 +284,8 @@ impl MessageWriter for ProgramWriter {
         self.poll_exit_reason(cx, written)
     }
 
-    fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.lines.poll_upkeep(cx)
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.lines.poll_keepalive(cx)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -297,12 +297,12 @@ impl MessageWriter for ProgramWriter {
 /// Exit of the program, shared by reader and writer.
 #[derive(Clone, Debug)]
 enum ExitFuture {
-    Pending(Shared<oneshot::Receiver<Exit>>),
-    Ready(Exit),
+    Pending(Shared<oneshot::Receiver<ProgramExit>>),
+    Ready(ProgramExit),
 }
 
 impl ExitFuture {
-    fn poll_exit(&mut self, cx: &mut Context<'_>) -> Poll<Exit> {
+    fn poll_exit(&mut self, cx: &mut Context<'_>) -> Poll<ProgramExit> {
         let exit = match self {
             Self::Ready(exit) => exit.clone(),
             Self::Pending(exit) => {
@@ -334,9 +334,9 @@ mod tests {
 
     #[test]
     fn exit_shows_status_and_last_stderr_line() {
-        let exit = |raw, words: Option<&str>| Exit {
+        let exit = |raw, words: Option<&str>| ProgramExit {
             status: Some(ExitStatus::from_raw(raw)),
-            last_words: words.map(str::to_owned),
+            last_stderr_line: words.map(str::to_owned),
         };
         assert_eq!(exit(0, None).to_string(), "exited with status 0");
         assert_eq!(

@@ -19,14 +19,14 @@ const MAX_HEADERS: usize = 64;
 
 /// An HTTP proxy: `http://[USER:PASSWORD@]HOST[:PORT]`.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Proxy {
+pub struct HttpProxy {
     /// Host and port in URL form.
     authority: String,
     /// The value of `Proxy-Authorization`.
     authorization: Option<String>,
 }
 
-impl Proxy {
+impl HttpProxy {
     /// Opens a tunnel to a host and port.
     pub(super) async fn dial(&self, to: &str) -> Result<TcpStream, ConnectError> {
         let unreachable = |source| ConnectError::Unreachable {
@@ -73,15 +73,15 @@ async fn read_response(stream: &mut TcpStream) -> Result<(), ConnectError> {
     }
 }
 
-impl FromStr for Proxy {
-    type Err = ProxyError;
+impl FromStr for HttpProxy {
+    type Err = HttpProxyError;
 
-    fn from_str(url: &str) -> Result<Self, ProxyError> {
-        let uri: Uri = url.trim().parse().map_err(|_| ProxyError::Malformed)?;
+    fn from_str(url: &str) -> Result<Self, HttpProxyError> {
+        let uri: Uri = url.trim().parse().map_err(|_| HttpProxyError::Malformed)?;
         if uri.scheme_str().is_some_and(|scheme| scheme != "http") {
-            return Err(ProxyError::Scheme);
+            return Err(HttpProxyError::Scheme);
         }
-        let authority = uri.authority().ok_or(ProxyError::Malformed)?.as_str();
+        let authority = uri.authority().ok_or(HttpProxyError::Malformed)?.as_str();
         let (user, host) = match authority.rsplit_once('@') {
             Some((user, host)) => (Some(user), host),
             None => (None, authority),
@@ -95,7 +95,7 @@ impl FromStr for Proxy {
             format!("{host}:80")
         };
         let authorization = user
-            .map(|user| percent_decode(user).ok_or(ProxyError::Malformed))
+            .map(|user| percent_decode(user).ok_or(HttpProxyError::Malformed))
             .transpose()?
             .map(|user| format!("Basic {}", STANDARD.encode_to_string(user)));
         Ok(Self {
@@ -121,7 +121,7 @@ fn percent_decode(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-impl fmt::Debug for Proxy {
+impl fmt::Debug for HttpProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Proxy({})", self.authority)
     }
@@ -130,7 +130,7 @@ impl fmt::Debug for Proxy {
 /// Caller: the text is not a proxy URL. The error omits it, because it may contain a password.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProxyError {
+pub enum HttpProxyError {
     /// The scheme is not `http`.
     #[error("only http:// proxies are supported")]
     Scheme,
@@ -147,21 +147,32 @@ mod tests {
 
     #[test]
     fn proxy_urls_are_parsed_and_debug_hides_passwords() {
-        let proxy: Proxy = "http://me:s%40cret@p.test:3128".parse().unwrap();
+        let proxy: HttpProxy = "http://me:s%40cret@p.test:3128".parse().unwrap();
         assert_eq!(proxy.authority, "p.test:3128");
         assert_eq!(proxy.authorization.as_deref(), Some("Basic bWU6c0BjcmV0"));
         assert_eq!(format!("{proxy:?}"), "Proxy(p.test:3128)");
-        let plain: Proxy = "p.test:1".parse().unwrap();
+        let plain: HttpProxy = "p.test:1".parse().unwrap();
         assert_eq!(plain.authority, "p.test:1");
-        let short: Proxy = "http://[::1]/".parse().unwrap();
+        let short: HttpProxy = "http://[::1]/".parse().unwrap();
         assert_eq!(short.authority, "[::1]:80");
-        assert_eq!("socks5://p:1".parse::<Proxy>(), Err(ProxyError::Scheme));
-        assert_eq!("http://".parse::<Proxy>(), Err(ProxyError::Malformed));
-        assert_eq!("http://a%zz@p".parse::<Proxy>(), Err(ProxyError::Malformed));
+        assert_eq!(
+            "socks5://p:1".parse::<HttpProxy>(),
+            Err(HttpProxyError::Scheme)
+        );
+        assert_eq!(
+            "http://".parse::<HttpProxy>(),
+            Err(HttpProxyError::Malformed)
+        );
+        assert_eq!(
+            "http://a%zz@p".parse::<HttpProxy>(),
+            Err(HttpProxyError::Malformed)
+        );
     }
 
     /// Starts a proxy that sends `answer` to one request, and returns that request.
-    async fn proxy_with_response(answer: &'static str) -> (Proxy, tokio::task::JoinHandle<String>) {
+    async fn proxy_with_response(
+        answer: &'static str,
+    ) -> (HttpProxy, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://u:p@{}", listener.local_addr().unwrap());
         let request = tokio::spawn(async move {

@@ -30,19 +30,19 @@ const RESERVED_NAMES: &[HeaderName] = &[
 
 /// Headers for the server or an intermediary in front of it. `Debug` shows only their names.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Headers {
+pub struct RequestHeaders {
     lines: Vec<(HeaderName, HeaderValue)>,
     bytes: usize,
     /// Kept separately: it is subject to the same rule as a bearer token.
     authorization: Option<HeaderValue>,
 }
 
-impl Headers {
+impl RequestHeaders {
     /// Creates the headers from names and values.
     ///
     /// # Errors
     /// Fails on the first header that is rejected.
-    pub fn new<N, V>(headers: impl IntoIterator<Item = (N, V)>) -> Result<Self, HeaderError>
+    pub fn new<N, V>(headers: impl IntoIterator<Item = (N, V)>) -> Result<Self, RequestHeaderError>
     where
         N: AsRef<str>,
         V: AsRef<str>,
@@ -58,20 +58,20 @@ impl Headers {
     ///
     /// # Errors
     /// Fails if the header is malformed or reserved, or if there are too many.
-    pub fn add(&mut self, name: &str, value: &str) -> Result<(), HeaderError> {
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), RequestHeaderError> {
         let parsed = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| HeaderError::Name(name.escape_debug().to_string()))?;
+            .map_err(|_| RequestHeaderError::Name(name.escape_debug().to_string()))?;
         if parsed == header::AUTHORIZATION {
-            return Err(HeaderError::Authorization);
+            return Err(RequestHeaderError::Authorization);
         }
         if RESERVED_NAMES.contains(&parsed) {
-            return Err(HeaderError::Reserved(parsed.to_string()));
+            return Err(RequestHeaderError::Reserved(parsed.to_string()));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
-            .map_err(|_| HeaderError::Value(parsed.to_string()))?;
+            .map_err(|_| RequestHeaderError::Value(parsed.to_string()))?;
         let bytes = self.bytes + parsed.as_str().len() + value.len() + ": \r\n".len();
         if self.lines.len() >= MAX_HEADERS || bytes > MAX_BYTES {
-            return Err(HeaderError::TooMany);
+            return Err(RequestHeaderError::TooMany);
         }
         self.bytes = bytes;
         self.lines.push((parsed, value));
@@ -111,7 +111,7 @@ pub(super) fn append_header(request: &mut Vec<u8>, name: &str, value: &[u8]) {
     request.extend_from_slice(b"\r\n");
 }
 
-impl fmt::Debug for Headers {
+impl fmt::Debug for RequestHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.lines.iter().map(|(name, _)| name.as_str());
         f.debug_list().entries(names).finish()
@@ -121,7 +121,7 @@ impl fmt::Debug for Headers {
 /// Caller: the header is rejected. The error omits its value.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HeaderError {
+pub enum RequestHeaderError {
     /// The name contains an invalid character.
     #[error("`{0}` is not a valid header name")]
     Name(String),
@@ -148,13 +148,13 @@ impl BearerToken {
     ///
     /// # Errors
     /// Fails if the token is empty, or if a header cannot carry it.
-    pub fn new(token: &str) -> Result<Self, TokenError> {
+    pub fn new(token: &str) -> Result<Self, InvalidBearerToken> {
         let token = token.trim();
         if token.is_empty() {
-            return Err(TokenError::Empty);
+            return Err(InvalidBearerToken::Empty);
         }
         let mut value = HeaderValue::from_bytes(format!("{BEARER_PREFIX}{token}").as_bytes())
-            .map_err(|_| TokenError::Character)?;
+            .map_err(|_| InvalidBearerToken::Character)?;
         value.set_sensitive(true);
         Ok(Self(value))
     }
@@ -185,7 +185,7 @@ impl fmt::Debug for BearerToken {
 /// Caller: the text is not a valid bearer token. The error omits it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum TokenError {
+pub enum InvalidBearerToken {
     /// The token is empty.
     #[error("bearer token is empty")]
     Empty,
@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn headers_keep_their_order_and_debug_hides_values() {
-        let headers = Headers::new([("X-Key", "s3cret"), ("x-b", ""), ("X-Key", "é")]).unwrap();
+        let headers =
+            RequestHeaders::new([("X-Key", "s3cret"), ("x-b", ""), ("X-Key", "é")]).unwrap();
         let mut request = Vec::new();
         headers.encode(&mut request);
         assert_eq!(request, "x-key: s3cret\r\nx-b: \r\nx-key: é\r\n".as_bytes());
@@ -217,18 +218,18 @@ mod tests {
             "Sec-WebSocket-Key",
             "content-length",
         ] {
-            let refused = Err(HeaderError::Reserved(name.to_ascii_lowercase()));
-            assert_eq!(Headers::new([(name, "x")]), refused);
+            let refused = Err(RequestHeaderError::Reserved(name.to_ascii_lowercase()));
+            assert_eq!(RequestHeaders::new([(name, "x")]), refused);
         }
         assert_eq!(
-            Headers::new([("authorization", "Basic x")]),
-            Err(HeaderError::Authorization)
+            RequestHeaders::new([("authorization", "Basic x")]),
+            Err(RequestHeaderError::Authorization)
         );
     }
 
     #[test]
     fn authorization_is_kept_apart_and_hidden() {
-        let mut headers = Headers::new([("x-a", "b")]).unwrap();
+        let mut headers = RequestHeaders::new([("x-a", "b")]).unwrap();
         headers.authorize(HeaderValue::from_static("Scheme s3cret"));
         let mut request = Vec::new();
         headers.encode(&mut request);
@@ -242,14 +243,17 @@ mod tests {
     fn header_injection_is_rejected() {
         for name in ["", "a b", "a:", "a\r\nb", "ü"] {
             assert!(
-                matches!(Headers::new([(name, "x")]), Err(HeaderError::Name(_))),
+                matches!(
+                    RequestHeaders::new([(name, "x")]),
+                    Err(RequestHeaderError::Name(_))
+                ),
                 "{name:?}"
             );
         }
         for value in ["a\r\nb: c", "a\nb", "\0"] {
             assert_eq!(
-                Headers::new([("a", value)]),
-                Err(HeaderError::Value("a".to_owned()))
+                RequestHeaders::new([("a", value)]),
+                Err(RequestHeaderError::Value("a".to_owned()))
             );
         }
     }
@@ -257,10 +261,16 @@ mod tests {
     #[test]
     fn header_count_and_size_are_bounded() {
         let many = (0..MAX_HEADERS).map(|n| (format!("h{n}"), "x"));
-        let mut headers = Headers::new(many).unwrap();
-        assert_eq!(headers.add("one-more", "x"), Err(HeaderError::TooMany));
+        let mut headers = RequestHeaders::new(many).unwrap();
+        assert_eq!(
+            headers.add("one-more", "x"),
+            Err(RequestHeaderError::TooMany)
+        );
         let long = "x".repeat(MAX_BYTES);
-        assert_eq!(Headers::new([("a", &long)]), Err(HeaderError::TooMany));
+        assert_eq!(
+            RequestHeaders::new([("a", &long)]),
+            Err(RequestHeaderError::TooMany)
+        );
     }
 }
 
@@ -277,9 +287,9 @@ mod token_tests {
 
     #[test]
     fn token_that_no_header_can_carry_is_rejected() {
-        assert_eq!(BearerToken::new(" \n"), Err(TokenError::Empty));
+        assert_eq!(BearerToken::new(" \n"), Err(InvalidBearerToken::Empty));
         for text in ["a\r\nX: y", "a\0b", "a\x7fb"] {
-            assert_eq!(BearerToken::new(text), Err(TokenError::Character));
+            assert_eq!(BearerToken::new(text), Err(InvalidBearerToken::Character));
         }
     }
 }

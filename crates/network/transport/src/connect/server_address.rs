@@ -10,22 +10,22 @@ use std::{
 
 use http::Uri;
 
-use crate::listen::ListenUrl;
+use crate::listen_url::ListenUrl;
 
 /// Address of a websocket server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Address {
+pub enum ServerAddress {
     /// `ws://HOST[:PORT][/PATH]` or `wss://…`.
-    Network(Host),
+    Network(ServerHost),
     /// `unix:///path`: a socket at this absolute path.
     Unix(PathBuf),
 }
 
 /// A server on a network.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Host {
+pub struct ServerHost {
     /// Whether the connection uses TLS.
-    pub scheme: Scheme,
+    pub scheme: WebSocketScheme,
     /// A host name, or a numeric address without brackets.
     pub name: String,
     /// The port. Default: 80 or 443.
@@ -36,24 +36,24 @@ pub struct Host {
 
 /// Scheme of a network address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Scheme {
+pub enum WebSocketScheme {
     /// `ws`: unencrypted.
     Ws,
     /// `wss`: over TLS.
     Wss,
 }
 
-impl Address {
+impl ServerAddress {
     /// Returns whether data sent there is encrypted or stays on this machine.
     pub fn is_private(&self) -> bool {
         match self {
-            Self::Network(host) => host.scheme == Scheme::Wss || host.is_loopback(),
+            Self::Network(host) => host.scheme == WebSocketScheme::Wss || host.is_loopback(),
             Self::Unix(_) => true,
         }
     }
 }
 
-impl Host {
+impl ServerHost {
     /// Returns whether the name is a loopback name or address. Resolves nothing.
     pub fn is_loopback(&self) -> bool {
         self.name.eq_ignore_ascii_case("localhost")
@@ -67,8 +67,8 @@ impl Host {
     /// as request signatures require.
     pub(super) fn header(&self) -> String {
         let default = match self.scheme {
-            Scheme::Ws => 80,
-            Scheme::Wss => 443,
+            WebSocketScheme::Ws => 80,
+            WebSocketScheme::Wss => 443,
         };
         if self.port != default {
             return self.authority();
@@ -90,27 +90,27 @@ impl Host {
     }
 }
 
-impl FromStr for Address {
-    type Err = AddressError;
+impl FromStr for ServerAddress {
+    type Err = ServerAddressError;
 
-    fn from_str(url: &str) -> Result<Self, AddressError> {
-        let (scheme, rest) = url.split_once("://").ok_or(AddressError::NoScheme)?;
+    fn from_str(url: &str) -> Result<Self, ServerAddressError> {
+        let (scheme, rest) = url.split_once("://").ok_or(ServerAddressError::NoScheme)?;
         let (scheme, default) = match scheme.to_ascii_lowercase().as_str() {
-            "ws" => (Scheme::Ws, 80),
-            "wss" => (Scheme::Wss, 443),
+            "ws" => (WebSocketScheme::Ws, 80),
+            "wss" => (WebSocketScheme::Wss, 443),
             "unix" => return unix(url),
-            other if is_scheme(other) => return Err(AddressError::Scheme(other.to_owned())),
-            _ => return Err(AddressError::NoScheme),
+            other if is_scheme(other) => return Err(ServerAddressError::Scheme(other.to_owned())),
+            _ => return Err(ServerAddressError::NoScheme),
         };
         if rest.contains('#') {
-            return Err(AddressError::Fragment);
+            return Err(ServerAddressError::Fragment);
         }
-        let uri: Uri = url
-            .parse()
-            .map_err(|error: http::uri::InvalidUri| AddressError::Malformed(error.to_string()))?;
-        let authority = uri.authority().ok_or(AddressError::NoHost)?;
+        let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| {
+            ServerAddressError::Malformed(error.to_string())
+        })?;
+        let authority = uri.authority().ok_or(ServerAddressError::NoHost)?;
         if authority.as_str().contains('@') {
-            return Err(AddressError::UserInfo);
+            return Err(ServerAddressError::UserInfo);
         }
         let name = authority.host();
         let port = match authority.as_str().strip_prefix(name) {
@@ -119,21 +119,22 @@ impl FromStr for Address {
                 .strip_prefix(':')
                 .and_then(|port| port.parse().ok())
                 .filter(|port| *port > 0)
-                .ok_or(AddressError::Port)?,
+                .ok_or(ServerAddressError::Port)?,
         };
         let name = match name.strip_prefix('[') {
             Some(name) => {
-                let name = name.strip_suffix(']').ok_or(AddressError::NoHost)?;
-                name.parse::<Ipv6Addr>().map_err(|_| AddressError::NoHost)?;
+                let name = name.strip_suffix(']').ok_or(ServerAddressError::NoHost)?;
+                name.parse::<Ipv6Addr>()
+                    .map_err(|_| ServerAddressError::NoHost)?;
                 name
             }
             None => name,
         };
         if name.is_empty() {
-            return Err(AddressError::NoHost);
+            return Err(ServerAddressError::NoHost);
         }
         let query = uri.query().map(|query| format!("?{query}"));
-        Ok(Self::Network(Host {
+        Ok(Self::Network(ServerHost {
             scheme,
             name: name.to_owned(),
             port,
@@ -149,14 +150,14 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || mark(c))
 }
 
-fn unix(url: &str) -> Result<Address, AddressError> {
+fn unix(url: &str) -> Result<ServerAddress, ServerAddressError> {
     match url.parse() {
-        Ok(ListenUrl::Unix(path)) => Ok(Address::Unix(path)),
-        Ok(_) | Err(_) => Err(AddressError::Path),
+        Ok(ListenUrl::Unix(path)) => Ok(ServerAddress::Unix(path)),
+        Ok(_) | Err(_) => Err(ServerAddressError::Path),
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     /// Writes the URL; for a network address without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -166,18 +167,18 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for ServerHost {
     /// Writes the URL without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
-            Scheme::Ws => "ws",
-            Scheme::Wss => "wss",
+            WebSocketScheme::Ws => "ws",
+            WebSocketScheme::Wss => "wss",
         };
         write!(f, "{scheme}://{}", self.authority())
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for ServerHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Host({self})")
     }
@@ -186,7 +187,7 @@ impl fmt::Debug for Host {
 /// Caller: the text is not a server URL. The error omits it, because it may contain a secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum AddressError {
+pub enum ServerAddressError {
     /// The scheme is missing.
     #[error("expected ws://HOST:PORT, wss://HOST:PORT or unix:///path")]
     NoScheme,
@@ -219,13 +220,13 @@ pub enum AddressError {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Address, AddressError> {
+    fn parse(url: &str) -> Result<ServerAddress, ServerAddressError> {
         url.parse()
     }
 
-    fn host(url: &str) -> (Scheme, String, u16, String) {
+    fn host(url: &str) -> (WebSocketScheme, String, u16, String) {
         match parse(url) {
-            Ok(Address::Network(host)) => (host.scheme, host.name, host.port, host.target),
+            Ok(ServerAddress::Network(host)) => (host.scheme, host.name, host.port, host.target),
             other => panic!("{url}: {other:?}"),
         }
     }
@@ -233,22 +234,40 @@ mod tests {
     #[test]
     fn urls_are_parsed_with_default_ports_and_paths() {
         for (url, scheme, name, port, target) in [
-            ("ws://a.test", Scheme::Ws, "a.test", 80, "/"),
-            ("wss://a.test", Scheme::Wss, "a.test", 443, "/"),
-            ("WS://A.test:8765/", Scheme::Ws, "A.test", 8765, "/"),
-            ("wss://a.test?k=v", Scheme::Wss, "a.test", 443, "/?k=v"),
-            ("ws://1.2.3.4:1/x/y?z", Scheme::Ws, "1.2.3.4", 1, "/x/y?z"),
-            ("ws://[::1]", Scheme::Ws, "::1", 80, "/"),
+            ("ws://a.test", WebSocketScheme::Ws, "a.test", 80, "/"),
+            ("wss://a.test", WebSocketScheme::Wss, "a.test", 443, "/"),
+            (
+                "WS://A.test:8765/",
+                WebSocketScheme::Ws,
+                "A.test",
+                8765,
+                "/",
+            ),
+            (
+                "wss://a.test?k=v",
+                WebSocketScheme::Wss,
+                "a.test",
+                443,
+                "/?k=v",
+            ),
+            (
+                "ws://1.2.3.4:1/x/y?z",
+                WebSocketScheme::Ws,
+                "1.2.3.4",
+                1,
+                "/x/y?z",
+            ),
+            ("ws://[::1]", WebSocketScheme::Ws, "::1", 80, "/"),
             (
                 "wss://[fe80::7]:65535/x",
-                Scheme::Wss,
+                WebSocketScheme::Wss,
                 "fe80::7",
                 65535,
                 "/x",
             ),
             (
                 "ws://h/?role=harness",
-                Scheme::Ws,
+                WebSocketScheme::Ws,
                 "h",
                 80,
                 "/?role=harness",
@@ -259,7 +278,7 @@ mod tests {
         }
         assert_eq!(
             parse("unix:///run/exec server.sock"),
-            Ok(Address::Unix("/run/exec server.sock".into()))
+            Ok(ServerAddress::Unix("/run/exec server.sock".into()))
         );
     }
 
@@ -273,7 +292,7 @@ mod tests {
             ("wss://[::1]", "[::1]"),
             ("wss://[::1]:80", "[::1]:80"),
         ] {
-            let Ok(Address::Network(host)) = parse(url) else {
+            let Ok(ServerAddress::Network(host)) = parse(url) else {
                 panic!("{url}");
             };
             assert_eq!(host.header(), header, "{url}");
@@ -283,19 +302,19 @@ mod tests {
     #[test]
     fn invalid_urls_are_rejected_with_the_matching_error() {
         for (url, error) in [
-            ("", AddressError::NoScheme),
-            ("127.0.0.1:80", AddressError::NoScheme),
-            ("http://a", AddressError::Scheme("http".to_owned())),
-            ("ws://h:0", AddressError::Port),
-            ("ws://h:65536", AddressError::Port),
-            ("ws://h:", AddressError::Port),
-            ("ws://h:x", AddressError::Port),
-            ("ws://user@h", AddressError::UserInfo),
-            ("wss://user:pass@h:1/", AddressError::UserInfo),
-            ("ws://h/#x", AddressError::Fragment),
-            ("ws://[1.2.3.4]:1", AddressError::NoHost),
-            ("unix://run/x", AddressError::Path),
-            ("unix://", AddressError::Path),
+            ("", ServerAddressError::NoScheme),
+            ("127.0.0.1:80", ServerAddressError::NoScheme),
+            ("http://a", ServerAddressError::Scheme("http".to_owned())),
+            ("ws://h:0", ServerAddressError::Port),
+            ("ws://h:65536", ServerAddressError::Port),
+            ("ws://h:", ServerAddressError::Port),
+            ("ws://h:x", ServerAddressError::Port),
+            ("ws://user@h", ServerAddressError::UserInfo),
+            ("wss://user:pass@h:1/", ServerAddressError::UserInfo),
+            ("ws://h/#x", ServerAddressError::Fragment),
+            ("ws://[1.2.3.4]:1", ServerAddressError::NoHost),
+            ("unix://run/x", ServerAddressError::Path),
+            ("unix://", ServerAddressError::Path),
         ] {
             assert_eq!(parse(url), Err(error), "{url}");
         }

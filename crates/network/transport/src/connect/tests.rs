@@ -12,18 +12,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     sync::mpsc,
 };
 
-use super::{Address, BearerToken, ConnectError, Fault, Headers, WebSocket};
+use super::{
+    BearerToken, ConnectError, ConnectFault, RequestHeaders, ServerAddress, WebSocketConnector,
+};
 use crate::{
-    auth::{Auth, TokenDigest},
-    http::{AllowedHosts, Door, PendingLimits},
-    link::{Encoding, Link},
+    auth::{AuthPolicy, TokenDigest},
+    http::{AllowedHosts, HttpEndpoint, PendingLimits},
+    link::{DataEncoding, Link},
     listener::Listener,
 };
 
@@ -35,12 +37,12 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Returns a connector for a URL.
-fn server(url: &str) -> WebSocket {
-    WebSocket::new(url.parse().unwrap())
+fn server(url: &str) -> WebSocketConnector {
+    WebSocketConnector::new(url.parse().unwrap())
 }
 
 /// Returns the error of a failed connect, and its text with all sources.
-async fn connect_error(server: &WebSocket) -> (ConnectError, String) {
+async fn connect_error(server: &WebSocketConnector) -> (ConnectError, String) {
     let error = within("an error", server.open())
         .await
         .expect_err("no link");
@@ -55,16 +57,16 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Runs a listener and returns the links opened to it.
-fn listen(listener: Listener, auth: Auth) -> mpsc::Receiver<Link> {
+fn listen(listener: Listener, auth: AuthPolicy) -> mpsc::Receiver<Link> {
     listen_secure(listener, auth, None)
 }
 
 fn listen_secure(
     listener: Listener,
-    auth: Auth,
+    auth: AuthPolicy,
     tls: Option<tokio_rustls::TlsAcceptor>,
 ) -> mpsc::Receiver<Link> {
-    let endpoint = Door {
+    let endpoint = HttpEndpoint {
         metrics: None,
         auth: Arc::new(auth),
         draining: Arc::new(AtomicBool::new(false)),
@@ -95,7 +97,7 @@ async fn exchange(near: &mut Link, accepted: &mut mpsc::Receiver<Link>) {
 
 async fn send_and_expect(from: &mut Link, to: &mut Link, what: &str) {
     from.writer
-        .push(Outgoing::notification(what, &()), Encoding::Text);
+        .push(OutgoingMessage::notification(what, &()), DataEncoding::Text);
     within("flushed", from.writer.flush()).await.unwrap();
     let message = within("a message", to.reader.next()).await.unwrap();
     let text = format!(r#"{{"method":"{what}","params":null}}"#);
@@ -106,7 +108,7 @@ async fn send_and_expect(from: &mut Link, to: &mut Link, what: &str) {
 async fn a_websocket_carries_messages_both_ways() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let (listener, url) = loopback(address).await;
-        let mut accepted = listen(listener, Auth::Open);
+        let mut accepted = listen(listener, AuthPolicy::Open);
         let mut link = within("a link", server(&url).open()).await.unwrap();
         assert_eq!(link.peer, url);
         exchange(&mut link, &mut accepted).await;
@@ -122,14 +124,14 @@ async fn a_websocket_carries_messages_both_ways() {
 async fn a_unix_socket_carries_messages_both_ways() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a socket");
-    let mut accepted = listen(Listener::bind_unix(&path).unwrap(), Auth::Open);
+    let mut accepted = listen(Listener::bind_unix(&path).unwrap(), AuthPolicy::Open);
     let url = format!("unix://{}", path.display());
     let mut link = within("a link", server(&url).open()).await.unwrap();
     assert_eq!(link.peer, url);
     exchange(&mut link, &mut accepted).await;
-    let no_listener = WebSocket::new(Address::Unix(dir.path().join("none")));
+    let no_listener = WebSocketConnector::new(ServerAddress::Unix(dir.path().join("none")));
     let (error, text) = connect_error(&no_listener).await;
-    assert_eq!(error.fault(), Fault::Transport);
+    assert_eq!(error.fault(), ConnectFault::Transport);
     assert!(
         text.contains("none") && text.contains("No such file"),
         "{text}"
@@ -139,16 +141,19 @@ async fn a_unix_socket_carries_messages_both_ways() {
 
 async fn expect_regular_file_is_unreachable(dir: &Path) {
     std::fs::write(dir.join("file"), "").unwrap();
-    let (error, text) = connect_error(&WebSocket::new(Address::Unix(dir.join("file")))).await;
+    let (error, text) = connect_error(&WebSocketConnector::new(ServerAddress::Unix(
+        dir.join("file"),
+    )))
+    .await;
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{text}");
 }
 
 #[tokio::test]
 async fn only_the_right_bearer_token_is_accepted() {
     let (listener, url) = loopback("127.0.0.1:0").await;
-    let auth = Auth::CapabilityToken(TokenDigest::of_token("s3cret é"));
+    let auth = AuthPolicy::CapabilityToken(TokenDigest::of_token("s3cret é"));
     let mut accepted = listen(listener, auth);
-    let with = |token: &str| WebSocket {
+    let with = |token: &str| WebSocketConnector {
         bearer_token: Some(BearerToken::new(token).unwrap()),
         ..server(&url)
     };
@@ -159,7 +164,10 @@ async fn only_the_right_bearer_token_is_accepted() {
         (server(&url), "401 missing websocket bearer token"),
     ] {
         let (error, text) = connect_error(&client).await;
-        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
+        assert_eq!(
+            (error.fault(), error.is_passing()),
+            (ConnectFault::Peer, false)
+        );
         assert!(text.ends_with(body) && !text.contains("another"), "{text}");
     }
 }
@@ -167,13 +175,16 @@ async fn only_the_right_bearer_token_is_accepted() {
 #[tokio::test]
 async fn bearer_token_is_never_sent_unencrypted_to_another_host() {
     for url in ["ws://a.test:1", "ws://192.0.2.1:1", "ws://[2001:db8::1]:1"] {
-        let client = WebSocket {
+        let client = WebSocketConnector {
             bearer_token: Some(BearerToken::new("s3cret").unwrap()),
             ..server(url)
         };
         let (error, text) = connect_error(&client).await;
-        assert_eq!(error.fault(), Fault::Caller);
-        assert!(matches!(error, ConnectError::TokenInTheClear(_)), "{text}");
+        assert_eq!(error.fault(), ConnectFault::Caller);
+        assert!(
+            matches!(error, ConnectError::TokenOverPlaintext(_)),
+            "{text}"
+        );
         assert!(!text.contains("s3cret") && text.contains(url), "{text}");
         assert!(!format!("{client:?}").contains("s3cret"));
     }
@@ -195,8 +206,8 @@ async fn custom_headers_are_sent_without_an_origin() {
             .unwrap();
         String::from_utf8(request).unwrap()
     });
-    let client = WebSocket {
-        headers: Headers::new([("X-Tenant", "blue"), ("Cookie", "k=v")]).unwrap(),
+    let client = WebSocketConnector {
+        headers: RequestHeaders::new([("X-Tenant", "blue"), ("Cookie", "k=v")]).unwrap(),
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
         ..server(&format!("ws://{address}/door?role=harness&x=%20"))
     };
@@ -225,14 +236,14 @@ async fn refused_connection_and_unknown_host_are_distinct_errors() {
     let (error, text) = connect_error(&server(&format!("ws://{address}"))).await;
     assert_eq!(
         (error.fault(), error.is_passing()),
-        (Fault::Transport, true)
+        (ConnectFault::Transport, true)
     );
     assert!(
         text.contains(&address.to_string()) && text.contains("refused"),
         "{text}"
     );
     let (error, text) = connect_error(&server("ws://no-such-host.invalid:1")).await;
-    assert_eq!(error.fault(), Fault::Transport);
+    assert_eq!(error.fault(), ConnectFault::Transport);
     assert!(matches!(error, ConnectError::Resolve { .. }), "{text}");
     assert!(
         text.starts_with("cannot resolve `no-such-host.invalid`: "),
@@ -242,8 +253,8 @@ async fn refused_connection_and_unknown_host_are_distinct_errors() {
 
 #[test]
 fn invalid_url_is_a_caller_error_that_names_valid_schemes() {
-    let error = ConnectError::from("http://x".parse::<Address>().unwrap_err());
-    assert_eq!(error.fault(), Fault::Caller);
+    let error = ConnectError::from("http://x".parse::<ServerAddress>().unwrap_err());
+    assert_eq!(error.fault(), ConnectFault::Caller);
     assert!(
         error_chain(&error).contains("wss://HOST:PORT"),
         "{}",
@@ -300,7 +311,7 @@ async fn refusal_includes_the_response_text() {
         (&format!("HTTP/1.1 404 Not Found\r\n\r\n{long}"), &shown),
     ] {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
-        assert_eq!(error.fault(), Fault::Peer);
+        assert_eq!(error.fault(), ConnectFault::Peer);
         assert_eq!(text, format!("server refused the connection: {expected}"));
         assert_eq!(error.is_passing(), expected.starts_with('5'), "{text}");
     }
@@ -314,9 +325,9 @@ async fn refusal_that_echoes_a_secret_hides_the_response_text() {
             format!("HTTP/1.1 404 {repeated}\r\n\r\n"),
         ] {
             let url = format!("{}/p-s3cret?key=s3cret", peer(answer).await);
-            let client = WebSocket {
+            let client = WebSocketConnector {
                 bearer_token: Some(BearerToken::new("t-s3cret").unwrap()),
-                headers: Headers::new([("x-key", "h-s3cret"), ("x-a", "a")]).unwrap(),
+                headers: RequestHeaders::new([("x-key", "h-s3cret"), ("x-a", "a")]).unwrap(),
                 ..server(&url)
             };
             let (error, text) = connect_error(&client).await;
@@ -351,7 +362,7 @@ async fn peer_that_is_not_a_websocket_server_is_reported() {
         ),
     ] {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
-        assert_eq!(error.fault(), Fault::Peer);
+        assert_eq!(error.fault(), ConnectFault::Peer);
         assert_eq!(text, format!("server does not speak websocket: {reason}"));
     }
 }
@@ -365,7 +376,10 @@ async fn connection_closed_before_the_response_is_a_transient_error() {
     ] {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert!(matches!(error, ConnectError::Closed), "{answer:?}: {text}");
-        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, true));
+        assert_eq!(
+            (error.fault(), error.is_passing()),
+            (ConnectFault::Peer, true)
+        );
     }
 }
 
@@ -375,7 +389,7 @@ async fn silent_peer_times_out() {
     let address = listener.local_addr().unwrap();
     let short = Duration::from_millis(50);
     for scheme in ["ws", "wss"] {
-        let client = WebSocket {
+        let client = WebSocketConnector {
             connect_timeout: short,
             ..server(&format!("{scheme}://{address}/secret"))
         };
@@ -384,7 +398,7 @@ async fn silent_peer_times_out() {
         assert!(request_task.elapsed() >= short);
         assert_eq!(
             (error.fault(), error.is_passing()),
-            (Fault::Transport, true)
+            (ConnectFault::Transport, true)
         );
         let expected = format!("connecting to `{scheme}://{address}` took longer than 50ms");
         assert_eq!(text, expected);

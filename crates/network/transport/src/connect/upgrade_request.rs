@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{BearerToken, ConnectError, Headers, request_headers};
+use super::{BearerToken, ConnectError, RequestHeaders, request_headers};
 use crate::websocket::accept_key;
 
 /// Maximum length of a response head.
@@ -29,7 +29,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct UpgradeRequest<'a> {
     pub(super) authority: &'a str,
     pub(super) target: &'a str,
-    pub(super) headers: &'a Headers,
+    pub(super) headers: &'a RequestHeaders,
     pub(super) bearer_token: Option<&'a BearerToken>,
 }
 

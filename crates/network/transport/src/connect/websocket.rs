@@ -14,15 +14,15 @@ use tokio_rustls::{
 };
 
 use super::{
-    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, ListenerTrust, Proxy,
-    Scheme, upgrade_request::UpgradeRequest,
+    BearerToken, CertificateFault, ConnectError, HttpProxy, ListenerTrust, RequestHeaders,
+    ServerAddress, ServerHost, WebSocketScheme, upgrade_request::UpgradeRequest,
 };
 use crate::{
-    link::{Link, Role},
-    tls::Trust,
+    link::{Link, LinkRole},
+    tls::TrustStore,
     websocket::{
         self, LinkOptions,
-        socket::{Socket, SocketLimits},
+        socket::{BinarySocket, SocketLimits},
     },
 };
 
@@ -31,29 +31,29 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server reached over a websocket, and how to reach it.
 #[derive(Clone, Debug)]
-pub struct WebSocket {
+pub struct WebSocketConnector {
     /// Address of the server.
-    pub address: Address,
+    pub address: ServerAddress,
     /// Headers of the upgrade request.
-    pub headers: Headers,
+    pub headers: RequestHeaders,
     /// Bearer token of the client.
     pub bearer_token: Option<BearerToken>,
     /// Certificates that the client trusts.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Which listeners the client trusts on a unix socket.
     pub listener: ListenerTrust,
     /// Timeout for connecting.
     pub connect_timeout: Duration,
 }
 
-impl WebSocket {
+impl WebSocketConnector {
     /// Describes a server that requires no credentials.
-    pub fn new(address: Address) -> Self {
+    pub fn new(address: ServerAddress) -> Self {
         Self {
             address,
-            headers: Headers::default(),
+            headers: RequestHeaders::default(),
             bearer_token: None,
-            trust: Trust::default(),
+            trust: TrustStore::default(),
             listener: ListenerTrust::default(),
             connect_timeout: CONNECT_TIMEOUT,
         }
@@ -65,7 +65,7 @@ impl WebSocket {
     /// Fails if a credential would be sent unencrypted over a network.
     pub fn check(&self) -> Result<(), ConnectError> {
         if self.has_secret() && !self.address.is_private() {
-            return Err(ConnectError::TokenInTheClear(self.address.to_string()));
+            return Err(ConnectError::TokenOverPlaintext(self.address.to_string()));
         }
         Ok(())
     }
@@ -75,7 +75,8 @@ impl WebSocket {
     /// # Errors
     /// Fails if the websocket is not open within the timeout.
     pub async fn open(&self) -> Result<Link, ConnectError> {
-        self.open_with(LinkOptions::of(Role::Client), None).await
+        self.open_with(LinkOptions::of(LinkRole::Client), None)
+            .await
     }
 
     /// Opens a link with options, optionally through a proxy. Dropping the future closes the
@@ -86,14 +87,14 @@ impl WebSocket {
     pub async fn open_with(
         &self,
         options: LinkOptions,
-        proxy: Option<&Proxy>,
+        proxy: Option<&HttpProxy>,
     ) -> Result<Link, ConnectError> {
         let upgraded = self.connect_and_upgrade(proxy).await?;
         Ok(websocket::boxed_link_with(
             upgraded.input,
             upgraded.output,
             &upgraded.rest,
-            Role::Client,
+            LinkRole::Client,
             self.peer(),
             options,
         ))
@@ -103,7 +104,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// Fails if the websocket is not open within the timeout.
-    pub async fn open_socket(&self) -> Result<Socket, ConnectError> {
+    pub async fn open_socket(&self) -> Result<BinarySocket, ConnectError> {
         self.connect_and_upgrade(None)
             .await
             .map(UpgradedStream::into_socket)
@@ -113,7 +114,10 @@ impl WebSocket {
     ///
     /// # Errors
     /// Fails if the websocket is not open within the timeout.
-    pub async fn open_socket_through(&self, proxy: &Proxy) -> Result<Socket, ConnectError> {
+    pub async fn open_socket_through(
+        &self,
+        proxy: &HttpProxy,
+    ) -> Result<BinarySocket, ConnectError> {
         self.connect_and_upgrade(Some(proxy))
             .await
             .map(UpgradedStream::into_socket)
@@ -121,14 +125,14 @@ impl WebSocket {
 
     async fn connect_and_upgrade(
         &self,
-        proxy: Option<&Proxy>,
+        proxy: Option<&HttpProxy>,
     ) -> Result<UpgradedStream, ConnectError> {
         self.check()?;
         let within = self.connect_timeout;
         let open = async {
             match &self.address {
-                Address::Network(host) => self.connect_network(host, proxy).await,
-                Address::Unix(path) => self.connect_unix(path).await,
+                ServerAddress::Network(host) => self.connect_network(host, proxy).await,
+                ServerAddress::Unix(path) => self.connect_unix(path).await,
             }
         };
         timeout(within, open).await.unwrap_or_else(|_| {
@@ -141,8 +145,8 @@ impl WebSocket {
 
     async fn connect_network(
         &self,
-        host: &Host,
-        proxy: Option<&Proxy>,
+        host: &ServerHost,
+        proxy: Option<&HttpProxy>,
     ) -> Result<UpgradedStream, ConnectError> {
         let mut stream = match proxy {
             Some(proxy) => proxy.dial(&host.authority()).await?,
@@ -150,7 +154,7 @@ impl WebSocket {
         };
         let authority = host.header();
         let request = self.request(&authority, &host.target);
-        if host.scheme == Scheme::Ws {
+        if host.scheme == WebSocketScheme::Ws {
             let rest = request.upgrade(&mut stream).await?;
             let (read, write) = stream.into_split();
             return Ok(UpgradedStream::new(read, write, rest));
@@ -180,14 +184,14 @@ impl WebSocket {
     }
 
     /// Connects to the first reachable address of a host.
-    async fn dial(&self, host: &Host) -> Result<TcpStream, ConnectError> {
+    async fn dial(&self, host: &ServerHost) -> Result<TcpStream, ConnectError> {
         let resolve = |source| ConnectError::Resolve {
             host: host.name.clone(),
             source,
         };
         let found = lookup_host((host.name.as_str(), host.port)).await;
         // `localhost` may resolve to any address. A token is sent only to loopback.
-        let loopback_only = self.has_secret() && host.scheme == Scheme::Ws;
+        let loopback_only = self.has_secret() && host.scheme == WebSocketScheme::Ws;
         let addresses: Vec<SocketAddr> = found
             .map_err(resolve)?
             .filter(|address| !loopback_only || address.ip().to_canonical().is_loopback())
@@ -204,11 +208,11 @@ impl WebSocket {
 
     async fn tls_connect(
         &self,
-        host: &Host,
+        host: &ServerHost,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        let name =
-            ServerName::try_from(host.name.clone()).map_err(|_| super::AddressError::NoHost)?;
+        let name = ServerName::try_from(host.name.clone())
+            .map_err(|_| super::ServerAddressError::NoHost)?;
         let connected = TlsConnector::from(self.trust.config().await?)
             .connect(name, stream)
             .await;
@@ -261,9 +265,15 @@ impl UpgradedStream {
         }
     }
 
-    fn into_socket(self) -> Socket {
+    fn into_socket(self) -> BinarySocket {
         let limits = SocketLimits::default();
-        Socket::boxed(self.input, self.output, &self.rest, Role::Client, limits)
+        BinarySocket::boxed(
+            self.input,
+            self.output,
+            &self.rest,
+            LinkRole::Client,
+            limits,
+        )
     }
 }
 

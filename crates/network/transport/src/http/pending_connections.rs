@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::site::Peer;
+use super::service::HttpPeer;
 
 /// Limits for connections before they become a websocket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,14 +55,14 @@ enum ClientAddress {
     Account(u32),
 }
 
-impl From<Peer> for ClientAddress {
-    fn from(peer: Peer) -> Self {
+impl From<HttpPeer> for ClientAddress {
+    fn from(peer: HttpPeer) -> Self {
         match peer {
-            Peer::Network(address) => Self::Network(match address.ip().to_canonical() {
+            HttpPeer::Network(address) => Self::Network(match address.ip().to_canonical() {
                 IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
                 address @ IpAddr::V4(_) => address,
             }),
-            Peer::Account(uid) => Self::Account(uid),
+            HttpPeer::Account(uid) => Self::Account(uid),
         }
     }
 }
@@ -78,7 +78,7 @@ impl PendingConnections {
     }
 
     /// Registers a new connection, and evicts an older one if a limit is exceeded.
-    pub(crate) fn register(&self, peer: Peer) -> PendingConnection {
+    pub(crate) fn register(&self, peer: HttpPeer) -> PendingConnection {
         let (address, evicted) = (ClientAddress::from(peer), Arc::new(Notify::new()));
         let mut table = self.lock();
         let own = table.by_address.get(&address).copied().unwrap_or(0);
@@ -176,8 +176,8 @@ mod tests {
         })
     }
 
-    fn peer(text: &str) -> Peer {
-        Peer::Network(text.parse::<SocketAddr>().unwrap())
+    fn peer(text: &str) -> HttpPeer {
+        HttpPeer::Network(text.parse::<SocketAddr>().unwrap())
     }
 
     async fn is_evicted(connection: PendingConnection) -> bool {
@@ -203,7 +203,7 @@ mod tests {
         let few = table.register(peer("192.0.2.1:1"));
         let [first, second] =
             ["[2001:db8::1]:1", "[2001:db8::2]:1"].map(|text| table.register(peer(text)));
-        let new = table.register(Peer::Account(7));
+        let new = table.register(HttpPeer::Account(7));
         assert!(is_evicted(first).await);
         for connection in [few, second, new] {
             assert!(!is_evicted(connection).await);

@@ -18,22 +18,22 @@ use std::{
 
 use exec_relay::{
     frame::StreamId,
-    identity::{Identity, PublicKey},
+    identity::{NoiseIdentity, NoisePublicKey},
 };
 use futures_util::future::BoxFuture;
 use tokio::{sync::mpsc, time::sleep_until};
 
 use self::{connection::ExecutorConnection, stream_table::StreamTable};
 use crate::{
-    link::{Link, ReadError},
-    websocket::socket::Socket,
+    link::{Link, LinkReadError},
+    websocket::socket::BinarySocket,
 };
 
 /// Serves the streams of harnesses over consecutive connections.
-pub struct Executor {
-    identity: Arc<Identity>,
+pub struct RelayExecutor {
+    identity: Arc<NoiseIdentity>,
     environment_id: String,
-    validator: Arc<dyn Validator>,
+    validator: Arc<dyn HarnessValidator>,
     links: mpsc::Sender<Link>,
     streams: Arc<Mutex<StreamTable>>,
 }
@@ -41,24 +41,24 @@ pub struct Executor {
 /// How a connection ended. Plain streams have ended, reliable ones are parked.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum ExecutorDisconnect {
     /// The relay closed it.
     Closed,
     /// Reading failed.
-    Read(ReadError),
+    Read(LinkReadError),
     /// Writing failed, or the relay did not answer pings.
     Write(io::Error),
     /// The receiver of links is closed.
-    Unwanted,
+    ReceiverClosed,
 }
 
-impl Executor {
+impl RelayExecutor {
     /// Creates an executor that sends its streams to `links`. New streams are reset while the
     /// channel is full.
     pub fn new(
-        identity: Arc<Identity>,
+        identity: Arc<NoiseIdentity>,
         environment_id: String,
-        validator: Arc<dyn Validator>,
+        validator: Arc<dyn HarnessValidator>,
         links: mpsc::Sender<Link>,
     ) -> Self {
         Self {
@@ -72,7 +72,11 @@ impl Executor {
 
     /// Serves one connection until it ends. Harnesses can resume reliable streams of the previous
     /// connection. Dropping the future closes the connection.
-    pub async fn serve(&mut self, socket: Socket, registration_id: String) -> Ended {
+    pub async fn serve(
+        &mut self,
+        socket: BinarySocket,
+        registration_id: String,
+    ) -> ExecutorDisconnect {
         let park_on_drop = ParkOnDrop(Arc::clone(&self.streams));
         let ended = ExecutorConnection::new(self, &self.streams, socket, registration_id)
             .run()
@@ -82,7 +86,7 @@ impl Executor {
     }
 }
 
-impl fmt::Debug for Executor {
+impl fmt::Debug for RelayExecutor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Executor")
             .field("environment_id", &self.environment_id)
@@ -122,10 +126,10 @@ fn lock(streams: &Mutex<StreamTable>) -> MutexGuard<'_, StreamTable> {
 }
 
 /// Validates harnesses, for example by asking a registry.
-pub trait Validator: Send + Sync {
+pub trait HarnessValidator: Send + Sync {
     /// Validates a claim. The future is dropped when the outcome no longer matters, and counts as
     /// [`ValidationOutcome::Refused`] after ten seconds.
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome>;
+    fn validate(&self, claim: HarnessClaim) -> BoxFuture<'static, ValidationOutcome>;
 }
 
 /// Outcome of the validation of a harness.
@@ -142,18 +146,18 @@ pub enum ValidationOutcome {
 
 /// Claim of a harness from its first handshake message.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Claim {
+pub struct HarnessClaim {
     /// The registration under which the executor was reached.
     pub registration_id: String,
     /// The requested stream. Untrusted text.
     pub stream_id: StreamId,
     /// The key that the harness claims to hold.
-    pub harness_key: PublicKey,
+    pub harness_key: NoisePublicKey,
     /// Authorization issued by the registry to the harness. Secret; only for the registry.
     pub authorization: String,
 }
 
-impl fmt::Debug for Claim {
+impl fmt::Debug for HarnessClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claim")
             .field("registration_id", &self.registration_id)

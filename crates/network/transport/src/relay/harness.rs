@@ -12,11 +12,11 @@ mod tests;
 use std::{fmt, sync::Arc, time::Duration};
 
 use exec_relay::{
-    channel::Channel,
-    frame::{Body, Frame, StreamId},
-    handshake::{Initiator, Scope},
-    identity::{Identity, PublicKey},
-    stream::{Delivery, Stream},
+    channel::NoiseChannel,
+    frame::{FrameBody, RelayFrame, StreamId},
+    handshake::{HandshakeScope, NoiseInitiator},
+    identity::{NoiseIdentity, NoisePublicKey},
+    stream::{DeliveryMode, RelayStream},
 };
 use futures_util::future::BoxFuture;
 use tokio::{
@@ -31,22 +31,24 @@ use super::{
     stream_shared::{ReadyQueue, StreamShared},
 };
 use crate::{
-    connect::{Address, CONNECT_TIMEOUT, ConnectError, Headers, Proxy, WebSocket},
-    link::{Link, Path, ReadError},
-    tls::Trust,
+    connect::{
+        CONNECT_TIMEOUT, ConnectError, HttpProxy, RequestHeaders, ServerAddress, WebSocketConnector,
+    },
+    link::{Link, LinkPathState, LinkReadError},
+    tls::TrustStore,
     trace::TraceSource,
-    websocket::socket::{Raw, Socket},
+    websocket::socket::{BinarySocket, RawMessage},
 };
 
 /// Options for reaching an executor.
 #[derive(Clone, Debug)]
 pub struct HarnessOptions {
     /// Certificates trusted for the relay.
-    pub trust: Trust,
+    pub trust: TrustStore,
     /// Proxy to the relay.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<HttpProxy>,
     /// Headers of upgrade requests.
-    pub headers: Headers,
+    pub headers: RequestHeaders,
     /// Trace context of upgrade requests. Absent: they carry none.
     pub trace: Option<TraceSource>,
     /// Timeout for opening a websocket.
@@ -58,12 +60,12 @@ pub struct HarnessOptions {
     /// and shorter than it keeps a session.
     pub recovery: Duration,
     /// Delivery mode offered to the executor.
-    pub offer: Offer,
+    pub offer: DeliveryOffer,
 }
 
 /// Delivery mode that is offered to an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Offer {
+pub enum DeliveryOffer {
     /// Acknowledged delivery. If the executor supports it, the link survives the loss of its
     /// websocket.
     Reliable,
@@ -74,14 +76,14 @@ pub enum Offer {
 impl Default for HarnessOptions {
     fn default() -> Self {
         Self {
-            trust: Trust::default(),
+            trust: TrustStore::default(),
             proxy: None,
-            headers: Headers::default(),
+            headers: RequestHeaders::default(),
             trace: None,
             connect_timeout: CONNECT_TIMEOUT,
             handshake_timeout: Duration::from_secs(10),
             recovery: Duration::from_secs(25),
-            offer: Offer::Reliable,
+            offer: DeliveryOffer::Reliable,
         }
     }
 }
@@ -93,8 +95,8 @@ impl Default for HarnessOptions {
 /// # Errors
 /// Fails if there is no grant, no websocket, or no response in time.
 pub async fn open(
-    identity: Arc<Identity>,
-    grants: Arc<dyn Tickets>,
+    identity: Arc<NoiseIdentity>,
+    grants: Arc<dyn GrantSource>,
     options: HarnessOptions,
 ) -> Result<Link, ConnectError> {
     let (grant, mut socket) = fetch_and_dial(&*grants, &options).await?;
@@ -116,15 +118,15 @@ pub async fn open(
         executor_key: grant.executor_key,
     };
     Ok(Link {
-        handshake_began: Some(started_at),
+        handshake_started_at: Some(started_at),
         ..start_driver(socket, accepted, reconnector, peer)
     })
 }
 
 async fn fetch_and_dial(
-    grants: &dyn Tickets,
+    grants: &dyn GrantSource,
     options: &HarnessOptions,
-) -> Result<(Ticket, Socket), ConnectError> {
+) -> Result<(RendezvousGrant, BinarySocket), ConnectError> {
     let grant = grants.fetch().await?;
     match dial(&grant, options).await {
         Err(ConnectError::Refused { status: 401, .. }) => {
@@ -138,7 +140,7 @@ async fn fetch_and_dial(
 
 /// Starts the driver of a stream. From now on it pings the relay, as the stock harness does.
 fn start_driver(
-    mut socket: Socket,
+    mut socket: BinarySocket,
     accepted: AcceptedStream,
     reconnector: Reconnector,
     peer: String,
@@ -151,10 +153,10 @@ fn start_driver(
     socket.writer.defer_ping();
     let ready_queue = Arc::new(ReadyQueue::default());
     let now = Instant::now().into_std();
-    let stream = Stream::new(stream_id.clone(), channel, delivery, now);
+    let stream = RelayStream::new(stream_id.clone(), channel, delivery, now);
     let shared = StreamShared::new(stream_id, stream, Arc::clone(&ready_queue));
     let link = stream_link::link(Arc::clone(&shared), peer);
-    let (path, watched) = watch::channel(Path::There);
+    let (path, watched) = watch::channel(LinkPathState::Connected);
     let driver = StreamDriver::new(shared, ready_queue, delivery, socket, reconnector, path);
     drop(tokio::spawn(driver.run()));
     Link {
@@ -163,19 +165,19 @@ fn start_driver(
     }
 }
 
-fn peer(grant: &Ticket) -> String {
+fn peer(grant: &RendezvousGrant) -> String {
     format!("environment {:?}", grant.environment_id)
 }
 
 /// Issues rendezvous grants, for example by asking a registry.
-pub trait Tickets: Send + Sync {
+pub trait GrantSource: Send + Sync {
     /// Fetches a fresh grant. Cancel safe.
-    fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>>;
+    fn fetch(&self) -> BoxFuture<'_, Result<RendezvousGrant, ConnectError>>;
 }
 
 /// A single-use right to connect to an executor. Its parts belong together.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Ticket {
+pub struct RendezvousGrant {
     /// URL of the relay's websocket. Contains a secret.
     pub url: String,
     /// Id of the environment.
@@ -183,12 +185,12 @@ pub struct Ticket {
     /// Registration of the executor.
     pub registration_id: String,
     /// Key that the executor must prove to hold.
-    pub executor_key: PublicKey,
+    pub executor_key: NoisePublicKey,
     /// Authorization that the executor presents to the registry. Secret.
     pub authorization: String,
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for RendezvousGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
             .field("environment_id", &self.environment_id)
@@ -198,17 +200,20 @@ impl fmt::Debug for Ticket {
 }
 
 /// Opens the websocket of a grant.
-async fn dial(grant: &Ticket, options: &HarnessOptions) -> Result<Socket, ConnectError> {
+async fn dial(
+    grant: &RendezvousGrant,
+    options: &HarnessOptions,
+) -> Result<BinarySocket, ConnectError> {
     let mut headers = options.headers.clone();
     for (name, value) in options.trace.iter().flat_map(TraceSource::headers) {
         // A trace header that does not fit is dropped; the connection matters more.
         drop(headers.add(name.as_str(), value.to_str().unwrap_or_default()));
     }
-    let server = WebSocket {
+    let server = WebSocketConnector {
         headers,
         trust: options.trust.clone(),
         connect_timeout: options.connect_timeout,
-        ..WebSocket::new(grant.url.parse::<Address>()?)
+        ..WebSocketConnector::new(grant.url.parse::<ServerAddress>()?)
     };
     match &options.proxy {
         Some(proxy) => server.open_socket_through(proxy).await,
@@ -220,32 +225,38 @@ async fn dial(grant: &Ticket, options: &HarnessOptions) -> Result<Socket, Connec
 #[derive(Debug)]
 struct AcceptedStream {
     stream_id: StreamId,
-    channel: Channel,
-    delivery: Delivery,
+    channel: NoiseChannel,
+    delivery: DeliveryMode,
 }
 
 /// Performs the handshake for a new stream.
 async fn handshake(
-    socket: &mut Socket,
-    identity: &Identity,
-    grant: &Ticket,
-    offer: Offer,
+    socket: &mut BinarySocket,
+    identity: &NoiseIdentity,
+    grant: &RendezvousGrant,
+    offer: DeliveryOffer,
 ) -> Result<AcceptedStream, ConnectError> {
     let name = Uuid::new_v4().to_string();
     let stream_id = StreamId::new(&name).map_err(|_| ConnectError::Relay("invalid stream id"))?;
-    let scope = Scope {
+    let scope = HandshakeScope {
         environment_id: &grant.environment_id,
         registration_id: &grant.registration_id,
         stream_id: &name,
     };
     let (initiator, message) =
-        Initiator::start(identity, &grant.executor_key, scope, &grant.authorization)?;
-    let mut push = |frame: Frame| socket.writer.push(frame.encode());
-    push(Frame::new(stream_id.clone(), Body::Resume { next_seq: 0 }));
-    if offer == Offer::Reliable {
-        push(Frame::announcement(stream_id.clone()));
+        NoiseInitiator::start(identity, &grant.executor_key, scope, &grant.authorization)?;
+    let mut push = |frame: RelayFrame| socket.writer.push(frame.encode());
+    push(RelayFrame::new(
+        stream_id.clone(),
+        FrameBody::Resume { next_seq: 0 },
+    ));
+    if offer == DeliveryOffer::Reliable {
+        push(RelayFrame::announcement(stream_id.clone()));
     }
-    push(Frame::new(stream_id.clone(), Body::Handshake(message)));
+    push(RelayFrame::new(
+        stream_id.clone(),
+        FrameBody::Handshake(message),
+    ));
     socket.writer.flush().await?;
     let (answer, delivery) = await_response(socket, &stream_id, offer).await?;
     Ok(AcceptedStream {
@@ -257,31 +268,31 @@ async fn handshake(
 
 /// Waits for the executor's handshake message.
 async fn await_response(
-    socket: &mut Socket,
+    socket: &mut BinarySocket,
     stream_id: &StreamId,
-    offer: Offer,
-) -> Result<(bytes::Bytes, Delivery), ConnectError> {
-    let mut delivery = Delivery::Plain;
+    offer: DeliveryOffer,
+) -> Result<(bytes::Bytes, DeliveryMode), ConnectError> {
+    let mut delivery = DeliveryMode::Plain;
     loop {
         let message = match socket.reader.next().await.map_err(relay_error)? {
-            Some(Raw::Binary(message)) => message,
-            Some(Raw::Text) => return Err(ConnectError::Relay("relay sent a text message")),
+            Some(RawMessage::Binary(message)) => message,
+            Some(RawMessage::Text) => return Err(ConnectError::Relay("relay sent a text message")),
             None => return Err(ConnectError::Closed),
         };
-        let frame = Frame::decode(message)
+        let frame = RelayFrame::decode(message)
             .map_err(|_| ConnectError::Relay("relay sent an invalid frame"))?;
         if frame.stream_id != *stream_id {
             continue;
         }
         let is_announcement = frame.is_announcement();
         match frame.body {
-            Body::Handshake(answer) => return Ok((answer, delivery)),
-            Body::Ack if is_announcement && offer == Offer::Reliable => {
-                delivery = Delivery::Reliable;
+            FrameBody::Handshake(answer) => return Ok((answer, delivery)),
+            FrameBody::Ack if is_announcement && offer == DeliveryOffer::Reliable => {
+                delivery = DeliveryMode::Reliable;
             }
-            Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
-            Body::Reset { .. } => return Err(ConnectError::StreamRefused),
-            Body::Data(_) => {
+            FrameBody::Ack | FrameBody::Resume { .. } | FrameBody::Heartbeat => {}
+            FrameBody::Reset { .. } => return Err(ConnectError::StreamRefused),
+            FrameBody::Data(_) => {
                 return Err(ConnectError::Relay(
                     "executor sent data before the handshake",
                 ));
@@ -290,15 +301,15 @@ async fn await_response(
     }
 }
 
-fn relay_error(error: ReadError) -> ConnectError {
+fn relay_error(error: LinkReadError) -> ConnectError {
     match error {
-        ReadError::Io(error) => ConnectError::Io(error),
-        ReadError::Protocol(what) => ConnectError::Relay(what),
-        ReadError::TooLong(_) => ConnectError::Relay("relay sent a message that is too long"),
-        ReadError::InvalidUtf8 => ConnectError::Relay("relay sent invalid UTF-8"),
-        ReadError::Exited(_)
-        | ReadError::ExecutorChanged
-        | ReadError::Stalled
-        | ReadError::Stream(_) => ConnectError::Closed,
+        LinkReadError::Io(error) => ConnectError::Io(error),
+        LinkReadError::Protocol(what) => ConnectError::Relay(what),
+        LinkReadError::TooLong(_) => ConnectError::Relay("relay sent a message that is too long"),
+        LinkReadError::InvalidUtf8 => ConnectError::Relay("relay sent invalid UTF-8"),
+        LinkReadError::Exited(_)
+        | LinkReadError::ExecutorChanged
+        | LinkReadError::Stalled
+        | LinkReadError::Stream(_) => ConnectError::Closed,
     }
 }

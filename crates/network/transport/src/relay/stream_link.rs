@@ -7,18 +7,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::{limits::MESSAGE_BYTES, stream::Delivery};
-use exec_wire::{error::RpcError, outgoing::Outgoing};
+use exec_relay::{limits::MESSAGE_BYTES, stream::DeliveryMode};
+use exec_wire::{error::RpcError, outgoing_message::OutgoingMessage};
 use tokio::task::coop;
 
 use super::{StreamCloseReason, stream_shared::StreamShared};
-use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
+use crate::link::{BinarySupport, DataEncoding, Link, LinkReadError, MessageReader, MessageWriter};
 
 /// Makes the link of a stream.
 pub(super) fn link(shared: Arc<StreamShared>, peer: String) -> Link {
     let most_unanswered = match shared.delivery() {
-        Delivery::Plain => PLAIN_MAX_IN_FLIGHT,
-        Delivery::Reliable => usize::MAX,
+        DeliveryMode::Plain => PLAIN_MAX_IN_FLIGHT,
+        DeliveryMode::Reliable => usize::MAX,
     };
     Link {
         reader: Box::new(StreamReader(Arc::clone(&shared))),
@@ -27,10 +27,10 @@ pub(super) fn link(shared: Arc<StreamShared>, peer: String) -> Link {
             unflushed: 0,
         }),
         peer,
-        binary: Binary::Possible,
-        most_unanswered,
+        binary: BinarySupport::Supported,
+        max_in_flight: most_unanswered,
         slot: None,
-        handshake_began: None,
+        handshake_started_at: None,
         principal: None,
         path: None,
     }
@@ -44,7 +44,7 @@ const PLAIN_MAX_IN_FLIGHT: usize = 16;
 struct StreamReader(Arc<StreamShared>);
 
 impl MessageReader for StreamReader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         // This reads no socket, so it must use tokio's cooperative budget explicitly.
         let turn = ready!(coop::poll_proceed(cx));
         let message = ready!(self.0.poll_message(cx));
@@ -64,10 +64,10 @@ struct StreamWriter {
 }
 
 impl MessageWriter for StreamWriter {
-    fn push(&mut self, message: Outgoing, encoding: Encoding) {
+    fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         let message = fit_to_limit(message, encoding);
         self.unflushed += self.shared.push(|out| match (message, encoding) {
-            (Outgoing::Data(message), Encoding::Binary) => {
+            (OutgoingMessage::Data(message), DataEncoding::Binary) => {
                 let data = message.encode_binary(out);
                 out.extend_from_slice(&data);
             }
@@ -85,7 +85,7 @@ impl MessageWriter for StreamWriter {
         Poll::Ready(flushed.map_err(|end: StreamCloseReason| end.io_error()))
     }
 
-    fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_keepalive(&mut self, _: &mut Context<'_>) -> Poll<()> {
         // The driver runs the keepalive, whether or not the link is polled.
         Poll::Pending
     }
@@ -104,9 +104,9 @@ impl Drop for StreamWriter {
 
 /// Replaces a response that exceeds the message limit by an error. Any other oversized message ends
 /// the stream, as it would at the peer.
-fn fit_to_limit(message: Outgoing, encoding: Encoding) -> Outgoing {
+fn fit_to_limit(message: OutgoingMessage, encoding: DataEncoding) -> OutgoingMessage {
     let length = match (&message, encoding) {
-        (Outgoing::Data(message), Encoding::Binary) => {
+        (OutgoingMessage::Data(message), DataEncoding::Binary) => {
             message.binary_head_len() + message.data_len()
         }
         (message, _) => message.text_len(),
@@ -116,6 +116,6 @@ fn fit_to_limit(message: Outgoing, encoding: Encoding) -> Outgoing {
     }
     let text = format!("answer of {length} bytes exceeds the relay's limit of {MESSAGE_BYTES}");
     message
-        .refused(&RpcError::invalid_request(text))
+        .error_response(&RpcError::invalid_request(text))
         .unwrap_or(message)
 }

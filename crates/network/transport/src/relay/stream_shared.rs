@@ -11,8 +11,8 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::{
-    frame::{Frame, StreamId},
-    stream::{Delivery, Stream, StreamError},
+    frame::{RelayFrame, StreamId},
+    stream::{DeliveryMode, RelayStream, RelayStreamError},
 };
 use futures_util::task::AtomicWaker;
 
@@ -32,7 +32,7 @@ pub(super) struct StreamShared {
 
 #[derive(Debug)]
 struct StreamState {
-    stream: Stream,
+    stream: RelayStream,
     /// Set once. Messages received earlier are still delivered.
     close_reason: Option<StreamCloseReason>,
     link_state: LinkState,
@@ -64,7 +64,11 @@ pub(super) enum SendProgress {
 }
 
 impl StreamShared {
-    pub(super) fn new(id: StreamId, stream: Stream, ready_queue: Arc<ReadyQueue>) -> Arc<Self> {
+    pub(super) fn new(
+        id: StreamId,
+        stream: RelayStream,
+        ready_queue: Arc<ReadyQueue>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             id,
             ready_queue,
@@ -85,12 +89,16 @@ impl StreamShared {
     }
 
     /// Returns the negotiated delivery mode.
-    pub(super) fn delivery(&self) -> Delivery {
+    pub(super) fn delivery(&self) -> DeliveryMode {
         self.state().stream.delivery()
     }
 
     /// Handles a frame from the peer.
-    pub(super) fn handle_frame(&self, frame: Frame, now: Instant) -> Result<(), StreamError> {
+    pub(super) fn handle_frame(
+        &self,
+        frame: RelayFrame,
+        now: Instant,
+    ) -> Result<(), RelayStreamError> {
         let mut state = self.state();
         state.stream.handle_frame(frame, now)?;
         let wakers = [state.reader.take(), self.take_writer_waker(&mut state)];
@@ -135,7 +143,7 @@ impl StreamShared {
         progress
     }
 
-    pub(super) fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
+    pub(super) fn handle_timeout(&self, now: Instant) -> Result<(), RelayStreamError> {
         let mut state = self.state();
         state.stream.handle_timeout(now)?;
         self.enqueue(&mut state);
@@ -160,7 +168,7 @@ impl StreamShared {
 
     /// Returns whether reading should pause. The driver is woken when it may resume.
     pub(super) fn is_receive_buffer_full(&self) -> bool {
-        self.state().stream.is_crowded()
+        self.state().stream.should_pause_reading()
     }
 
     /// Returns whether the link is closing or dropped.
@@ -180,12 +188,12 @@ impl StreamShared {
     /// Returns the next message for the link, or the close reason after the last one.
     pub(super) fn poll_message(&self, cx: &Context<'_>) -> Poll<Result<Bytes, StreamCloseReason>> {
         let mut state = self.state();
-        let was_crowded = state.stream.is_crowded();
+        let was_crowded = state.stream.should_pause_reading();
         if let Some(message) = state.stream.poll_message() {
-            if state.stream.delivery() == Delivery::Reliable {
+            if state.stream.delivery() == DeliveryMode::Reliable {
                 // The freed space may allow an acknowledgement.
                 self.enqueue_and_wake(&mut state);
-            } else if was_crowded && !state.stream.is_crowded() {
+            } else if was_crowded && !state.stream.should_pause_reading() {
                 self.ready_queue.wake();
             }
             return Poll::Ready(Ok(message));

@@ -18,7 +18,7 @@ use super::{
     frame::{FrameHeader, FrameOpcode, apply_mask},
     writer::LargeMessage,
 };
-use crate::link::Role;
+use crate::link::LinkRole;
 
 /// Maximum number of slices in one vectored write.
 const MAX_SLICES: usize = 64;
@@ -30,7 +30,7 @@ const SLOW_PEER_BYTES: usize = 64 << 10;
 
 pub(super) struct FrameOutput {
     output: Box<dyn AsyncWrite + Send + Unpin>,
-    pub(super) role: Role,
+    pub(super) role: LinkRole,
     pub(super) control: Arc<SharedControl>,
     /// Encoded frames, one after the other.
     pub(super) encoded: Vec<u8>,
@@ -69,7 +69,7 @@ impl fmt::Debug for FrameOutput {
 impl FrameOutput {
     pub(super) fn new(
         output: Box<dyn AsyncWrite + Send + Unpin>,
-        role: Role,
+        role: LinkRole,
         control: Arc<SharedControl>,
     ) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl FrameOutput {
     }
 
     pub(super) fn frame(&mut self, opcode: FrameOpcode, fin: bool, length: usize) -> FrameHeader {
-        let mask = (self.role == Role::Client).then(mask);
+        let mask = (self.role == LinkRole::Client).then(mask);
         let header = FrameHeader {
             fin,
             opcode,

@@ -7,7 +7,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::frame::{FrameHeader, FrameOpcode, apply_mask};
-use crate::link::Role;
+use crate::link::LinkRole;
 
 /// Decodes the frames of one direction of a connection.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct MessageDecoder {
     /// The fragmented message in progress.
     message: Option<(MessageKind, BytesMut)>,
     utf8: Utf8Validator,
-    role: Role,
+    role: LinkRole,
     max_message_bytes: usize,
 }
 
@@ -60,7 +60,7 @@ impl From<InvalidUtf8> for FrameError {
 }
 
 impl MessageDecoder {
-    pub(super) fn new(buffer: BytesMut, role: Role, max_message_bytes: usize) -> Self {
+    pub(super) fn new(buffer: BytesMut, role: LinkRole, max_message_bytes: usize) -> Self {
         Self {
             buffer,
             header: None,
@@ -150,10 +150,10 @@ impl MessageDecoder {
         let Some((header, size)) = parsed else {
             return Ok(None);
         };
-        if header.mask.is_some() != (self.role == Role::Server) {
+        if header.mask.is_some() != (self.role == LinkRole::Server) {
             return Err(FrameError::Protocol(match self.role {
-                Role::Server => "websocket frame of a client is not masked",
-                Role::Client => "websocket frame of a server is masked",
+                LinkRole::Server => "websocket frame of a client is not masked",
+                LinkRole::Client => "websocket frame of a server is masked",
             }));
         }
         let arrived = match (&self.message, header.opcode) {
@@ -309,8 +309,8 @@ pub fn websocket_frame(data: &[u8]) {
         return;
     };
     let role = match first & 1 {
-        0 => Role::Server,
-        _ => Role::Client,
+        0 => LinkRole::Server,
+        _ => LinkRole::Client,
     };
     let whole = decode(role, stream.chunks(stream.len().max(1)));
     let pieces = decode(role, stream.chunks(usize::from(first >> 1).max(1)));
@@ -329,7 +329,7 @@ pub fn websocket_frame(data: &[u8]) {
 
 #[cfg(any(test, fuzzing))]
 fn decode<'a>(
-    role: Role,
+    role: LinkRole,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> (Vec<FrameEvent>, Option<FrameError>) {
     let mut decoder = MessageDecoder::new(BytesMut::new(), role, MAX_MESSAGE_BYTES);

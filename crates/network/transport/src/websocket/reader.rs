@@ -22,7 +22,7 @@ use super::{
     message_budget::{MessageBudget, MessageReservation},
     message_decoder::{FrameError, FrameEvent, MessageDecoder, MessageKind},
 };
-use crate::link::{MessageReader, ReadError, Role};
+use crate::link::{LinkReadError, LinkRole, MessageReader};
 
 /// Initial read size.
 const READ_BYTES: usize = 4 << 10;
@@ -75,7 +75,7 @@ impl FrameReader {
     pub(super) fn new(
         input: Box<dyn AsyncRead + Send + Unpin>,
         buffer: BytesMut,
-        role: Role,
+        role: LinkRole,
         max_message_bytes: usize,
         control: Arc<SharedControl>,
     ) -> Self {
@@ -116,7 +116,7 @@ impl FrameReader {
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<(MessageKind, Bytes)>, ReadError>> {
+    ) -> Poll<Result<Option<(MessageKind, Bytes)>, LinkReadError>> {
         loop {
             match self.state {
                 ReadState::Closed => return Poll::Ready(Ok(None)),
@@ -154,7 +154,7 @@ impl FrameReader {
     }
 
     /// Fails the connection. The writer sends the close frame.
-    fn fail(&mut self, error: ReadError) -> ReadError {
+    fn fail(&mut self, error: LinkReadError) -> LinkReadError {
         self.state = ReadState::Failed;
         self.reservation = MessageReservation::None;
         self.decoder.clear();
@@ -177,13 +177,13 @@ impl FrameReader {
     }
 
     /// Waits for more bytes.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkReadError>> {
         if let Some(budget) = &self.budget {
             let expected = self.decoder.expected_bytes();
             if expected > MessageDecoder::SMALL_BYTES
                 && ready!(self.reservation.poll_reserve(budget, expected, cx)).is_err()
             {
-                return Poll::Ready(Err(self.fail(ReadError::Stalled)));
+                return Poll::Ready(Err(self.fail(LinkReadError::Stalled)));
             }
         }
         match self.poll_read(cx) {
@@ -244,13 +244,13 @@ impl FrameReader {
 }
 
 impl MessageReader for FrameReader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         let next = ready!(self.poll_next(cx))?;
         Poll::Ready(Ok(next.map(|(_, message)| message)))
     }
 }
 
-impl From<FrameError> for ReadError {
+impl From<FrameError> for LinkReadError {
     fn from(error: FrameError) -> Self {
         match error {
             FrameError::Protocol(what) => Self::Protocol(what),

@@ -27,11 +27,11 @@ use super::{
     reader::FrameReader,
     writer::FrameWriter,
 };
-use crate::link::{Binary, Link, ReadError, Role};
+use crate::link::{BinarySupport, Link, LinkReadError, LinkRole};
 
 /// Reader and writer of a websocket. Dropping both closes the connection without a close frame.
 #[derive(Debug)]
-pub struct Socket {
+pub struct BinarySocket {
     /// Messages from the peer.
     pub reader: SocketReader,
     /// Messages to the peer.
@@ -66,14 +66,14 @@ impl Default for SocketLimits {
 /// Buffer memory that a writer keeps between flushes. Only a masking side copies payloads.
 const RETAINED_BUFFER_BYTES: usize = 256 << 10;
 
-impl Socket {
+impl BinarySocket {
     /// Makes a socket of an upgraded connection. `already_read` holds bytes that followed the
     /// handshake.
     pub fn new<R, W>(
         input: R,
         output: W,
         already_read: &[u8],
-        role: Role,
+        role: LinkRole,
         limits: SocketLimits,
     ) -> Self
     where
@@ -94,7 +94,7 @@ impl Socket {
         input: Box<dyn AsyncRead + Send + Unpin>,
         output: Box<dyn AsyncWrite + Send + Unpin>,
         already_read: &[u8],
-        role: Role,
+        role: LinkRole,
         limits: SocketLimits,
     ) -> Self {
         let control = Arc::new(SharedControl::default());
@@ -121,10 +121,10 @@ impl Socket {
             reader: Box::new(reader.with_limit(output.role.max_message_bytes())),
             writer: Box::new(FrameWriter::new(output)),
             peer,
-            binary: Binary::Possible,
-            most_unanswered: usize::MAX,
+            binary: BinarySupport::Supported,
+            max_in_flight: usize::MAX,
             slot: None,
-            handshake_began: None,
+            handshake_started_at: None,
             principal: None,
             path: None,
         }
@@ -139,7 +139,7 @@ impl Socket {
 
 /// A received message.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Raw {
+pub enum RawMessage {
     /// Binary data.
     Binary(Bytes),
     /// Text, which relays do not use.
@@ -152,21 +152,24 @@ pub struct SocketReader(FrameReader);
 
 impl SocketReader {
     /// Returns the next message; `None` when the peer has closed. Cancel safe.
-    pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Raw>, ReadError>> {
+    pub fn poll_message(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<RawMessage>, LinkReadError>> {
         let next = ready!(self.0.poll_next(cx))?;
         Poll::Ready(Ok(next.map(|(kind, message)| match kind {
-            MessageKind::Binary => Raw::Binary(message),
-            MessageKind::Text => Raw::Text,
+            MessageKind::Binary => RawMessage::Binary(message),
+            MessageKind::Text => RawMessage::Text,
         })))
     }
 
     /// Returns the number of bytes received so far, including control frames.
-    pub fn received(&self) -> u64 {
+    pub fn bytes_received(&self) -> u64 {
         self.0.received()
     }
 
     /// Waits for the next message.
-    pub async fn next(&mut self) -> Result<Option<Raw>, ReadError> {
+    pub async fn next(&mut self) -> Result<Option<RawMessage>, LinkReadError> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 }
@@ -223,7 +226,7 @@ impl SocketWriter {
     ///
     /// # Errors
     /// Fails if the peer has not answered a ping in time.
-    pub fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.control.waker.register(cx.waker());
         self.handle_control();
         if ready_now(self.timers.poll_ping(cx))? {

@@ -4,23 +4,23 @@ mod cases;
 
 use bytes::Bytes;
 use exec_wire::{
-    bytes::decode,
+    base64_bytes::decode,
     limits,
     message::{RequestId, split_binary},
-    outgoing::Outgoing,
+    outgoing_message::OutgoingMessage,
 };
 use tokio::io::AsyncWriteExt;
 
 use super::{LinkOptions, MessageBudget, MessageBudgetLimits, boxed_link_with};
 use crate::{
-    link::{Encoding, Link, ReadError, Role},
+    link::{DataEncoding, Link, LinkReadError, LinkRole},
     websocket::link,
 };
 
 /// Two ends with a pipe between them that is shorter than the messages.
 fn ends() -> [Link; 2] {
     let (server, client) = tokio::io::duplex(50_000);
-    let ends = [(server, Role::Server), (client, Role::Client)];
+    let ends = [(server, LinkRole::Server), (client, LinkRole::Client)];
     ends.map(|(end, role)| {
         let (input, output) = tokio::io::split(end);
         link(input, output, &[], role, "test".to_owned())
@@ -34,9 +34,9 @@ fn pattern(length: usize) -> Bytes {
         .collect()
 }
 
-fn message(data: &Bytes) -> Outgoing {
+fn message(data: &Bytes) -> OutgoingMessage {
     let id = RequestId::Number(7);
-    Outgoing::result_with_data(
+    OutgoingMessage::result_with_data(
         &id,
         &serde_json::json!({"eof": true}),
         "chunk",
@@ -45,8 +45,8 @@ fn message(data: &Bytes) -> Outgoing {
 }
 
 /// Sends a large message between two small ones.
-async fn exchange(from: &mut Link, to: &mut Link, data: &Bytes, encoding: Encoding) -> Bytes {
-    let small = || Outgoing::notification("small", &());
+async fn exchange(from: &mut Link, to: &mut Link, data: &Bytes, encoding: DataEncoding) -> Bytes {
+    let small = || OutgoingMessage::notification("small", &());
     let send = async {
         from.writer.push(small(), encoding);
         from.writer.push(message(data), encoding);
@@ -83,9 +83,9 @@ async fn data_of_any_size_arrives_as_text_in_both_directions() {
     for size in SIZES {
         let data = pattern(size);
         let [mut server, mut client] = ends();
-        let down = exchange(&mut server, &mut client, &data, Encoding::Text).await;
+        let down = exchange(&mut server, &mut client, &data, DataEncoding::Text).await;
         assert_text(&down, &data);
-        let up = exchange(&mut client, &mut server, &data, Encoding::Text).await;
+        let up = exchange(&mut client, &mut server, &data, DataEncoding::Text).await;
         assert_text(&up, &data);
     }
 }
@@ -102,8 +102,8 @@ async fn data_of_any_size_arrives_raw_in_both_directions() {
     for size in SIZES {
         let data = pattern(size);
         let [mut server, mut client] = ends();
-        let down = exchange(&mut server, &mut client, &data, Encoding::Binary).await;
-        let up = exchange(&mut client, &mut server, &data, Encoding::Binary).await;
+        let down = exchange(&mut server, &mut client, &data, DataEncoding::Binary).await;
+        let up = exchange(&mut client, &mut server, &data, DataEncoding::Binary).await;
         for frame in [down, up] {
             let (header, raw) = split_binary(&frame).unwrap().unwrap();
             assert_eq!(header, r#"{"id":7,"result":{"eof":true}}"#);
@@ -116,7 +116,7 @@ async fn data_of_any_size_arrives_raw_in_both_directions() {
 async fn large_message_is_not_encoded_before_it_is_written() {
     let [mut server, _client] = ends();
     let data = pattern(limits::OUTGOING_FRAME_BYTES * 2);
-    server.writer.push(message(&data), Encoding::Text);
+    server.writer.push(message(&data), DataEncoding::Text);
     assert_eq!(server.writer.buffered(), data.len());
 }
 
@@ -127,7 +127,7 @@ fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
         input,
         tokio::io::sink(),
         &[],
-        Role::Client,
+        LinkRole::Client,
         "test".to_owned(),
     );
     let (mut reader, waker) = (link.reader, std::task::Waker::noop());
@@ -187,10 +187,17 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
         let (input, output) = tokio::io::split(near);
         let options = LinkOptions {
             budget: Some(budget.clone()),
-            ..LinkOptions::of(Role::Server)
+            ..LinkOptions::of(LinkRole::Server)
         };
         let boxed = (Box::new(input), Box::new(output));
-        let link = boxed_link_with(boxed.0, boxed.1, &[], Role::Server, "t".to_owned(), options);
+        let link = boxed_link_with(
+            boxed.0,
+            boxed.1,
+            &[],
+            LinkRole::Server,
+            "t".to_owned(),
+            options,
+        );
         (link, far)
     };
     let (mut first, mut first_peer) = open();
@@ -213,7 +220,10 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
     let began = tokio::time::Instant::now();
     let outcome = async {
         let (stalled, arrived) = tokio::join!(first.reader.next(), second.reader.next());
-        assert!(matches!(stalled, Err(ReadError::Stalled)), "{stalled:?}");
+        assert!(
+            matches!(stalled, Err(LinkReadError::Stalled)),
+            "{stalled:?}"
+        );
         assert_eq!(arrived.unwrap().unwrap().len(), length);
         assert!(began.elapsed() >= std::time::Duration::from_secs(13));
     };

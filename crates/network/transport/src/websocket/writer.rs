@@ -7,18 +7,18 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use exec_wire::{
-    bytes::encode_append,
+    base64_bytes::encode_append,
     limits,
-    outgoing::{DataMessage, Outgoing},
+    outgoing_message::{DataMessage, OutgoingMessage},
 };
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{
-    Sends,
+    TextFraming,
     frame::{FrameHeader, FrameOpcode, apply_mask},
     frame_output::{FrameOutput, mask},
 };
-use crate::link::{Encoding, MessageWriter, Role};
+use crate::link::{DataEncoding, LinkRole, MessageWriter};
 
 pub(super) struct FrameWriter {
     output: FrameOutput,
@@ -37,7 +37,7 @@ impl fmt::Debug for FrameWriter {
 
 impl FrameWriter {
     pub(super) fn new(output: FrameOutput) -> Self {
-        let pings = (output.role == Role::Server).then(|| {
+        let pings = (output.role == LinkRole::Server).then(|| {
             let first = Instant::now() + limits::PING_INTERVAL;
             let mut pings = interval_at(first, limits::PING_INTERVAL);
             pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -51,15 +51,15 @@ impl FrameWriter {
     }
 
     /// Sets the frame type of texts.
-    pub(super) fn with_text_framing(mut self, sends: Sends) -> Self {
+    pub(super) fn with_text_framing(mut self, sends: TextFraming) -> Self {
         self.text = match sends {
-            Sends::Text => FrameOpcode::Text,
-            Sends::Binary => FrameOpcode::Binary,
+            TextFraming::Text => FrameOpcode::Text,
+            TextFraming::Binary => FrameOpcode::Binary,
         };
         self
     }
 
-    fn push_text(&mut self, message: &Outgoing) {
+    fn push_text(&mut self, message: &OutgoingMessage) {
         let length = message.text_len();
         if length > limits::OUTGOING_FRAME_BYTES {
             let mut text = Vec::with_capacity(length);
@@ -93,7 +93,7 @@ impl FrameWriter {
     fn push_binary(&mut self, message: &DataMessage) {
         let mut head = Vec::with_capacity(message.binary_head_len());
         let data = message.encode_binary(&mut head);
-        if self.output.role == Role::Client {
+        if self.output.role == LinkRole::Client {
             // Small: large data goes through `LargeMessage`.
             head.extend_from_slice(&data);
             self.output
@@ -120,24 +120,28 @@ impl FrameWriter {
 }
 
 impl MessageWriter for FrameWriter {
-    fn push(&mut self, message: Outgoing, encoding: Encoding) {
+    fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         if self.output.is_closed() {
             // Nothing may follow a close frame.
             return;
         }
-        let must_mask = (self.output.role == Role::Client).then_some(mask as fn() -> [u8; 4]);
+        let must_mask = (self.output.role == LinkRole::Client).then_some(mask as fn() -> [u8; 4]);
         match (message, encoding) {
-            (Outgoing::Data(message), Encoding::Binary) if self.output.role == Role::Server => {
+            (OutgoingMessage::Data(message), DataEncoding::Binary)
+                if self.output.role == LinkRole::Server =>
+            {
                 self.push_binary(&message);
             }
-            (Outgoing::Data(message), encoding) => {
+            (OutgoingMessage::Data(message), encoding) => {
                 match (LargeMessage::new(message, encoding, must_mask), encoding) {
                     (Ok(large), _) => self.output.push_large_message(large),
-                    (Err(message), Encoding::Binary) => self.push_binary(&message),
-                    (Err(message), Encoding::Text) => self.push_text(&Outgoing::Data(message)),
+                    (Err(message), DataEncoding::Binary) => self.push_binary(&message),
+                    (Err(message), DataEncoding::Text) => {
+                        self.push_text(&OutgoingMessage::Data(message))
+                    }
                 }
             }
-            (message @ Outgoing::Text(_), _) => self.push_text(&message),
+            (message @ OutgoingMessage::Text(_), _) => self.push_text(&message),
         }
     }
 
@@ -147,10 +151,10 @@ impl MessageWriter for FrameWriter {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.push_pending_control();
-        self.output.poll_flush(cx, limits::OUTBOX_BYTES)
+        self.output.poll_flush(cx, limits::SEND_BUFFER_BYTES)
     }
 
-    fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.output.control.waker.register(cx.waker());
         if let Some(pings) = &mut self.pings
             && pings.poll_tick(cx).is_ready()
@@ -179,7 +183,7 @@ const FRAME_BLOCKS: usize = limits::OUTGOING_FRAME_BYTES / (BLOCK_BYTES / 3 * 4)
 /// A message with much data, encoded block by block while the socket accepts it. At most one block
 /// exists in encoded form.
 pub(super) struct LargeMessage {
-    encoding: Encoding,
+    encoding: DataEncoding,
     /// Bytes before the data; sent with the first block.
     prefix: Vec<u8>,
     data: Bytes,
@@ -201,15 +205,15 @@ impl LargeMessage {
     /// Takes over a message if its data exceeds one block.
     pub(super) fn new(
         message: DataMessage,
-        encoding: Encoding,
+        encoding: DataEncoding,
         mask: Option<fn() -> [u8; 4]>,
     ) -> Result<Self, DataMessage> {
         if message.data_len() <= BLOCK_BYTES {
             return Err(message);
         }
         let (opcode, (prefix, data, suffix)) = match encoding {
-            Encoding::Text => (FrameOpcode::Text, message.into_text_parts()),
-            Encoding::Binary => (FrameOpcode::Binary, message.into_binary_parts()),
+            DataEncoding::Text => (FrameOpcode::Text, message.into_text_parts()),
+            DataEncoding::Binary => (FrameOpcode::Binary, message.into_binary_parts()),
         };
         Ok(Self {
             encoding,
@@ -237,8 +241,8 @@ impl LargeMessage {
         out.append(&mut self.prefix);
         let block = self.data.split_to(self.data.len().min(BLOCK_BYTES));
         match self.encoding {
-            Encoding::Text => encode_append(&block, out),
-            Encoding::Binary => out.extend_from_slice(&block),
+            DataEncoding::Text => encode_append(&block, out),
+            DataEncoding::Binary => out.extend_from_slice(&block),
         }
         let more = self.data.has_remaining();
         if !more {
@@ -261,8 +265,8 @@ impl LargeMessage {
         let raw = self.data.len().min(blocks * BLOCK_BYTES);
         let fin = raw == self.data.len();
         let text = match self.encoding {
-            Encoding::Text => raw.div_ceil(3) * 4,
-            Encoding::Binary => raw,
+            DataEncoding::Text => raw.div_ceil(3) * 4,
+            DataEncoding::Binary => raw,
         };
         let length = self.prefix.len() + text + if fin { self.suffix.len() } else { 0 };
         let mask = self.mask.map(|mask| mask());

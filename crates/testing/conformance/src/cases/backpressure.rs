@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_core::log::Pace;
+use exec_core::output_log::BackpressureMode;
 use exec_env::process::ExecProcessEvent as Event;
 use exec_wire::process::{TerminateMode, WaitUntil};
 use futures_util::StreamExt;
@@ -92,7 +92,7 @@ pub async fn unthrottled_follower_does_not_block_the_process(subject: &Subject) 
     let started = within("command starts", subject.backend.start(command))
         .await
         .unwrap();
-    let free = follow(&started.process, Pace::Free);
+    let free = follow(&started.process, BackpressureMode::Skip);
     let closed = within(
         "process closes",
         started.process.wait(WaitUntil::Closed, None),

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::process::{Collect, Collected, ExecProcess};
+use exec_env::process::{CollectOptions, CollectedOutput, ExecProcess};
 use exec_wire::id::OutputSeq;
 use tokio::time::Instant;
 
@@ -20,8 +20,12 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 const CAP: usize = 1 << 20;
 
-async fn window(process: &Arc<dyn ExecProcess>, after: OutputSeq, window: Duration) -> Collected {
-    let collect = Collect {
+async fn window(
+    process: &Arc<dyn ExecProcess>,
+    after: OutputSeq,
+    window: Duration,
+) -> CollectedOutput {
+    let collect = CollectOptions {
         after,
         window,
         max_bytes: CAP,
@@ -31,15 +35,15 @@ async fn window(process: &Arc<dyn ExecProcess>, after: OutputSeq, window: Durati
         .unwrap()
 }
 
-fn code(collected: &Collected) -> Option<i32> {
+fn code(collected: &CollectedOutput) -> Option<i32> {
     collected.exit.as_ref().map(|exit| exit.code)
 }
 
 /// Collects windows until the process closes.
-async fn windows(process: &Arc<dyn ExecProcess>, max_bytes: usize) -> Vec<Collected> {
-    let mut windows: Vec<Collected> = Vec::new();
+async fn windows(process: &Arc<dyn ExecProcess>, max_bytes: usize) -> Vec<CollectedOutput> {
+    let mut windows: Vec<CollectedOutput> = Vec::new();
     while windows.last().is_none_or(|window| !window.closed) {
-        let collect = Collect {
+        let collect = CollectOptions {
             after: windows.last().map_or(OutputSeq(0), |window| window.last),
             window: LONG,
             max_bytes,
@@ -112,7 +116,7 @@ pub async fn capped_windows_return_every_byte_once_and_one_exit(subject: &Subjec
     let mut output = Vec::new();
     let (mut last, mut exits) = (OutputSeq(0), Vec::new());
     loop {
-        let collect = Collect {
+        let collect = CollectOptions {
             after: last,
             window: LONG,
             max_bytes: 100_000,
@@ -176,7 +180,7 @@ pub async fn output_dropped_before_a_window_is_counted(subject: &Subject) {
     let closed = process.wait(exec_wire::process::WaitUntil::Closed, None);
     within("process closes", closed).await.unwrap();
     let windows = windows(&process, CAP).await;
-    let output: Vec<u8> = windows.iter().flat_map(Collected::bytes).collect();
+    let output: Vec<u8> = windows.iter().flat_map(CollectedOutput::bytes).collect();
     assert!(windows[0].missed_chunks > 0);
     assert!(windows[1..].iter().all(|window| window.missed_chunks == 0));
     pattern::assert_same(&output, &pattern::bytes(BYTES)[BYTES - output.len()..]);

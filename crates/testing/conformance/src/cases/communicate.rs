@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use exec_env::{
     command::Command,
-    process::{Communicate, Communicated, ExecProcess},
+    process::{CommunicateOptions, CommunicateOutput, ExecProcess},
 };
 use exec_wire::process::TerminateMode;
 
@@ -20,7 +20,7 @@ use crate::{
 /// More than all buffers between the client and the child's stdin hold together.
 const BYTES: usize = 8 << 20;
 /// Output caps that keep everything.
-const ALL: Communicate = Communicate {
+const ALL: CommunicateOptions = CommunicateOptions {
     max_bytes: 3 * BYTES,
     time_limit: None,
 };
@@ -33,13 +33,13 @@ async fn start(subject: &Subject, command: Command) -> Arc<dyn ExecProcess> {
 async fn communicate(
     process: &Arc<dyn ExecProcess>,
     input: impl Into<Bytes>,
-    communicate: Communicate,
-) -> Communicated {
+    communicate: CommunicateOptions,
+) -> CommunicateOutput {
     let communicated = process.communicate(input.into(), communicate);
     within("call completes", communicated).await.unwrap()
 }
 
-fn code(communicated: &Communicated) -> Option<i32> {
+fn code(communicated: &CommunicateOutput) -> Option<i32> {
     communicated.exit.as_ref().map(|exit| exit.code)
 }
 
@@ -113,7 +113,7 @@ pub async fn communicate_works_on_a_terminal(subject: &Subject) {
 pub async fn communicate_keeps_head_and_tail_up_to_the_cap(subject: &Subject) {
     const KEPT: usize = 1000;
     let child = start(subject, subject.probe(&["emit", &BYTES.to_string()])).await;
-    let cap = Communicate {
+    let cap = CommunicateOptions {
         max_bytes: KEPT,
         ..ALL
     };
@@ -130,7 +130,7 @@ pub async fn communicate_times_out(subject: &Subject) {
     let gate = scratch.gate();
     let script = r#"echo waiting; read line <"$1""#;
     let child = start(subject, subject.sh(script, &[gate.path()])).await;
-    let short = Communicate {
+    let short = CommunicateOptions {
         time_limit: Some(Duration::from_millis(500)),
         ..ALL
     };

@@ -8,7 +8,7 @@ use exec_wire::{
         PluginFiles,
     },
     limits,
-    sandbox::Sandbox,
+    sandbox::SandboxPolicy,
 };
 
 use super::configuration::homes;
@@ -20,7 +20,7 @@ use crate::{
     subject::{Subject, uri},
 };
 
-fn root(path: &Path, sandbox: Option<Box<Sandbox>>) -> DiscoveryRoot {
+fn root(path: &Path, sandbox: Option<Box<SandboxPolicy>>) -> DiscoveryRoot {
     DiscoveryRoot {
         id: format!("root of {}", path.display()),
         path: uri(path),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use exec_env::command::Command;
-use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
+use exec_wire::process::{EnvInherit, EnvPolicy, ProcessMetadata};
 
 use crate::{
     bounded_wait::within,
@@ -131,7 +131,7 @@ pub async fn env_policy_filters_by_pattern(subject: &Subject) {
 }
 
 pub async fn thread_and_tool_call_ids_are_exported(subject: &Subject) {
-    let metadata = Metadata {
+    let metadata = ProcessMetadata {
         thread_id: Some("0b0c2d9e-6f1a-4b43-9a57-3c1f6f0e2a11".to_owned()),
         tool_call_id: Some("call 1".to_owned()),
     };

@@ -1,6 +1,6 @@
 //! `fs/find`: files and directories by name.
 
-use exec_wire::fs::{Find, FoundPaths};
+use exec_wire::fs::{FindPaths, FoundPaths};
 
 use crate::{
     bounded_wait::{done, not_found, refused, unknown},
@@ -20,12 +20,12 @@ async fn assert_unsupported(subject: &Subject) -> bool {
     assert_unsupported
 }
 
-async fn found(subject: &Subject, request: Find) -> FoundPaths {
+async fn found(subject: &Subject, request: FindPaths) -> FoundPaths {
     done(subject.files.find(request)).await
 }
 
 /// Returns the paths relative to the root.
-async fn names(subject: &Subject, scratch: &ScratchDir, request: Find) -> Vec<String> {
+async fn names(subject: &Subject, scratch: &ScratchDir, request: FindPaths) -> Vec<String> {
     let found = found(subject, request).await;
     assert!(!found.truncated);
     let name = |path: &exec_wire::path_uri::PathUri| {
@@ -76,12 +76,12 @@ pub async fn find_needs_a_glob_or_a_query(subject: &Subject) {
         return;
     }
     let scratch = ScratchDir::new();
-    let both = Find {
+    let both = FindPaths {
         query: Some("x".to_owned()),
         ..find(scratch.root(), "*")
     };
     refused(subject.files.find(both)).await;
-    let neither = Find {
+    let neither = FindPaths {
         glob: None,
         ..find(scratch.root(), "*")
     };
@@ -102,7 +102,7 @@ pub async fn find_respects_the_path_limit(subject: &Subject) {
         find_query(scratch.root(), "file"),
     ] {
         for (max_results, truncated) in [(7, true), (20, false), (21, false)] {
-            let request = Find {
+            let request = FindPaths {
                 max_results,
                 ..request.clone()
             };

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use bytes::Bytes;
 use exec_env::filesystem::FileFuture;
-use exec_wire::fs::{CreateDirectory, GetMetadata, ReadFile, Remove, WriteFile};
+use exec_wire::fs::{CreateDirectory, GetMetadata, ReadFile, RemovePath, WriteFile};
 
 use crate::{
     bounded_wait::{done, host_fails, invalid, invalid_or_host_fails, not_found},
@@ -41,8 +41,8 @@ fn strict_metadata(path: &Path) -> GetMetadata {
     }
 }
 
-fn strict_remove(path: &Path) -> Remove {
-    Remove {
+fn strict_remove(path: &Path) -> RemovePath {
+    RemovePath {
         follow_symlinks: Some(false),
         recursive: Some(false),
         ..remove(path)
@@ -117,7 +117,7 @@ pub async fn nofollow_reports_missing_paths_as_missing(subject: &Subject) {
         not_found(files.read_file(strict_read(&path))).await;
         not_found(files.metadata(strict_metadata(&path))).await;
         done(files.remove(strict_remove(&path))).await;
-        let request = Remove {
+        let request = RemovePath {
             force: Some(false),
             ..strict_remove(&path)
         };
@@ -140,7 +140,7 @@ pub async fn nofollow_rejects_recursive_remove(subject: &Subject) {
     let scratch = ScratchDir::new();
     let path = scratch.file("directory/file", "content");
     for recursive in [None, Some(true)] {
-        let request = Remove {
+        let request = RemovePath {
             recursive,
             ..strict_remove(&scratch.path("directory"))
         };

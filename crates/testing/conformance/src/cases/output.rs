@@ -1,6 +1,6 @@
 //! Delivery of output.
 
-use exec_core::log::{Follow, From, Pace};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::process::ExecProcessEvent as Event;
 use futures_util::StreamExt;
 
@@ -41,7 +41,7 @@ pub async fn late_follower_receives_retained_output(subject: &Subject) {
     let mut running = subject.start(subject.cat("before".len())).await;
     running.write(b"before").await;
     running.until_stdout_contains("before").await;
-    let late = follow(&running.process, Pace::Free);
+    let late = follow(&running.process, BackpressureMode::Skip);
     running.close_stdin().await;
     let process = running.process.clone();
     let told = running.finish().await;
@@ -50,7 +50,7 @@ pub async fn late_follower_receives_retained_output(subject: &Subject) {
         told.0
     );
     // Also after the process has closed.
-    let later = follow(&process, Pace::Held);
+    let later = follow(&process, BackpressureMode::Pause);
     assert_eq!(
         within(
             "follower after close reaches the end",
@@ -65,9 +65,9 @@ pub async fn follower_from_now_sees_only_new_output(subject: &Subject) {
     let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     running.write(b"before").await;
     running.until_stdout_contains("before").await;
-    let mut from_now = running.process.follow(Follow {
-        from: From::Now,
-        pace: Pace::Free,
+    let mut from_now = running.process.follow(FollowOptions {
+        start: FollowStart::Now,
+        backpressure: BackpressureMode::Skip,
     });
     running.write(b"after").await;
     let first = within("event arrives", from_now.next()).await;

@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::PathBuf};
 
 use bytes::Bytes;
-use exec_env::filesystem::{FileFuture, MissingPaths, WatchDepth};
+use exec_env::filesystem::{FileFuture, MissingPathsRequest, WatchDepth};
 use exec_wire::{fs::OpenMode, path_uri::PathUri};
 use futures_util::FutureExt;
 
@@ -161,7 +161,7 @@ pub async fn path_of_another_host_is_invalid(subject: &Subject) {
                 invalid(look).await;
             }
         }
-        let missing = MissingPaths {
+        let missing = MissingPathsRequest {
             missing: vec![path],
             present: None,
             sandbox: None,

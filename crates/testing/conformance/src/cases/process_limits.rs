@@ -1,7 +1,7 @@
 //! Resource limits of a process and how exceeding them is reported.
 
 use exec_env::{backend::StartError, command::Command};
-use exec_wire::process::{ExitCause, Limits};
+use exec_wire::process::{ExitCause, ProcessLimits};
 
 use crate::{
     difference::Difference,
@@ -14,9 +14,9 @@ use crate::{
 async fn assert_unsupported(subject: &Subject) -> bool {
     let assert_unsupported = subject.differs(Difference::NoLimits);
     if assert_unsupported {
-        let limits = Limits {
+        let limits = ProcessLimits {
             wall_ms: Some(300),
-            ..Limits::default()
+            ..ProcessLimits::default()
         };
         let command = subject.sh("exit 0", &[]);
         let error = subject.refused(Command { limits, ..command }).await;
@@ -31,7 +31,7 @@ async fn assert_unsupported(subject: &Subject) -> bool {
     assert_unsupported
 }
 
-async fn limited(subject: &Subject, command: Command, limits: Limits) -> EventHistory {
+async fn limited(subject: &Subject, command: Command, limits: ProcessLimits) -> EventHistory {
     subject
         .start(Command { limits, ..command })
         .await
@@ -47,9 +47,9 @@ pub async fn wall_time_limit_kills_the_tree(subject: &Subject) {
     let lifeline = scratch.lifeline();
     let script =
         r#"exec 9>"$1"; echo held >&9; setsid sleep 1000 & while :; do echo .; sleep 1; done"#;
-    let limits = Limits {
+    let limits = ProcessLimits {
         wall_ms: Some(300),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let told = limited(subject, subject.sh(script, &[lifeline.path()]), limits).await;
     lifeline.held().await;
@@ -63,9 +63,9 @@ pub async fn idle_limit_kills_a_silent_process(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         idle_ms: Some(300),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let told = limited(
         subject,
@@ -82,9 +82,9 @@ pub async fn output_resets_the_idle_limit(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         idle_ms: Some(1000),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     // Runs for twice the limit but is never silent that long.
     let script = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done";
@@ -97,9 +97,9 @@ pub async fn input_resets_the_idle_limit(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         idle_ms: Some(1000),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let silent = piped(subject.command(&["sh", "-c", "cat >/dev/null"]));
     let running = subject.start(Command { limits, ..silent }).await;
@@ -116,9 +116,9 @@ pub async fn open_file_limit_applies_to_the_process(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         open_files: Some(23),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let told = limited(subject, subject.sh("ulimit -n; ulimit -Hn", &[]), limits).await;
     assert_eq!((told.text().as_str(), told.code()), ("23\n23\n", 0));
@@ -130,9 +130,9 @@ pub async fn file_size_limit_is_reported_as_a_signal(subject: &Subject) {
     }
     let scratch = ScratchDir::new();
     let file = scratch.path("file");
-    let limits = Limits {
+    let limits = ProcessLimits {
         file_bytes: Some(4096),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let script = r#"exec head -c 100000 /dev/zero >"$1""#;
     let told = limited(
@@ -151,9 +151,9 @@ pub async fn cpu_time_limit_is_reported_as_a_signal(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         cpu_ms: Some(100),
-        ..Limits::default()
+        ..ProcessLimits::default()
     };
     let told = limited(subject, subject.sh("while :; do :; done", &[]), limits).await;
     let exit = told.exit().unwrap();
@@ -169,7 +169,7 @@ pub async fn limits_that_are_not_reached_have_no_effect(subject: &Subject) {
     if assert_unsupported(subject).await {
         return;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         wall_ms: Some(60_000),
         idle_ms: Some(60_000),
         cpu_ms: Some(60_000),

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_core::log::Page;
-use exec_env::process::{ExecProcess, Read};
+use exec_core::output_log::LogPage;
+use exec_env::process::{ExecProcess, OutputReadRequest};
 use exec_wire::id::OutputSeq;
 
 use crate::{
@@ -18,13 +18,13 @@ use crate::{
 /// Timeout that never expires within a case.
 const LONG: Duration = Duration::from_secs(60);
 
-async fn read(process: &Arc<dyn ExecProcess>, read: Read) -> Page {
+async fn read(process: &Arc<dyn ExecProcess>, read: OutputReadRequest) -> LogPage {
     within("read response arrives", process.read(read))
         .await
         .unwrap()
 }
 
-fn numbers(page: &Page) -> Vec<u64> {
+fn numbers(page: &LogPage) -> Vec<u64> {
     page.chunks.iter().map(|chunk| chunk.seq.0).collect()
 }
 
@@ -41,12 +41,15 @@ async fn three_chunks(subject: &Subject, bytes: usize) -> FollowedProcess {
 
 pub async fn read_does_not_consume_output(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
-    let first = read(&running.process, Read::default()).await;
+    let first = read(&running.process, OutputReadRequest::default()).await;
     assert_eq!(numbers(&first), [1, 2, 3]);
-    assert_eq!(read(&running.process, Read::default()).await, first);
-    let after = Read {
+    assert_eq!(
+        read(&running.process, OutputReadRequest::default()).await,
+        first
+    );
+    let after = OutputReadRequest {
         after: OutputSeq(2),
-        ..Read::default()
+        ..OutputReadRequest::default()
     };
     let page = read(&running.process, after).await;
     assert_eq!(
@@ -57,7 +60,7 @@ pub async fn read_does_not_consume_output(subject: &Subject) {
 
 pub async fn read_without_byte_limit_returns_the_process_next_seq(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
-    let page = read(&running.process, Read::default()).await;
+    let page = read(&running.process, OutputReadRequest::default()).await;
     assert_eq!(
         (page.next_seq, page.exit, page.closed),
         (OutputSeq(4), None, false)
@@ -70,7 +73,7 @@ pub async fn read_without_byte_limit_returns_the_process_next_seq(subject: &Subj
         next = OutputSeq(7);
     }
     running.finish().await;
-    let page = read(&process, Read::default()).await;
+    let page = read(&process, OutputReadRequest::default()).await;
     // Exit and close have sequence numbers, too.
     assert_eq!((page.next_seq, page.closed), (next, true));
     assert_eq!(page.exit.map(|exit| exit.code), Some(0));
@@ -80,10 +83,10 @@ pub async fn read_with_byte_limit_returns_the_page_next_seq(subject: &Subject) {
     let running = three_chunks(subject, 4).await;
     let mut after = OutputSeq(0);
     for expected in 1..=3 {
-        let budget = Read {
+        let budget = OutputReadRequest {
             after,
             max_bytes: Some(1),
-            ..Read::default()
+            ..OutputReadRequest::default()
         };
         let page = read(&running.process, budget).await;
         assert_eq!(
@@ -92,10 +95,10 @@ pub async fn read_with_byte_limit_returns_the_page_next_seq(subject: &Subject) {
         );
         after = OutputSeq(page.next_seq.0 - 1);
     }
-    let budget = Read {
+    let budget = OutputReadRequest {
         after,
         max_bytes: Some(1),
-        ..Read::default()
+        ..OutputReadRequest::default()
     };
     let page = read(&running.process, budget).await;
     assert_eq!((numbers(&page), page.next_seq), (vec![], OutputSeq(4)));
@@ -108,9 +111,9 @@ pub async fn byte_limit_never_splits_a_chunk_and_returns_at_least_one(subject: &
         running.until_stdout_contains(text).await;
     }
     for (budget, expected) in [(0, vec![1]), (1, vec![1]), (10, vec![1]), (11, vec![1, 2])] {
-        let page = Read {
+        let page = OutputReadRequest {
             max_bytes: Some(budget),
-            ..Read::default()
+            ..OutputReadRequest::default()
         };
         assert_eq!(
             numbers(&read(&running.process, page).await),
@@ -122,9 +125,9 @@ pub async fn byte_limit_never_splits_a_chunk_and_returns_at_least_one(subject: &
 
 pub async fn long_poll_wakes_on_output(subject: &Subject) {
     let running = subject.start(piped(subject.command(&["cat"]))).await;
-    let poll = running.process.read(Read {
+    let poll = running.process.read(OutputReadRequest {
         wait: LONG,
-        ..Read::default()
+        ..OutputReadRequest::default()
     });
     let (page, ()) = within("long poll wakes", async {
         futures_util::future::join(poll, running.write(b"news")).await
@@ -146,9 +149,9 @@ pub async fn long_poll_wakes_on_exit(subject: &Subject) {
         piped(subject.sh(script, &[gate.path()]))
     };
     let running = subject.start(command).await;
-    let poll = running.process.read(Read {
+    let poll = running.process.read(OutputReadRequest {
         wait: LONG,
-        ..Read::default()
+        ..OutputReadRequest::default()
     });
     let end = async {
         running.close_stdin().await;
@@ -171,16 +174,18 @@ pub async fn poll_after_exit_waits_for_close(subject: &Subject) {
     let script = r#"(read line <"$1") & exit 0"#;
     let mut running = subject.start(subject.sh(script, &[gate.path()])).await;
     running.exit().await;
-    let seen = Read {
+    let seen = OutputReadRequest {
         after: OutputSeq(1),
         wait: Duration::from_millis(20),
-        ..Read::default()
+        ..OutputReadRequest::default()
     };
     assert!(
         !read(&running.process, seen).await.closed,
         "long poll returned before its timeout"
     );
-    let poll = running.process.read(Read { wait: LONG, ..seen });
+    let poll = running
+        .process
+        .read(OutputReadRequest { wait: LONG, ..seen });
     gate.open();
     let page = within("long poll wakes", poll).await.unwrap();
     assert!(page.closed);
@@ -192,9 +197,9 @@ pub async fn long_poll_timeout_returns_an_empty_page(subject: &Subject) {
     let wait = Duration::from_millis(20);
     let page = read(
         &running.process,
-        Read {
+        OutputReadRequest {
             wait,
-            ..Read::default()
+            ..OutputReadRequest::default()
         },
     )
     .await;

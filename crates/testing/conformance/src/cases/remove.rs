@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use exec_wire::fs::Remove;
+use exec_wire::fs::RemovePath;
 
 use crate::{
     bounded_wait::{done, host_fails, not_found},
@@ -55,12 +55,12 @@ pub async fn removing_a_missing_path_succeeds_unless_force_is_false(subject: &Su
     let scratch = ScratchDir::new();
     for path in [scratch.path("none"), scratch.path("no/such")] {
         for recursive in [None, Some(false)] {
-            let request = Remove {
+            let request = RemovePath {
                 recursive,
                 ..remove(&path)
             };
             done(subject.files.remove(request.clone())).await;
-            let request = Remove {
+            let request = RemovePath {
                 force: Some(false),
                 ..request
             };
@@ -74,7 +74,7 @@ pub async fn removing_a_missing_path_succeeds_unless_force_is_false(subject: &Su
 
 pub async fn non_recursive_remove_needs_an_empty_directory(subject: &Subject) {
     let scratch = ScratchDir::new();
-    let alone = |path: &PathBuf| Remove {
+    let alone = |path: &PathBuf| RemovePath {
         recursive: Some(false),
         ..remove(path)
     };

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use exec_env::filesystem::FileFuture;
-use exec_wire::fs::Rename;
+use exec_wire::fs::RenamePath;
 
 use crate::{
     bounded_wait::{done, host_fails, invalid, not_found, unknown},
@@ -27,7 +27,7 @@ async fn assert_unsupported(subject: &Subject) -> bool {
 
 /// Renames with `replace`.
 fn replace(subject: &Subject, source: &Path, destination: &Path) -> FileFuture<()> {
-    subject.files.rename(Rename {
+    subject.files.rename(RenamePath {
         overwrite: true,
         ..rename(source, destination)
     })
@@ -129,7 +129,7 @@ pub async fn rename_needs_a_source_and_a_target_directory(subject: &Subject) {
     let scratch = ScratchDir::new();
     let (file, none) = (scratch.file("file", "content"), scratch.path("none"));
     for overwrite in [false, true] {
-        let request = |source: &Path, destination: &Path| Rename {
+        let request = |source: &Path, destination: &Path| RenamePath {
             overwrite,
             ..rename(source, destination)
         };

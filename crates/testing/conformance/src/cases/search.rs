@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use exec_wire::{
-    fs::{Search, SearchMatch, SearchResult},
+    fs::{SearchMatch, SearchResult, SearchText},
     limits,
 };
 
@@ -25,12 +25,12 @@ async fn assert_unsupported(subject: &Subject) -> bool {
     assert_unsupported
 }
 
-async fn found(subject: &Subject, request: Search) -> SearchResult {
+async fn found(subject: &Subject, request: SearchText) -> SearchResult {
     done(subject.files.search(request)).await
 }
 
 /// Formats matches as `path:line:column:text`, with paths relative to the root.
-async fn lines(subject: &Subject, scratch: &ScratchDir, request: Search) -> Vec<String> {
+async fn lines(subject: &Subject, scratch: &ScratchDir, request: SearchText) -> Vec<String> {
     let result = found(subject, request).await;
     assert!(!result.truncated);
     let line = |found: SearchMatch| {
@@ -95,7 +95,7 @@ pub async fn search_can_ignore_case(subject: &Subject) {
     scratch.file("file", "needle\nNEEDLE\nNeedle\n");
     let exact = lines(subject, &scratch, search(scratch.root(), "Needle")).await;
     assert_eq!(exact, ["file:3:1:Needle"]);
-    let request = Search {
+    let request = SearchText {
         case_sensitive: false,
         ..search(scratch.root(), "Needle")
     };
@@ -112,7 +112,7 @@ pub async fn search_returns_context_lines(subject: &Subject) {
     }
     let scratch = ScratchDir::new();
     let path = scratch.file("file", "1\n2 x\n3\n4\n5 x\n6 x\n7\n");
-    let request = Search {
+    let request = SearchText {
         context_lines: 2,
         ..search(scratch.root(), "x")
     };
@@ -145,7 +145,7 @@ pub async fn glob_selects_the_searched_files(subject: &Subject) {
         ("src/**", vec!["src/c.rs:1:1:x", "src/d.txt:1:1:x"]),
         ("**/none", vec![]),
     ] {
-        let request = Search {
+        let request = SearchText {
             glob: Some(glob.to_owned()),
             ..search(scratch.root(), "x")
         };
@@ -163,7 +163,7 @@ pub async fn invalid_pattern_is_refused(subject: &Subject) {
         let request = search_regex(scratch.root(), pattern);
         refused(subject.files.search(request)).await;
     }
-    let request = Search {
+    let request = SearchText {
         glob: Some("[".to_owned()),
         ..search(scratch.root(), "x")
     };
@@ -178,7 +178,7 @@ pub async fn search_respects_the_match_limit(subject: &Subject) {
     scratch.file("a", "x\n".repeat(60));
     scratch.file("b", "x\n".repeat(60));
     for (max_matches, truncated) in [(5, true), (100, true), (1000, false)] {
-        let request = Search {
+        let request = SearchText {
             max_matches,
             ..search(scratch.root(), "x")
         };
@@ -245,7 +245,7 @@ pub async fn search_response_size_is_bounded(subject: &Subject) {
     let scratch = ScratchDir::new();
     // Empty context lines around each match cost only their line numbers.
     scratch.file("file", format!("x\n{}", "\n".repeat(100)).repeat(5000));
-    let request = Search {
+    let request = SearchText {
         max_matches: limits::MAX_SEARCH_MATCHES,
         context_lines: limits::MAX_CONTEXT_LINES,
         ..search(scratch.root(), "x")

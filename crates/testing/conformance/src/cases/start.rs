@@ -4,7 +4,7 @@ use std::{io::ErrorKind, path::Path};
 
 use exec_env::{
     backend::StartError,
-    command::{Command, Io, Stdin},
+    command::{Command, ProcessIo, StdinMode},
 };
 use exec_wire::{error::ErrorCode, process::TerminalSize};
 
@@ -15,12 +15,14 @@ use crate::{
 };
 
 /// All stdio kinds; the outcome must be the same for each.
-const KINDS: [Io; 3] = [
-    Io::Pipes { stdin: Stdin::Null },
-    Io::Pipes {
-        stdin: Stdin::Piped,
+const KINDS: [ProcessIo; 3] = [
+    ProcessIo::Pipes {
+        stdin: StdinMode::Null,
     },
-    Io::Terminal(TerminalSize { rows: 24, cols: 80 }),
+    ProcessIo::Pipes {
+        stdin: StdinMode::Piped,
+    },
+    ProcessIo::Terminal(TerminalSize { rows: 24, cols: 80 }),
 ];
 
 /// Starts `command` with every stdio kind. The host must refuse each start with the error `kind`
@@ -44,7 +46,8 @@ async fn assert_host_refuses(subject: &Subject, command: Command, kind: ErrorKin
             }
             (_, other) => panic!("expected the host to refuse: {other:?}"),
         };
-        let free = matches!(io, Io::Terminal(_)) && subject.differs(Difference::ErrorsNameNothing);
+        let free =
+            matches!(io, ProcessIo::Terminal(_)) && subject.differs(Difference::ErrorsNameNothing);
         if !culprit.is_empty() && !free {
             subject.assert_names(&text, culprit);
         }

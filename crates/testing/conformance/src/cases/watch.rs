@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_env::filesystem::{Changes, WatchDepth, Watcher};
-use exec_wire::fs::{Change, ChangeKind};
+use exec_env::filesystem::{ChangeBatch, PathWatcher, WatchDepth};
+use exec_wire::fs::{PathChange, PathChangeKind};
 use futures_util::StreamExt;
 
 use crate::{
@@ -32,10 +32,10 @@ async fn assert_unsupported(subject: &Subject) -> bool {
 
 /// Watch that records the changes it has reported.
 struct RecordedWatch {
-    watcher: Watcher,
+    watcher: PathWatcher,
     /// Changes since the last check.
-    told: Vec<Change>,
-    all: Vec<Change>,
+    told: Vec<PathChange>,
+    all: Vec<PathChange>,
     overflow: bool,
 }
 
@@ -51,7 +51,7 @@ impl RecordedWatch {
 
     async fn next(&mut self) {
         let next = within("changes are reported", self.watcher.changes.next()).await;
-        let Changes { changes, overflow } = next.expect("watch ended unexpectedly");
+        let ChangeBatch { changes, overflow } = next.expect("watch ended unexpectedly");
         assert!(!changes.is_empty() || overflow, "something is told");
         let paths: BTreeSet<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths.len(), changes.len(), "each path is told once");
@@ -61,8 +61,8 @@ impl RecordedWatch {
     }
 
     /// Waits until this change was reported. A few changes never overflow.
-    async fn until(&mut self, path: &Path, kind: ChangeKind) {
-        let wanted = Change {
+    async fn until(&mut self, path: &Path, kind: PathChangeKind) {
+        let wanted = PathChange {
             path: uri(path),
             kind,
         };
@@ -83,15 +83,15 @@ pub async fn watch_reports_changes_of_a_file(subject: &Subject) {
     let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     assert_eq!(watched.watcher.path, uri(scratch.root()));
     fs::write(&file, "created").unwrap();
-    watched.until(&file, ChangeKind::Created).await;
+    watched.until(&file, PathChangeKind::Created).await;
     fs::write(&file, "modified").unwrap();
-    watched.until(&file, ChangeKind::Modified).await;
+    watched.until(&file, PathChangeKind::Modified).await;
     set_mode(&file, 0o600);
-    watched.until(&file, ChangeKind::Modified).await;
+    watched.until(&file, PathChangeKind::Modified).await;
     fs::rename(&file, &moved).unwrap();
-    watched.until(&moved, ChangeKind::Renamed).await;
+    watched.until(&moved, PathChangeKind::Renamed).await;
     fs::remove_file(&moved).unwrap();
-    watched.until(&moved, ChangeKind::Removed).await;
+    watched.until(&moved, PathChangeKind::Removed).await;
 }
 
 pub async fn watch_reports_both_names_of_a_rename(subject: &Subject) {
@@ -102,9 +102,9 @@ pub async fn watch_reports_both_names_of_a_rename(subject: &Subject) {
     let (old, new) = (scratch.file("old", ""), scratch.path("new"));
     let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     fs::rename(&old, &new).unwrap();
-    let change = |path: &PathBuf| Change {
+    let change = |path: &PathBuf| PathChange {
         path: uri(path),
-        kind: ChangeKind::Renamed,
+        kind: PathChangeKind::Renamed,
     };
     while !(watched.told.contains(&change(&old)) && watched.told.contains(&change(&new))) {
         watched.next().await;
@@ -120,20 +120,20 @@ pub async fn watch_reports_changes_made_through_the_environment(subject: &Subjec
     let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let directory = scratch.path("directory");
     done(files.create_directory(create(&directory))).await;
-    watched.until(&directory, ChangeKind::Created).await;
+    watched.until(&directory, PathChangeKind::Created).await;
     let (one, two, three) = (
         directory.join("one"),
         directory.join("two"),
         directory.join("three"),
     );
     done(files.write_file(write(&one), Bytes::from_static(b"x"))).await;
-    watched.until(&one, ChangeKind::Created).await;
+    watched.until(&one, PathChangeKind::Created).await;
     done(files.copy(copy(&one, &two))).await;
-    watched.until(&two, ChangeKind::Created).await;
+    watched.until(&two, PathChangeKind::Created).await;
     done(files.rename(rename(&two, &three))).await;
-    watched.until(&three, ChangeKind::Renamed).await;
+    watched.until(&three, PathChangeKind::Renamed).await;
     done(files.remove(remove(&directory))).await;
-    watched.until(&directory, ChangeKind::Removed).await;
+    watched.until(&directory, PathChangeKind::Removed).await;
 }
 
 pub async fn watch_covers_new_directories_and_their_content(subject: &Subject) {
@@ -144,14 +144,16 @@ pub async fn watch_covers_new_directories_and_their_content(subject: &Subject) {
     let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     // Immediately, before the watch can have noticed the new directories.
     let early = scratch.file("a/b/c/early", "");
-    watched.until(&early, ChangeKind::Created).await;
+    watched.until(&early, PathChangeKind::Created).await;
     let late = scratch.file("a/b/c/late", "");
-    watched.until(&late, ChangeKind::Created).await;
+    watched.until(&late, PathChangeKind::Created).await;
     // After a rename, the directory is watched under its new name.
     fs::rename(scratch.path("a"), scratch.path("z")).unwrap();
-    watched.until(&scratch.path("z"), ChangeKind::Renamed).await;
+    watched
+        .until(&scratch.path("z"), PathChangeKind::Renamed)
+        .await;
     let later = scratch.file("z/b/c/later", "");
-    watched.until(&later, ChangeKind::Created).await;
+    watched.until(&later, PathChangeKind::Created).await;
 }
 
 pub async fn watch_reports_moves_into_and_out_of_the_tree(subject: &Subject) {
@@ -164,16 +166,16 @@ pub async fn watch_reports_moves_into_and_out_of_the_tree(subject: &Subject) {
     let mut watched = RecordedWatch::new(subject, &root, WatchDepth::Tree).await;
     let (outside, tree) = (scratch.path("outside/tree"), root.join("tree"));
     fs::rename(&outside, &tree).unwrap();
-    watched.until(&tree, ChangeKind::Created).await;
+    watched.until(&tree, PathChangeKind::Created).await;
     let new = scratch.file("root/tree/deep/new", "");
-    watched.until(&new, ChangeKind::Created).await;
+    watched.until(&new, PathChangeKind::Created).await;
     fs::rename(&tree, &outside).unwrap();
-    watched.until(&tree, ChangeKind::Removed).await;
+    watched.until(&tree, PathChangeKind::Removed).await;
     // Its new location is not watched.
     scratch.file("outside/tree/deep/late", "");
     let last = scratch.file("root/last", "");
-    watched.until(&last, ChangeKind::Created).await;
-    let elsewhere = |change: &Change| change.path.as_str().ends_with("late");
+    watched.until(&last, PathChangeKind::Created).await;
+    let elsewhere = |change: &PathChange| change.path.as_str().ends_with("late");
     assert!(!watched.all.iter().any(elsewhere), "{:?}", watched.all);
 }
 
@@ -187,15 +189,15 @@ pub async fn non_recursive_watch_covers_only_direct_entries(subject: &Subject) {
     scratch.file("directory/below", "");
     scratch.file("new/below", "");
     let last = scratch.file("last", "");
-    watched.until(&last, ChangeKind::Created).await;
-    let below = |change: &Change| {
+    watched.until(&last, PathChangeKind::Created).await;
+    let below = |change: &PathChange| {
         let path = change.path.to_native().unwrap();
         path.parent() != Some(scratch.root()) && path != scratch.root()
     };
     assert!(!watched.all.iter().any(below), "{:?}", watched.all);
     fs::remove_dir_all(directory).unwrap();
     watched
-        .until(&scratch.path("directory"), ChangeKind::Removed)
+        .until(&scratch.path("directory"), PathChangeKind::Removed)
         .await;
 }
 
@@ -210,14 +212,14 @@ pub async fn single_file_can_be_watched(subject: &Subject) {
     scratch.file("other", "");
     fs::write(&file, "modified").unwrap();
     watched.next().await;
-    let modified = Change {
+    let modified = PathChange {
         path: uri(&file),
-        kind: ChangeKind::Modified,
+        kind: PathChangeKind::Modified,
     };
     assert_eq!(watched.told, [modified]);
     watched.told.clear();
     fs::remove_file(&file).unwrap();
-    watched.until(&file, ChangeKind::Removed).await;
+    watched.until(&file, PathChangeKind::Removed).await;
 }
 
 pub async fn watch_through_a_symlink_reports_real_paths(subject: &Subject) {
@@ -230,7 +232,7 @@ pub async fn watch_through_a_symlink_reports_real_paths(subject: &Subject) {
     let mut watched = RecordedWatch::new(subject, &link, WatchDepth::Tree).await;
     assert_eq!(watched.watcher.path, uri(&real));
     let file = scratch.file("real/file", "");
-    watched.until(&file, ChangeKind::Created).await;
+    watched.until(&file, PathChangeKind::Created).await;
 }
 
 /// Waits until all these names or an overflow were reported.
@@ -275,7 +277,7 @@ pub async fn stalled_watcher_is_told_about_lost_changes(subject: &Subject) {
     // Changes after the overflow are reported again.
     watched.overflow = false;
     let after = scratch.file("after", "");
-    let told = |change: &Change| change.path == uri(&after);
+    let told = |change: &PathChange| change.path == uri(&after);
     while !watched.told.iter().any(told) && !watched.overflow {
         watched.next().await;
     }
@@ -289,11 +291,11 @@ pub async fn two_watches_of_one_directory_both_report(subject: &Subject) {
     let mut one = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let mut two = RecordedWatch::new(subject, scratch.root(), WatchDepth::Entries).await;
     let file = scratch.file("file", "");
-    one.until(&file, ChangeKind::Created).await;
-    two.until(&file, ChangeKind::Created).await;
+    one.until(&file, PathChangeKind::Created).await;
+    two.until(&file, PathChangeKind::Created).await;
     drop(one);
     let other = scratch.file("other", "");
-    two.until(&other, ChangeKind::Created).await;
+    two.until(&other, PathChangeKind::Created).await;
 }
 
 pub async fn dropping_a_watch_ends_it(subject: &Subject) {
@@ -307,7 +309,7 @@ pub async fn dropping_a_watch_ends_it(subject: &Subject) {
     }
     let mut watched = RecordedWatch::new(subject, scratch.root(), WatchDepth::Tree).await;
     let file = scratch.file("file", "");
-    watched.until(&file, ChangeKind::Created).await;
+    watched.until(&file, PathChangeKind::Created).await;
 }
 
 pub async fn watch_reports_removal_of_its_root(subject: &Subject) {
@@ -318,7 +320,7 @@ pub async fn watch_reports_removal_of_its_root(subject: &Subject) {
     let root = scratch.directory("root");
     let mut watched = RecordedWatch::new(subject, &root, WatchDepth::Tree).await;
     fs::remove_dir(&root).unwrap();
-    watched.until(&root, ChangeKind::Removed).await;
+    watched.until(&root, PathChangeKind::Removed).await;
     let end = within("watch ends", watched.watcher.changes.next()).await;
     assert_eq!(end, None);
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use exec_env::filesystem::MissingWatch;
+use exec_env::filesystem::MissingPathsWatch;
 use exec_wire::limits;
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     subject::Subject,
 };
 
-async fn watched(subject: &Subject, paths: &[&Path], present: Option<&Path>) -> MissingWatch {
+async fn watched(subject: &Subject, paths: &[&Path], present: Option<&Path>) -> MissingPathsWatch {
     let watch = done(subject.files.watch_missing(missing(paths, present))).await;
     watch.expect("paths are not in the stated condition")
 }
@@ -20,7 +20,7 @@ async fn refused(subject: &Subject, paths: &[&Path], present: Option<&Path>) {
     assert!(watch.is_none(), "{paths:?}, {present:?}");
 }
 
-async fn fires(watch: MissingWatch) {
+async fn fires(watch: MissingPathsWatch) {
     within("missing-path watch fires", watch).await;
 }
 

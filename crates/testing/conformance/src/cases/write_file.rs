@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use exec_env::filesystem::{FileError, FileFuture};
-use exec_wire::{bytes::UncheckedBase64, fs::WriteFile};
+use exec_wire::{base64_bytes::UncheckedBase64, fs::WriteFile};
 use tokio::time::timeout;
 
 use crate::{

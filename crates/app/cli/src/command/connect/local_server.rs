@@ -19,7 +19,7 @@ use exec_client::{
     error::{ConnectError, ExecServerError},
     options::ExecServerClientConnectOptions,
 };
-use exec_transport::listen::lock_path;
+use exec_transport::listen_url::lock_path;
 use rustix::fs::OFlags;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -213,7 +213,7 @@ fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure 
         );
     }
     let path = socket.path().display();
-    if let ExecServerError::Connect(ConnectError::Unwelcome(_)) = error {
+    if let ExecServerError::Connect(ConnectError::Rejected(_)) = error {
         return failure.next(format!(
             "stop the process that listens there, or name it with -E unix://{path} if you trust it"
         ));
@@ -274,7 +274,7 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
     let error_log = open(&log).and_then(|file| file.set_len(0).map(|()| file));
     let error_log = error_log.map_err(|error| failed(error.to_string()))?;
     // Inherited descriptors, such as locks and pipes, must not leak into the long-running server.
-    exec_process::keep_descriptors_from_programs();
+    exec_process::set_descriptors_close_on_exec();
     let mut listen = std::ffi::OsString::from("unix://");
     listen.push(socket.path());
     let mut child = Command::new(THIS_PROGRAM)

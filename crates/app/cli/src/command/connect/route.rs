@@ -11,8 +11,8 @@ use exec_env::{
     filesystem::{ExecutorFileSystem, FileError},
 };
 use exec_environments::manager::EnvironmentId;
-use exec_transport::connect::{Address, BearerToken};
-use exec_wire::{environment::EnvironmentInfo, fs::Canonicalize, path_uri::PathUri};
+use exec_transport::connect::{BearerToken, ServerAddress};
+use exec_wire::{environment::EnvironmentInfo, fs::CanonicalizePath, path_uri::PathUri};
 
 use crate::{
     command::{
@@ -126,7 +126,7 @@ fn typed(
     lookup: VariableLookup<'_>,
 ) -> Result<EnvRoute, CommandFailure> {
     let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
-    let address: Address = url
+    let address: ServerAddress = url
         .parse()
         .map_err(|error| usage(format!("invalid URL in --env: {error}")))?;
     let endpoint = UrlEndpoint {
@@ -282,7 +282,7 @@ async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri,
 }
 
 async fn real(path: &PathUri, files: &dyn ExecutorFileSystem) -> Result<PathUri, FileError> {
-    let request = Canonicalize {
+    let request = CanonicalizePath {
         path: path.clone(),
         sandbox: None,
     };

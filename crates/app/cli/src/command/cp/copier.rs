@@ -3,9 +3,9 @@
 use std::{cell::RefCell, collections::BTreeSet, fs, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_env::filesystem::{ExecutorFileSystem, FileError, Open, OpenFile};
+use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFile, OpenFileRequest};
 use exec_wire::{
-    fs::{Copy, OpenMode, ReadFile, Remove, Rename, WriteFile},
+    fs::{CopyPath, OpenMode, ReadFile, RemovePath, RenamePath, WriteFile},
     limits,
     path_uri::PathUri,
 };
@@ -219,7 +219,7 @@ impl<'a> Copier<'a> {
     }
 
     async fn copy_within(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        let copy = Copy {
+        let copy = CopyPath {
             source_path: job.source.clone(),
             destination_path: part.clone(),
             recursive: false,
@@ -417,7 +417,7 @@ impl<'a> Copier<'a> {
         if self.to.env.is_none() {
             apply_mode(job, part);
         }
-        let rename = Rename {
+        let rename = RenamePath {
             source_path: part.clone(),
             destination_path: job.target.clone(),
             overwrite: true,
@@ -463,7 +463,7 @@ pub(super) fn name_target(
 
 /// Removes a partial file. Errors are ignored: nothing can be done about them.
 async fn remove(to: &CopyEndpoint, part: &PathUri) {
-    let remove = Remove {
+    let remove = RemovePath {
         path: part.clone(),
         recursive: Some(false),
         force: Some(true),
@@ -537,7 +537,7 @@ async fn open(
     path: &PathUri,
     mode: OpenMode,
 ) -> Result<Arc<dyn OpenFile>, FileError> {
-    let open = Open {
+    let open = OpenFileRequest {
         path: path.clone(),
         mode,
         sandbox: None,

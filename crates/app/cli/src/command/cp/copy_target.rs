@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_wire::{
-    fs::{Canonicalize, FileMetadata},
+    fs::{CanonicalizePath, FileMetadata},
     path_uri::PathUri,
 };
 
@@ -257,7 +257,7 @@ pub(super) async fn resolved_path(
     let mut missing = Vec::new();
     let mut existing = path.clone();
     loop {
-        let request = Canonicalize {
+        let request = CanonicalizePath {
             path: existing.clone(),
             sandbox: None,
         };
@@ -324,7 +324,7 @@ impl TargetKind {
         if !found.is_symlink {
             return Ok(Self::File(path));
         }
-        let canonicalize = Canonicalize {
+        let canonicalize = CanonicalizePath {
             path: path.clone(),
             sandbox: None,
         };

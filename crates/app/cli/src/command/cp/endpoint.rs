@@ -6,7 +6,7 @@ use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
 use exec_wire::{
     error::ErrorCode,
-    fs::{Copy, Rename},
+    fs::{CopyPath, RenamePath},
     path_uri::PathUri,
 };
 
@@ -60,10 +60,10 @@ impl CopyEndpoint {
 
     /// Renames a path. A server without rename, such as the stock one, copies instead, which is not
     /// atomic.
-    pub(super) async fn rename(&self, rename: &Rename) -> Result<(), FileError> {
+    pub(super) async fn rename(&self, rename: &RenamePath) -> Result<(), FileError> {
         match retry_disconnected(|| self.files.rename(rename.clone())).await {
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
-                let copy = Copy {
+                let copy = CopyPath {
                     source_path: rename.source_path.clone(),
                     destination_path: rename.destination_path.clone(),
                     recursive: true,

@@ -18,8 +18,8 @@ use std::{
 
 use bytes::Bytes;
 use exec_env::{
-    command::{Command, Io, Stdin},
-    process::{Communicate, Communicated},
+    command::{Command, ProcessIo, StdinMode},
+    process::{CommunicateOptions, CommunicateOutput},
 };
 use exec_wire::{
     id::ProcessId,
@@ -315,7 +315,7 @@ async fn run_once(
     env: &ConnectedEnv,
     words: &[&str],
     input: Bytes,
-) -> Result<Communicated, String> {
+) -> Result<CommunicateOutput, String> {
     let id = format!("cp-{}", uuid::Uuid::new_v4().simple());
     let id = ProcessId::new(&id).map_err(|error| error.to_string())?;
     let mut argv = vec!["xargs", "-0"];
@@ -323,15 +323,15 @@ async fn run_once(
     let root = PathUri::parse("file:///").map_err(|error| error.to_string())?;
     let argv = argv.into_iter().map(str::to_owned).collect();
     let command = Command {
-        io: Io::Pipes {
-            stdin: Stdin::Piped,
+        io: ProcessIo::Pipes {
+            stdin: StdinMode::Piped,
         },
         env_policy: Some(EVERYTHING),
         ..Command::new(id, argv, root)
     };
     let started = env.environment().backend.start(command).await;
     let started = started.map_err(|error| error.to_string())?;
-    let communicate = Communicate {
+    let communicate = CommunicateOptions {
         max_bytes: KEPT_BYTES,
         time_limit: Some(TIMEOUT),
     };
@@ -340,7 +340,7 @@ async fn run_once(
 }
 
 /// Explains in one line why a command failed.
-fn why(words: &[&str], said: &Communicated) -> String {
+fn why(words: &[&str], said: &CommunicateOutput) -> String {
     let Some(exit) = &said.exit else {
         return format!("`{}` did not exit in time", words[0]);
     };

@@ -13,9 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_env::filesystem::{FileError, Open};
+use exec_env::filesystem::{FileError, OpenFileRequest};
 use exec_wire::{
-    fs::{OpenMode, ReadFile, Remove, Rename},
+    fs::{OpenMode, ReadFile, RemovePath, RenamePath},
     path_uri::PathUri,
 };
 
@@ -104,7 +104,7 @@ impl StagedTree {
         if !self.has_root.get() {
             return Ok(());
         }
-        let rename = Rename {
+        let rename = RenamePath {
             source_path: self.part.clone(),
             destination_path: self.target.clone(),
             overwrite: false,
@@ -138,7 +138,7 @@ impl StagedTree {
 
 /// Removes remains of an earlier run.
 pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), FileError> {
-    let remove = Remove {
+    let remove = RemovePath {
         path: path.clone(),
         recursive: Some(true),
         force: Some(true),
@@ -235,7 +235,7 @@ impl CopyJournal {
             return;
         }
         self.end.set(offset + data.len() as u64);
-        let open = Open {
+        let open = OpenFileRequest {
             path: self.path.clone(),
             mode: OpenMode::Update,
             sandbox: None,
@@ -247,7 +247,7 @@ impl CopyJournal {
 
     /// Removes the journal after everything is copied.
     pub(super) async fn remove(&self) {
-        let remove = Remove {
+        let remove = RemovePath {
             path: self.path.clone(),
             recursive: Some(false),
             force: Some(true),

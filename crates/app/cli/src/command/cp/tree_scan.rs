@@ -12,7 +12,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Canonicalize, CreateDirectory, FileMetadata},
+    fs::{CanonicalizePath, CreateDirectory, FileMetadata},
     path_uri::PathUri,
 };
 use futures_util::{StreamExt, future::join3, stream};
@@ -251,7 +251,7 @@ impl<'a> TreeScan<'a> {
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<Vec<ScanLevel>, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        let canonicalize = Canonicalize {
+        let canonicalize = CanonicalizePath {
             path: level.source.clone(),
             sandbox: None,
         };

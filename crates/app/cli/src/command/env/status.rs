@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use exec_environments::manager::EnvironmentId;
-use exec_transport::connect::Address;
+use exec_transport::connect::ServerAddress;
 use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -284,7 +284,7 @@ fn kind_and_address(endpoint: &EnvEndpoint) -> (EnvKind, String) {
     match endpoint {
         // Path and query may be secret; the address omits them.
         EnvEndpoint::Url(url) => {
-            let address = url.url.parse::<Address>();
+            let address = url.url.parse::<ServerAddress>();
             let displayed = address.map_or_else(|error| error.to_string(), |url| url.to_string());
             (EnvKind::Url, displayed)
         }

@@ -13,7 +13,7 @@ use std::{
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_wire::{
-    fs::{self as wire_fs, ReadDirectory, Walk, WalkError, WalkOptions},
+    fs::{self as wire_fs, ReadDirectory, WalkError, WalkOptions, WalkTree},
     limits,
     path_uri::PathUri,
 };
@@ -64,7 +64,7 @@ pub(crate) async fn entries(
     files: &dyn ExecutorFileSystem,
     directory: &PathUri,
 ) -> Result<DirectoryListing, FileError> {
-    let walk = Walk {
+    let walk = WalkTree {
         path: directory.clone(),
         options: WalkOptions {
             max_depth: 0,

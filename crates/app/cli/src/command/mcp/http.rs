@@ -8,8 +8,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use exec_tools::mcp::{HttpDoor, HttpDoorOptions, Tools};
-use exec_transport::auth::{Auth, AuthRejection, TokenDigest, UnixSeconds};
+use exec_tools::mcp::{McpHttpEndpoint, McpHttpOptions, McpTools};
+use exec_transport::auth::{AuthPolicy, AuthRejection, TokenDigest, UnixSeconds};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -38,7 +38,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct McpHttpServer {
     listener: StdListener,
     address: SocketAddr,
-    auth: Auth,
+    auth: AuthPolicy,
     hosts: Vec<String>,
 }
 
@@ -55,9 +55,9 @@ impl McpHttpServer {
                 if token.trim().is_empty() {
                     return Err(unreadable(&"it is empty"));
                 }
-                Auth::CapabilityToken(TokenDigest::of_token(&token))
+                AuthPolicy::CapabilityToken(TokenDigest::of_token(&token))
             }
-            None if address.ip().is_loopback() => Auth::Open,
+            None if address.ip().is_loopback() => AuthPolicy::Open,
             None => {
                 let what = format!(
                     "{address} is reachable from other machines, which could run commands here"
@@ -88,26 +88,26 @@ impl McpHttpServer {
     /// Prints the URL and serves clients until shutdown.
     pub(super) async fn serve(
         self,
-        tools: Tools,
+        tools: McpTools,
         stop: &mut ShutdownSignal,
     ) -> Result<(), CommandFailure> {
         let failed =
             |error| CommandFailure::new(FailureKind::Failed, format!("cannot listen: {error}"));
         let listener = TcpListener::from_std(self.listener).map_err(failed)?;
-        let url = format!("http://{}{}\n", self.address, HttpDoor::PATH);
+        let url = format!("http://{}{}\n", self.address, McpHttpEndpoint::PATH);
         std::io::stdout()
             .lock()
             .write_all(url.as_bytes())
             .map_err(failed)?;
         let auth = self.auth;
-        let options = HttpDoorOptions {
-            admit: Arc::new(move |authorization| {
+        let options = McpHttpOptions {
+            authenticate: Arc::new(move |authorization| {
                 let now = UnixSeconds::from(SystemTime::now());
                 auth.check(authorization, now).map(drop).map_err(refused)
             }),
             hosts: self.hosts,
         };
-        let door = HttpDoor::new(tools, options);
+        let door = McpHttpEndpoint::new(tools, options);
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -163,13 +163,13 @@ fn refused(rejection: AuthRejection) -> String {
     format!("{what}: send `Authorization: Bearer` and the token of --http-token-file\n")
 }
 
-async fn connection(stream: TcpStream, door: HttpDoor) {
+async fn connection(stream: TcpStream, door: McpHttpEndpoint) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let service = service_fn(|request: Request<Incoming>| {
         let door = door.clone();
-        async move { Ok::<_, Infallible>(door.answer(request).await) }
+        async move { Ok::<_, Infallible>(door.handle(request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, ffi::OsString, str::FromStr};
 
 use clap::{Args, ValueEnum};
-use exec_env::command::{Command, Io};
+use exec_env::command::{Command, ProcessIo};
 use exec_wire::{
     network::NetworkProxy,
     path_uri::PathUri,
     process::{EnvInherit, EnvPolicy},
     sandbox::{
-        Access, Entry, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess,
-        Permissions, Sandbox, SpecialPath, WindowsSandboxLevel,
+        EntryAccess, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess, SandboxEntry,
+        SandboxPermissions, SandboxPolicy, SpecialPath, WindowsSandboxLevel,
     },
 };
 
@@ -142,7 +142,7 @@ impl ExecArgs {
         } else {
             command.env_policy = Some(EVERYTHING);
         }
-        if matches!(command.io, Io::Terminal(_)) {
+        if matches!(command.io, ProcessIo::Terminal(_)) {
             let terminal = DetectedTerminal::detect(&|name| std::env::var_os(name)).pty_variables();
             let of_terminal = terminal
                 .pairs()
@@ -181,33 +181,33 @@ impl ExecArgs {
         cwd: &PathUri,
         writable: Vec<PathUri>,
         env: &ConnectedEnv,
-    ) -> Sandbox {
-        let entry = |path, access| Entry {
+    ) -> SandboxPolicy {
+        let entry = |path, access| SandboxEntry {
             path,
             access,
             missing_path_behavior: Some(MissingPathBehavior::Skip),
         };
         let special = |value, access| entry(EntryPath::Special { value }, access);
-        let mut entries = vec![special(SpecialPath::Root, Access::Read)];
+        let mut entries = vec![special(SpecialPath::Root, EntryAccess::Read)];
         if choice == SandboxChoice::WorkspaceWrite {
             let written = [
                 SpecialPath::ProjectRoots { subpath: None },
                 SpecialPath::Tmpdir,
                 SpecialPath::SlashTmp,
             ];
-            entries.extend(written.map(|path| special(path, Access::Write)));
+            entries.extend(written.map(|path| special(path, EntryAccess::Write)));
             if self.allow_git {
                 let subpath = Some(".git".to_owned());
                 entries.push(special(
                     SpecialPath::ProjectRoots { subpath },
-                    Access::Write,
+                    EntryAccess::Write,
                 ));
             }
         }
         let writable = writable.into_iter().map(|path| EntryPath::Path { path });
-        entries.extend(writable.map(|path| entry(path, Access::Write)));
-        Sandbox {
-            permissions: Permissions::Managed {
+        entries.extend(writable.map(|path| entry(path, EntryAccess::Write)));
+        SandboxPolicy {
+            permissions: SandboxPermissions::Managed {
                 file_system: FileSystemPolicy::Restricted {
                     entries,
                     glob_scan_max_depth: None,

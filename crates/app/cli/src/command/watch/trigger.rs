@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use exec_wire::{
-    fs::{Change, ChangeKind},
+    fs::{PathChange, PathChangeKind},
     path_uri::PathUri,
 };
 
@@ -46,7 +46,11 @@ pub(super) enum TriggerDecision {
 
 impl RerunTrigger {
     /// Handles changes while nothing runs.
-    pub(super) fn handle_idle(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
+    pub(super) fn handle_idle(
+        &mut self,
+        changed: &[PathChange],
+        lost: EventLoss,
+    ) -> TriggerDecision {
         if changed.is_empty() && lost == EventLoss::None {
             return TriggerDecision::Wait;
         }
@@ -55,7 +59,11 @@ impl RerunTrigger {
     }
 
     /// Handles changes during a run.
-    pub(super) fn handle_run(&mut self, changed: &[Change], lost: EventLoss) -> TriggerDecision {
+    pub(super) fn handle_run(
+        &mut self,
+        changed: &[PathChange],
+        lost: EventLoss,
+    ) -> TriggerDecision {
         let lost = match changed.len() > MAX_REMEMBERED {
             true => EventLoss::Some,
             false => lost,
@@ -70,11 +78,11 @@ impl RerunTrigger {
             let runs = self.paths.get(&change.path).unwrap_or(&0) + 1;
             let is_new = runs < OWN && !paths.contains_key(&change.path);
             let is_name = match change.kind {
-                ChangeKind::Modified => false,
-                ChangeKind::Created
-                | ChangeKind::Removed
-                | ChangeKind::Renamed
-                | ChangeKind::Unknown => true,
+                PathChangeKind::Modified => false,
+                PathChangeKind::Created
+                | PathChangeKind::Removed
+                | PathChangeKind::Renamed
+                | PathChangeKind::Unknown => true,
             };
             news |= is_new && !(is_name && self.is_own_directory(&change.path));
             if let Some(directory) = change.path.parent().filter(|_| is_name) {
@@ -123,13 +131,13 @@ pub(super) enum EventLoss {
 mod tests {
     use super::*;
 
-    fn change(name: &str, kind: ChangeKind) -> Change {
+    fn change(name: &str, kind: PathChangeKind) -> PathChange {
         let path = PathUri::parse(&format!("file:///tree/{name}")).unwrap();
-        Change { path, kind }
+        PathChange { path, kind }
     }
 
-    fn modified(names: &[&str]) -> Vec<Change> {
-        let change = |name: &&str| change(name, ChangeKind::Modified);
+    fn modified(names: &[&str]) -> Vec<PathChange> {
+        let change = |name: &&str| change(name, PathChangeKind::Modified);
         names.iter().map(change).collect()
     }
 
@@ -168,7 +176,7 @@ mod tests {
     fn new_names_in_one_directory_are_attributed_to_the_command_after_three_runs() {
         let mut trigger = RerunTrigger::default();
         let mut run = |name: &str| {
-            let change = change(name, ChangeKind::Created);
+            let change = change(name, PathChangeKind::Created);
             trigger.handle_run(&[change], EventLoss::None)
         };
         assert_eq!(run("temporary-1"), TriggerDecision::Run);

@@ -4,7 +4,7 @@ use super::*;
 use crate::doctor::advice;
 
 /// Compares the advice: topics, and words of each problem and its remedies.
-fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
+fn check(name: &str, can: &HostAbilities, expected: &[(&str, &[&str])]) {
     let advice = advice(can);
     let abouts: Vec<_> = advice.iter().map(|advice| advice.about).collect();
     let expected_abouts: Vec<_> = expected.iter().map(|(about, _)| *about).collect();
@@ -20,9 +20,9 @@ fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
 #[test]
 fn machine_without_problems_gets_no_advice() {
     check("sound", &sound(), &[]);
-    let root = Abilities {
+    let root = HostAbilities {
         namespaces: fails("no"),
-        privileged_namespaces: Ability::Works,
+        privileged_namespaces: ProbeOutcome::Works,
         ..sound()
     };
     check("root without user namespaces", &root, &[]);
@@ -88,7 +88,7 @@ fn each_kind_of_container_has_its_own_options() {
         ("kubernetes", &["seccompProfile"], "procMount: Unmasked"),
         ("lxc", &["(lxc)", "seccomp"], "no part of /proc"),
     ] {
-        let contained = |host: &mut Host| {
+        let contained = |host: &mut HostInfo| {
             host.container = Some(container.to_owned());
             host.under_a_filter = true;
         };
@@ -155,11 +155,11 @@ fn old_kernels_are_told_which_version_is_needed() {
         (2, &["6.10", "6.12"]),
         (5, &["before 6", "6.12"]),
     ] {
-        let can = Abilities {
+        let can = HostAbilities {
             landlock: abi,
             guards: match abi {
                 1 => fails("Landlock ABI 2 is needed, and there is 1"),
-                _ => Ability::Works,
+                _ => ProbeOutcome::Works,
             },
             ..sound()
         };
@@ -169,8 +169,8 @@ fn old_kernels_are_told_which_version_is_needed() {
 
 #[test]
 fn landlock_is_missing_for_one_of_three_reasons() {
-    let missing = |change: fn(&mut Host)| {
-        let mut can = Abilities {
+    let missing = |change: fn(&mut HostInfo)| {
+        let mut can = HostAbilities {
             landlock: 0,
             guards: fails("Landlock ABI 2 is needed, and there is 0"),
             ..sound()

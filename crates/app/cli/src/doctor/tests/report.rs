@@ -1,12 +1,12 @@
 //! Tests of the printed report.
 
-use exec_sandbox::abilities::Outlook;
+use exec_sandbox::abilities::PolicySupport;
 
 use super::*;
 use crate::doctor::DoctorReport;
 
-fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> Outlook {
-    Outlook {
+fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> PolicySupport {
+    PolicySupport {
         policy,
         mechanism: found.ok(),
         reason: found.err().map(str::to_owned),
@@ -57,7 +57,7 @@ fn container_report_lists_refusals_and_remedies() {
         host.account = 0;
         host.container = Some("docker".to_owned());
         host.under_a_filter = true;
-        host.cgroups = Cgroups::None;
+        host.cgroups = CgroupSupport::None;
     });
     let report = DoctorReport {
         version: "1.2.3".to_owned(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exec_registry::{
-    api::EnvironmentId as EnvironmentName,
-    credentials::{AccountId, Token},
+    api::RegistryEnvironmentId as EnvironmentName,
+    credentials::{AccountId, RegistryToken},
     http::BaseUrl,
 };
 
@@ -34,11 +34,11 @@ fn endpoint(url: &str, id: &str, auth_token: TokenSource) -> RelayEndpoint {
 }
 
 fn token(text: &str) -> TokenSource {
-    TokenSource::Value(Token::new(text).unwrap())
+    TokenSource::Value(RegistryToken::new(text).unwrap())
 }
 
 fn from(variable: &str, text: &str) -> TokenSource {
-    TokenSource::Variable(variable.to_owned(), Token::new(text).unwrap())
+    TokenSource::Variable(variable.to_owned(), RegistryToken::new(text).unwrap())
 }
 
 /// A process with some of the variables, and otherwise invalid settings.

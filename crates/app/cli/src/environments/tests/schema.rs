@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_transport::connect::{BearerToken, Program};
+use exec_transport::connect::{BearerToken, ServerProgram};
 
 use super::*;
 
@@ -29,7 +29,7 @@ initialize_timeout_sec = 30
 "#;
 
 fn id(text: &str) -> EnvironmentId {
-    EnvironmentId::chosen(text).unwrap()
+    EnvironmentId::parse_user_defined(text).unwrap()
 }
 
 fn parsed(text: &str) -> EnvironmentSelection {
@@ -51,7 +51,7 @@ fn every_key_is_read() {
     let ssh = RemoteEntry {
         id: id("ssh-dev"),
         endpoint: EnvEndpoint::Program(ProgramEndpoint {
-            program: Program {
+            program: ServerProgram {
                 program: "ssh".into(),
                 args: vec!["dev".into(), "exec-server --listen stdio".into()],
                 env: BTreeMap::from([("CODEX_LOG".into(), "debug".into())]),
@@ -92,7 +92,7 @@ fn missing_keys_have_defaults() {
                 initialize_timeout: ten,
             }),
             &EnvEndpoint::Program(ProgramEndpoint {
-                program: Program::new("p"),
+                program: ServerProgram::new("p"),
                 initialize_timeout: ten,
             }),
         ]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exec_transport::{
-    auth::{Auth, UnixSeconds},
-    listen::ListenUrl,
+    auth::{AuthPolicy, UnixSeconds},
+    listen_url::ListenUrl,
 };
 
 use super::*;
@@ -23,7 +23,7 @@ const SUB_OPTIONS: [(&str, &str, &str); 6] = [
     ("--ws-max-clock-skew-seconds", "1", "signed-bearer-token"),
 ];
 
-fn lets_in(auth: &Auth, token: &str) -> bool {
+fn lets_in(auth: &AuthPolicy, token: &str) -> bool {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(0))
         .is_ok()
 }

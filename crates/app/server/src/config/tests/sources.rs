@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use exec_sandbox::{Mechanism, Processes};
+use exec_sandbox::{MechanismChoice, ProcessIsolation};
 
 use super::*;
 
@@ -22,8 +22,8 @@ fn defaults_are_as_documented() {
     assert!(config.allow_direct_exec && config.allow_prepared_exec);
     assert_eq!(config.concurrent_requests, ConcurrentRequests::Unlimited);
     assert!(!config.insecure_no_auth);
-    assert_eq!(config.sandbox.mechanism, Mechanism::Cheapest);
-    assert_eq!(config.sandbox.processes, Processes::Isolated);
+    assert_eq!(config.sandbox.mechanism, MechanismChoice::Cheapest);
+    assert_eq!(config.sandbox.processes, ProcessIsolation::Isolated);
     assert_eq!(config.warnings, [""; 0]);
 }
 
@@ -85,8 +85,8 @@ fn every_option_can_come_from_every_source() {
         assert_eq!(config.shutdown_grace, Duration::from_secs(12));
         assert!(!config.allow_direct_exec && !config.allow_prepared_exec);
         assert!(config.insecure_no_auth);
-        assert_eq!(config.sandbox.mechanism, Mechanism::Namespaces);
-        assert_eq!(config.sandbox.processes, Processes::Inherited);
+        assert_eq!(config.sandbox.mechanism, MechanismChoice::Namespaces);
+        assert_eq!(config.sandbox.processes, ProcessIsolation::Inherited);
     }
 }
 

@@ -3,12 +3,12 @@
 use std::{fs, process::Stdio, sync::Arc};
 
 use exec_transport::{
-    connect::{Address, WebSocket},
-    http::Door,
-    link::{Encoding, Link},
+    connect::{ServerAddress, WebSocketConnector},
+    http::HttpEndpoint,
+    link::{DataEncoding, Link},
     listener::Listener,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
@@ -48,7 +48,7 @@ impl StockServer {
         let listener = listener.await.unwrap();
         let url = listener.address().to_string();
         let (links, mut opened) = mpsc::channel(8);
-        let door = Door {
+        let door = HttpEndpoint {
             auth: Arc::default(),
             metrics: None,
             draining: Arc::default(),
@@ -59,8 +59,8 @@ impl StockServer {
         let relay = tokio::spawn(async move {
             tokio::spawn(listener.run(door, None, links));
             while let Some(near) = opened.recv().await {
-                let address: Address = far.parse().unwrap();
-                let far = WebSocket::new(address).open().await.unwrap();
+                let address: ServerAddress = far.parse().unwrap();
+                let far = WebSocketConnector::new(address).open().await.unwrap();
                 tokio::spawn(relay(near, far));
             }
         });
@@ -80,7 +80,8 @@ impl Drop for StockServer {
 
 async fn send(link: &mut Link, message: &Value) {
     let text = message.to_string().into_bytes();
-    link.writer.push(Outgoing::Text(text), Encoding::Text);
+    link.writer
+        .push(OutgoingMessage::Text(text), DataEncoding::Text);
     // The peer is gone.
     drop(link.writer.flush().await);
 }

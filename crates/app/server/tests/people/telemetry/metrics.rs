@@ -1,8 +1,8 @@
 //! Tests of the server's metrics.
 
 use exec_server::{
-    Command, Environment, ExecServerClient, Io, OutputSeq, PathUri, ProcessId,
-    RemoteExecServerConnectArgs, Stdin, TerminateMode, WaitUntil,
+    Command, Environment, ExecServerClient, OutputSeq, PathUri, ProcessId, ProcessIo,
+    RemoteExecServerConnectArgs, StdinMode, TerminateMode, WaitUntil,
 };
 
 use crate::{
@@ -70,14 +70,14 @@ async fn metrics_count_exactly_what_happened() {
         .await
         .unwrap();
     let mut reads = command("reads", &["cat"]);
-    reads.io = Io::Pipes {
-        stdin: Stdin::Piped,
+    reads.io = ProcessIo::Pipes {
+        stdin: StdinMode::Piped,
     };
     let reads = environment.backend.start(reads).await.unwrap().process;
     within_timeout(reads.write(None, "12345".into()))
         .await
         .unwrap();
-    let page = exec_server::Read {
+    let page = exec_server::OutputReadRequest {
         after: OutputSeq(0),
         max_bytes: None,
         wait: crate::test_user::TIMEOUT,

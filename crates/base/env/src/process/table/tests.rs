@@ -4,13 +4,15 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use exec_wire::{id::OutputSeq, process::TerminateMode};
 
-use super::{Allocated, OpenError, ProcessNumber, ProcessTable, TableFull, WhenFull};
+use super::{
+    CheckoutError, EvictionPolicy, ProcessAllocation, ProcessNumber, ProcessTable, TableFull,
+};
 use crate::process::{ExecProcess, fake_process::FakeProcess};
 
 const WINDOW: Duration = Duration::from_millis(250);
 const CAP: usize = 1000;
 
-fn table(when_full: WhenFull) -> ProcessTable {
+fn table(when_full: EvictionPolicy) -> ProcessTable {
     let mut suffixes = ["x", "y", "z"].into_iter().cycle();
     let suffix = move || suffixes.next().unwrap().to_owned();
     ProcessTable::new(NonZeroUsize::new(2).unwrap(), when_full, suffix)
@@ -22,12 +24,12 @@ fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
     let number = allocated.number;
     let fake = Arc::new(FakeProcess::new(allocated.id.as_str()));
     let process: Arc<dyn ExecProcess> = fake.clone();
-    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    let removed = table.insert(allocated, &process, OutputSeq(0)).unwrap();
     assert!(removed.is_none());
     (number, fake)
 }
 
-fn one_more(table: &ProcessTable) -> (Allocated, Arc<dyn ExecProcess>) {
+fn one_more(table: &ProcessTable) -> (ProcessAllocation, Arc<dyn ExecProcess>) {
     let allocated = table.allocate().unwrap();
     let process = Arc::new(FakeProcess::new(allocated.id.as_str()));
     (allocated, process)
@@ -35,7 +37,7 @@ fn one_more(table: &ProcessTable) -> (Allocated, Arc<dyn ExecProcess>) {
 
 #[test]
 fn numbers_are_unique_and_part_of_the_id() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let ids: Vec<String> = (0..3)
         .map(|_| table.allocate().unwrap().id.to_string())
         .collect();
@@ -45,17 +47,19 @@ fn numbers_are_unique_and_part_of_the_id() {
 
 #[test]
 fn overlong_suffix_is_rejected() {
-    let table = ProcessTable::new(NonZeroUsize::MIN, WhenFull::Refuse, || "x".repeat(2000));
+    let table = ProcessTable::new(NonZeroUsize::MIN, EvictionPolicy::Refuse, || {
+        "x".repeat(2000)
+    });
     assert!(table.allocate().is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn windows_are_contiguous_and_the_end_is_reported_once() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let (number, fake) = kept(&table);
     fake.print("one");
     let first = table
-        .open(number)
+        .check_out(number)
         .unwrap()
         .collect(WINDOW, CAP)
         .await
@@ -68,7 +72,7 @@ async fn windows_are_contiguous_and_the_end_is_reported_once() {
     fake.exit(7);
     fake.close();
     let second = table
-        .open(number)
+        .check_out(number)
         .unwrap()
         .collect(WINDOW, CAP)
         .await
@@ -76,12 +80,15 @@ async fn windows_are_contiguous_and_the_end_is_reported_once() {
     assert_eq!(second.collected.bytes(), b"two");
     assert_eq!(second.ended.map(|ended| ended.exit.code), Some(7));
     assert!(table.take_ended().is_empty());
-    assert_eq!(table.open(number).unwrap_err(), OpenError::Unknown(number));
+    assert_eq!(
+        table.check_out(number).unwrap_err(),
+        CheckoutError::Unknown(number)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn output_remains_readable_after_the_end_was_reported() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let (number, fake) = kept(&table);
     assert!(table.take_ended().is_empty());
     fake.print("all");
@@ -91,7 +98,7 @@ async fn output_remains_readable_after_the_end_was_reported() {
     assert_eq!((told.len(), told[0].number), (1, number));
     assert!(table.take_ended().is_empty());
     let window = table
-        .open(number)
+        .check_out(number)
         .unwrap()
         .collect(WINDOW, CAP)
         .await
@@ -105,29 +112,35 @@ async fn output_remains_readable_after_the_end_was_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_window_is_repeated_by_the_next() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let (number, fake) = kept(&table);
     fake.print("text");
     {
-        let mut session = table.open(number).unwrap();
+        let mut session = table.check_out(number).unwrap();
         let short = tokio::time::timeout(WINDOW / 2, session.collect(WINDOW, CAP));
         assert!(short.await.is_err());
-        assert_eq!(table.open(number).unwrap_err(), OpenError::Busy(number));
+        assert_eq!(
+            table.check_out(number).unwrap_err(),
+            CheckoutError::Busy(number)
+        );
     }
-    let mut session = table.open(number).unwrap();
+    let mut session = table.check_out(number).unwrap();
     let window = session.collect(WINDOW, CAP).await.unwrap();
     assert_eq!(window.collected.bytes(), b"text");
 }
 
 #[test]
 fn ended_process_is_evicted_first() {
-    for when_full in [WhenFull::Refuse, WhenFull::GiveUpLeastRecentlyUsed] {
+    for when_full in [
+        EvictionPolicy::Refuse,
+        EvictionPolicy::EvictLeastRecentlyUsed,
+    ] {
         let table = table(when_full);
         let (_, _running) = kept(&table);
         let (ended, fake) = kept(&table);
         fake.exit(1);
         let (allocated, process) = one_more(&table);
-        let removed = table.keep(allocated, &process, OutputSeq(0));
+        let removed = table.insert(allocated, &process, OutputSeq(0));
         let removed = removed.unwrap().unwrap();
         assert_eq!(removed.number, ended);
         assert_eq!(removed.ended.unwrap().exit.code, 1);
@@ -137,55 +150,61 @@ fn ended_process_is_evicted_first() {
 
 #[test]
 fn full_table_rejects_under_the_refuse_policy() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let _kept = [kept(&table), kept(&table)];
     let (allocated, process) = one_more(&table);
-    let refused = table.keep(allocated, &process, OutputSeq(0)).unwrap_err();
+    let refused = table.insert(allocated, &process, OutputSeq(0)).unwrap_err();
     assert_eq!(refused, TableFull(NonZeroUsize::new(2).unwrap()));
 }
 
 #[test]
 fn full_table_evicts_the_least_recently_used_process() {
-    let table = table(WhenFull::GiveUpLeastRecentlyUsed);
+    let table = table(EvictionPolicy::EvictLeastRecentlyUsed);
     let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
-    drop(table.open(first).unwrap());
+    drop(table.check_out(first).unwrap());
     let (allocated, process) = one_more(&table);
     let third = allocated.number;
-    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    let removed = table.insert(allocated, &process, OutputSeq(0)).unwrap();
     let removed = removed.unwrap();
     assert_eq!((removed.number, &removed.ended), (second, &None));
     drop(removed);
     assert_eq!(Arc::strong_count(&fake), 1, "the table dropped it");
     // A process that is checked out is not evicted.
-    let _sessions = [table.open(first).unwrap(), table.open(third).unwrap()];
+    let _sessions = [
+        table.check_out(first).unwrap(),
+        table.check_out(third).unwrap(),
+    ];
     let (allocated, process) = one_more(&table);
-    assert!(table.keep(allocated, &process, OutputSeq(0)).is_err());
+    assert!(table.insert(allocated, &process, OutputSeq(0)).is_err());
 }
 
 #[test]
 fn recently_used_processes_are_protected_from_eviction() {
-    let table = table(WhenFull::GiveUpLeastRecentlyUsed).protecting(1);
+    let table = table(EvictionPolicy::EvictLeastRecentlyUsed).with_protected(1);
     let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
     fake.exit(0);
-    assert_eq!(table.check_room(), Ok(()));
+    assert_eq!(table.check_capacity(), Ok(()));
     let (allocated, process) = one_more(&table);
-    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    let removed = table.insert(allocated, &process, OutputSeq(0)).unwrap();
     assert_eq!(
         removed.unwrap().number,
         first,
         "the ended one was used last"
     );
-    table.open(second).unwrap().forget();
-    assert_eq!(table.open(second).unwrap_err(), OpenError::Unknown(second));
-    let table = table.protecting(2);
+    table.check_out(second).unwrap().forget();
+    assert_eq!(
+        table.check_out(second).unwrap_err(),
+        CheckoutError::Unknown(second)
+    );
+    let table = table.with_protected(2);
     let _kept = kept(&table);
     let full = TableFull(NonZeroUsize::new(2).unwrap());
-    assert_eq!(table.check_room(), Err(full));
+    assert_eq!(table.check_capacity(), Err(full));
 }
 
 #[tokio::test(start_paused = true)]
 async fn terminate_all_ends_and_removes_every_process() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let [(first, one), (second, other)] = [kept(&table), kept(&table)];
     let mode = TerminateMode::Graceful { timeout_ms: 10 };
     let outcomes = table.terminate_all(mode).await;
@@ -201,7 +220,7 @@ async fn terminate_all_ends_and_removes_every_process() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_table_drops_its_processes() {
-    let table = table(WhenFull::Refuse);
+    let table = table(EvictionPolicy::Refuse);
     let (_, fake) = kept(&table);
     let clone = table.clone();
     drop(table);

@@ -104,7 +104,7 @@ struct RunOptions {
 
 /// Two streams, their links and their applications.
 struct StreamPair {
-    streams: [Stream; 2],
+    streams: [RelayStream; 2],
     /// Links in the direction from the stream with the same index.
     links: [FaultyLink; 2],
     sent: [u64; 2],
@@ -126,7 +126,7 @@ struct StreamPair {
 
 impl StreamPair {
     fn new(plan: RunOptions, seed: u64) -> Self {
-        let (a, b) = stream_pair(Delivery::Reliable);
+        let (a, b) = stream_pair(DeliveryMode::Reliable);
         Self {
             streams: [a, b],
             links: [
@@ -229,7 +229,7 @@ impl StreamPair {
         }
         for side in 0..2 {
             while let Some(bytes) = self.links[side].receive(self.now) {
-                let frame = Frame::decode(bytes).unwrap();
+                let frame = RelayFrame::decode(bytes).unwrap();
                 let result = self.streams[1 - side].handle_frame(frame, self.now);
                 assert_eq!(result, Ok(()), "seed {seed}");
             }
@@ -258,7 +258,7 @@ impl StreamPair {
     }
 
     fn count(&mut self, side: usize, frame: &Bytes) {
-        let Body::Data(data) = Frame::decode(frame.clone()).unwrap().body else {
+        let FrameBody::Data(data) = RelayFrame::decode(frame.clone()).unwrap().body else {
             return;
         };
         if data.seq == self.records[side] {
@@ -270,7 +270,7 @@ impl StreamPair {
 
     fn next_event(&self) -> Instant {
         let links = self.links.iter().filter_map(FaultyLink::next);
-        let timers = self.streams.iter().filter_map(Stream::poll_timeout);
+        let timers = self.streams.iter().filter_map(RelayStream::poll_timeout);
         let stalls = self.stalled_until.into_iter().filter(|at| *at > self.now);
         let pauses = (0..2)
             .filter(|side| self.sent[*side] < self.plan.messages)

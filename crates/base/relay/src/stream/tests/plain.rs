@@ -4,13 +4,13 @@ use super::*;
 use crate::{
     channel::RecordOpenError,
     limits::{MESSAGE_BYTES, RECORD_BYTES, TAG_BYTES},
-    stream::{PushError, StreamError},
+    stream::{RelayStreamError, StreamPushError},
 };
 
-fn expect_error(stream: &mut Stream, data: Data, expected: StreamError) {
+fn expect_error(stream: &mut RelayStream, data: SealedRecord, expected: RelayStreamError) {
     assert_eq!(stream.handle_frame(frame(data), epoch()), Err(expected));
     // After the end every call returns the error.
-    let heartbeat = Frame::new(id(), Body::Heartbeat);
+    let heartbeat = RelayFrame::new(id(), FrameBody::Heartbeat);
     assert_eq!(stream.handle_frame(heartbeat, epoch()), Err(expected));
     assert_eq!(stream.handle_timeout(epoch()), Err(expected));
     assert_eq!(stream.error(), Some(expected));
@@ -21,7 +21,7 @@ fn expect_error(stream: &mut Stream, data: Data, expected: StreamError) {
 
 #[test]
 fn each_message_starts_a_record_of_at_most_60_kib() {
-    let (mut a, _) = stream_pair(Delivery::Plain);
+    let (mut a, _) = stream_pair(DeliveryMode::Plain);
     push(&mut a, b"one");
     push(&mut a, &vec![7; 2 * RECORD_BYTES]);
     push(&mut a, b"two");
@@ -45,7 +45,7 @@ fn each_message_starts_a_record_of_at_most_60_kib() {
 
 #[test]
 fn messages_are_delivered_unchanged() {
-    let (mut a, mut b) = stream_pair(Delivery::Plain);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Plain);
     let sent: Vec<Vec<u8>> = [1, 3, 61_436, 61_437, 200_000]
         .map(|len| vec![9; len])
         .into();
@@ -61,7 +61,7 @@ fn messages_are_delivered_unchanged() {
 
 #[test]
 fn messages_may_be_split_across_records_anywhere() {
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
     let mut bytes = with_prefix(b"first");
     bytes.extend(with_prefix(b"second, longer"));
     bytes.extend(with_prefix(b"3"));
@@ -85,7 +85,7 @@ fn messages_may_be_split_across_records_anywhere() {
 
 #[test]
 fn records_are_reordered_and_the_first_copy_wins() {
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
     let records: Vec<_> = (0..4u8)
         .map(|n| seal(&mut sealer, &with_prefix(&[n])))
         .collect();
@@ -107,14 +107,14 @@ fn records_are_reordered_and_the_first_copy_wins() {
 #[test]
 fn record_64_ahead_is_buffered_and_65_ahead_ends_the_stream() {
     for (ahead, ends) in [(64, false), (65, true)] {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
         sealer.skip_to(ahead);
         let data = seal(&mut sealer, &with_prefix(b"x"));
         if ends {
             expect_error(
                 &mut stream,
                 data,
-                StreamError::OutOfWindow { seq: 65, next: 0 },
+                RelayStreamError::OutOfWindow { seq: 65, next: 0 },
             );
         } else {
             stream.handle_frame(frame(data), epoch()).unwrap();
@@ -126,7 +126,7 @@ fn record_64_ahead_is_buffered_and_65_ahead_ends_the_stream() {
 fn reorder_buffer_holds_at_most_one_mebibyte() {
     let full = vec![0; 65_536 - TAG_BYTES];
     for (last, ends) in [(65_536, false), (65_537, true)] {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
         sealer.skip_to(1);
         for _ in 0..15 {
             let mut data = seal(&mut sealer, b"");
@@ -137,7 +137,7 @@ fn reorder_buffer_holds_at_most_one_mebibyte() {
         let mut data = seal(&mut sealer, b"");
         data.payload = vec![0; last].into();
         if ends {
-            expect_error(&mut stream, data, StreamError::ReorderFull { next: 0 });
+            expect_error(&mut stream, data, RelayStreamError::ReorderFull { next: 0 });
         } else {
             stream.handle_frame(frame(data), epoch()).unwrap();
         }
@@ -147,7 +147,7 @@ fn reorder_buffer_holds_at_most_one_mebibyte() {
 #[test]
 fn tampered_record_ends_the_stream() {
     for flip in [0, 5, 20] {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
         let mut data = seal(&mut sealer, &with_prefix(b"x"));
         let mut bytes = data.payload.to_vec();
         bytes[flip] ^= 1;
@@ -155,7 +155,7 @@ fn tampered_record_ends_the_stream() {
         expect_error(&mut stream, data, RecordOpenError::Forged(0).into());
     }
     // The number is the nonce, so a record under another number is not authentic.
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
     sealer.skip_to(1);
     let mut data = seal(&mut sealer, &with_prefix(b"x"));
     data.seq = 0;
@@ -171,7 +171,7 @@ fn record_of_invalid_length_ends_the_stream() {
             RecordOpenError::TooLong(RECORD_BYTES + 1),
         ),
     ] {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
         let mut data = seal(&mut sealer, b"");
         data.payload = vec![0; len].into();
         expect_error(&mut stream, data, error.into());
@@ -181,43 +181,47 @@ fn record_of_invalid_length_ends_the_stream() {
 #[test]
 fn invalid_message_length_ends_the_stream() {
     for (len, expected) in [
-        (0u32, StreamError::EmptyMessage),
+        (0u32, RelayStreamError::EmptyMessage),
         (
             (64 << 20) + 1,
-            StreamError::MessageTooLong(MESSAGE_BYTES + 1),
+            RelayStreamError::MessageTooLong(MESSAGE_BYTES + 1),
         ),
     ] {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
         let data = seal(&mut sealer, &len.to_be_bytes());
         expect_error(&mut stream, data, expected);
     }
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
     let data = seal(&mut sealer, &(64u32 << 20).to_be_bytes());
     stream.handle_frame(frame(data), epoch()).unwrap();
 }
 
 #[test]
 fn unread_message_129_ends_a_plain_stream() {
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
     for _ in 0..128 {
         let data = seal(&mut sealer, &with_prefix(b"x"));
         stream.handle_frame(frame(data), epoch()).unwrap();
     }
     let data = seal(&mut sealer, &with_prefix(b"x"));
-    expect_error(&mut stream, data, StreamError::QueueFull);
+    expect_error(&mut stream, data, RelayStreamError::QueueFull);
 }
 
 #[test]
 fn segments_resets_and_handshakes_end_a_plain_stream() {
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
-    for body in [Body::Ack, Body::Heartbeat, Body::Resume { next_seq: 9 }] {
-        let mut frame = Frame::new(id(), body);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Plain);
+    for body in [
+        FrameBody::Ack,
+        FrameBody::Heartbeat,
+        FrameBody::Resume { next_seq: 9 },
+    ] {
+        let mut frame = RelayFrame::new(id(), body);
         (frame.ack, frame.ack_bits) = (77, 88);
         stream.handle_frame(frame, epoch()).unwrap();
     }
-    let mut foreign = Frame::new(
+    let mut foreign = RelayFrame::new(
         StreamId::new("other").unwrap(),
-        Body::Reset {
+        FrameBody::Reset {
             reason: "x".to_owned(),
         },
     );
@@ -225,55 +229,58 @@ fn segments_resets_and_handshakes_end_a_plain_stream() {
     foreign.stream_id = id();
     assert_eq!(
         stream.handle_frame(foreign, epoch()),
-        Err(StreamError::Reset)
+        Err(RelayStreamError::Reset)
     );
 
-    let (mut stream, _) = stream_and_sealer(Delivery::Plain);
-    let handshake = Frame::new(id(), Body::Handshake(Bytes::from_static(b"x")));
+    let (mut stream, _) = stream_and_sealer(DeliveryMode::Plain);
+    let handshake = RelayFrame::new(id(), FrameBody::Handshake(Bytes::from_static(b"x")));
     assert_eq!(
         stream.handle_frame(handshake, epoch()),
-        Err(StreamError::Handshake)
+        Err(RelayStreamError::Handshake)
     );
 
-    let (mut stream, _) = stream_and_sealer(Delivery::Plain);
+    let (mut stream, _) = stream_and_sealer(DeliveryMode::Plain);
     let mut data = seal(&mut sealer, b"");
     data.segment_count = 2;
-    expect_error(&mut stream, data, StreamError::Segments(0));
+    expect_error(&mut stream, data, RelayStreamError::Segments(0));
 }
 
 #[test]
 fn stream_ends_after_the_last_record_number() {
-    let (mut channel, _) = Channel::pair();
+    let (mut channel, _) = NoiseChannel::pair();
     channel.sealer.skip_to(u32::MAX - 1);
-    let mut stream = Stream::new(id(), channel, Delivery::Plain, epoch());
+    let mut stream = RelayStream::new(id(), channel, DeliveryMode::Plain, epoch());
     push(&mut stream, b"last");
     push(&mut stream, b"one too many");
     let sent = frames(&mut stream, epoch());
     assert_eq!(sent.len(), 1);
     assert_eq!(data(&sent[0]).seq, u32::MAX - 1);
     assert_eq!(stream.poll_timeout(), Some(epoch()));
-    assert_eq!(stream.handle_timeout(epoch()), Err(StreamError::Exhausted));
+    assert_eq!(
+        stream.handle_timeout(epoch()),
+        Err(RelayStreamError::Exhausted)
+    );
 }
 
 #[test]
 fn plain_stream_ends_with_its_connection() {
-    let (mut stream, _) = stream_pair(Delivery::Plain);
+    let (mut stream, _) = stream_pair(DeliveryMode::Plain);
     stream.handle_disconnect(epoch());
     stream.handle_reconnect(epoch());
     assert_eq!(
         stream.handle_timeout(epoch()),
-        Err(StreamError::Disconnected)
+        Err(RelayStreamError::Disconnected)
     );
 }
 
 #[test]
 fn invalid_message_is_not_queued() {
-    let (mut a, mut b) = stream_pair(Delivery::Plain);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Plain);
     push(&mut a, b"before");
-    assert_eq!(a.push(|_| {}), Err(PushError::Empty));
+    assert_eq!(a.push(|_| {}), Err(StreamPushError::Empty));
     assert_eq!(
         a.push(|buffer| buffer.resize(buffer.len() + MESSAGE_BYTES + 1, 0)),
-        Err(PushError::TooLong(MESSAGE_BYTES + 1))
+        Err(StreamPushError::TooLong(MESSAGE_BYTES + 1))
     );
     push(&mut a, b"after");
     for frame in frames(&mut a, epoch()) {

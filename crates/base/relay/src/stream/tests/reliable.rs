@@ -4,11 +4,11 @@ use super::*;
 use crate::{
     frame::NOTHING_RECEIVED,
     limits::{MAX_SEGMENTS, MESSAGE_BYTES, RECORD_BYTES, WINDOW_BYTES, WINDOW_RECORDS},
-    stream::StreamError,
+    stream::RelayStreamError,
 };
 
 /// Passes all frames of one stream to the other.
-fn transfer(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
+fn transfer(from: &mut RelayStream, to: &mut RelayStream, now: Instant) -> usize {
     let frames = frames(from, now);
     let count = frames.len();
     for frame in frames {
@@ -19,7 +19,7 @@ fn transfer(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
 
 #[test]
 fn short_messages_share_a_record_and_long_ones_are_segmented() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     push(&mut a, b"one");
     push(&mut a, b"two");
     push(&mut a, &vec![7; 2 * RECORD_BYTES]);
@@ -52,7 +52,7 @@ fn longest_message_uses_the_maximum_number_of_segments() {
         (MESSAGE_BYTES + 4).div_ceil(RECORD_BYTES),
         usize::try_from(MAX_SEGMENTS).unwrap()
     );
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     a.push(|buffer| buffer.resize(buffer.len() + MESSAGE_BYTES, 7))
         .unwrap();
     while transfer(&mut a, &mut b, epoch()) > 0 {
@@ -76,7 +76,7 @@ fn inconsistent_segments_end_the_stream() {
         &[(&long, 0, 2)],
     ];
     for case in cases {
-        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Reliable);
+        let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Reliable);
         let mut results = Vec::new();
         for (plaintext, index, count) in case {
             let mut data = seal(&mut sealer, plaintext);
@@ -86,14 +86,14 @@ fn inconsistent_segments_end_the_stream() {
             results.push(stream.handle_frame(frame, epoch()));
         }
         let last = u32::try_from(case.len()).unwrap() - 1;
-        assert_eq!(results.pop(), Some(Err(StreamError::Segments(last))));
+        assert_eq!(results.pop(), Some(Err(RelayStreamError::Segments(last))));
         assert!(results.iter().all(Result::is_ok));
     }
 }
 
 #[test]
 fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     for _ in 0..7 {
         push(&mut a, b"x");
         transfer(&mut a, &mut b, epoch());
@@ -103,7 +103,7 @@ fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
     b.handle_timeout(epoch() + ms(25)).unwrap();
     let acks = frames(&mut b, epoch() + ms(25));
     assert_eq!(acks.len(), 1);
-    assert_eq!((acks[0].body.clone(), acks[0].ack), (Body::Ack, 6));
+    assert_eq!((acks[0].body.clone(), acks[0].ack), (FrameBody::Ack, 6));
 
     for _ in 0..8 {
         push(&mut a, b"x");
@@ -122,7 +122,7 @@ fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
 
 #[test]
 fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     let mut sent = Vec::new();
     for n in 0..5u8 {
         push(&mut a, &[n]);
@@ -148,7 +148,7 @@ fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
 
 #[test]
 fn retransmission_timer_resends_the_oldest_record_with_backoff() {
-    let (mut a, _) = stream_pair(Delivery::Reliable);
+    let (mut a, _) = stream_pair(DeliveryMode::Reliable);
     for n in 0..5u8 {
         push(&mut a, &[n]);
         frames(&mut a, epoch());
@@ -164,7 +164,7 @@ fn retransmission_timer_resends_the_oldest_record_with_backoff() {
         a.handle_timeout(now).unwrap();
         let again: Vec<_> = frames(&mut a, now)
             .into_iter()
-            .filter(|frame| frame.body != Body::Heartbeat)
+            .filter(|frame| frame.body != FrameBody::Heartbeat)
             .collect();
         assert_eq!(again.len(), 1);
         assert_eq!(data(&again[0]).seq, 0);
@@ -173,7 +173,7 @@ fn retransmission_timer_resends_the_oldest_record_with_backoff() {
 
 #[test]
 fn losses_after_a_probe_are_retransmitted_without_a_timeout() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     for n in 0..40u8 {
         push(&mut a, &[n]);
         frames(&mut a, epoch());
@@ -196,30 +196,30 @@ fn losses_after_a_probe_are_retransmitted_without_a_timeout() {
 #[test]
 fn ack_of_an_unsent_record_ends_the_stream() {
     for (ack, bits, last) in [(1, 0, 1), (NOTHING_RECEIVED, 0b10, 1), (0, 1 << 31, 32)] {
-        let (mut a, _) = stream_pair(Delivery::Reliable);
+        let (mut a, _) = stream_pair(DeliveryMode::Reliable);
         push(&mut a, b"x");
         frames(&mut a, epoch());
-        let mut frame = Frame::new(id(), Body::Heartbeat);
+        let mut frame = RelayFrame::new(id(), FrameBody::Heartbeat);
         (frame.ack, frame.ack_bits) = (ack, bits);
         assert_eq!(
             a.handle_frame(frame, epoch()),
-            Err(StreamError::AckOfUnsent(last))
+            Err(RelayStreamError::AckOfUnsent(last))
         );
     }
-    let (mut a, _) = stream_pair(Delivery::Reliable);
-    let mut frame = Frame::new(id(), Body::Heartbeat);
+    let (mut a, _) = stream_pair(DeliveryMode::Reliable);
+    let mut frame = RelayFrame::new(id(), FrameBody::Heartbeat);
     assert_eq!(
         a.handle_frame(frame.clone(), epoch()),
-        Err(StreamError::AckOfUnsent(0))
+        Err(RelayStreamError::AckOfUnsent(0))
     );
-    let (mut a, _) = stream_pair(Delivery::Reliable);
+    let (mut a, _) = stream_pair(DeliveryMode::Reliable);
     frame.ack = NOTHING_RECEIVED;
     a.handle_frame(frame, epoch()).unwrap();
 }
 
 #[test]
 fn slow_reader_applies_backpressure_to_the_sender() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     let message = vec![7; 50_000];
     for _ in 0..400 {
         push(&mut a, &message);
@@ -251,7 +251,7 @@ fn slow_reader_applies_backpressure_to_the_sender() {
 
 #[test]
 fn unread_tiny_messages_are_bounded_and_not_lost() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     for _ in 0..1_000_000 {
         push(&mut a, b"x");
     }
@@ -277,7 +277,7 @@ fn unread_tiny_messages_are_bounded_and_not_lost() {
 
 #[test]
 fn send_window_limits_the_number_of_records() {
-    let (mut a, _) = stream_pair(Delivery::Reliable);
+    let (mut a, _) = stream_pair(DeliveryMode::Reliable);
     for _ in 0..WINDOW_RECORDS + 10 {
         push(&mut a, b"x");
         // One record each, because there is nothing to share a record with.
@@ -289,7 +289,7 @@ fn send_window_limits_the_number_of_records() {
 
 #[test]
 fn records_outside_the_window_are_dropped_and_acknowledged_immediately() {
-    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Reliable);
+    let (mut stream, mut sealer) = stream_and_sealer(DeliveryMode::Reliable);
     sealer.skip_to(65);
     let mut far = frame(seal(&mut sealer, &with_prefix(b"x")));
     far.ack = NOTHING_RECEIVED;
@@ -300,7 +300,7 @@ fn records_outside_the_window_are_dropped_and_acknowledged_immediately() {
 
 #[test]
 fn heartbeats_keep_an_idle_stream_alive_and_silence_ends_it() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     assert_eq!(a.poll_timeout(), Some(epoch() + ms(10_000)));
     let mut now = epoch();
     for _ in 0..10 {
@@ -312,7 +312,10 @@ fn heartbeats_keep_an_idle_stream_alive_and_silence_ends_it() {
         assert_eq!(transfer(&mut b, &mut a, now), 1);
     }
     assert_eq!(a.handle_timeout(now + ms(29_999)), Ok(()));
-    assert_eq!(a.handle_timeout(now + ms(30_000)), Err(StreamError::Silent));
+    assert_eq!(
+        a.handle_timeout(now + ms(30_000)),
+        Err(RelayStreamError::Silent)
+    );
     // Without a connection the peer is not expected to send anything.
     b.handle_disconnect(now);
     assert_eq!(b.poll_timeout(), None);
@@ -322,7 +325,7 @@ fn heartbeats_keep_an_idle_stream_alive_and_silence_ends_it() {
 
 #[test]
 fn reconnect_sends_resume_before_retransmissions() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     for n in 0..3u8 {
         push(&mut a, &[n]);
         let frame = frames(&mut a, epoch()).remove(0);
@@ -341,7 +344,7 @@ fn reconnect_sends_resume_before_retransmissions() {
     a.handle_reconnect(now);
     let resume = frames(&mut a, now);
     assert_eq!(resume.len(), 1, "only Resume before the peer answers");
-    assert_eq!(resume[0].body, Body::Resume { next_seq: 3 });
+    assert_eq!(resume[0].body, FrameBody::Resume { next_seq: 3 });
     assert_eq!((resume[0].ack, resume[0].ack_bits), (NOTHING_RECEIVED, 0));
     b.handle_reconnect(now);
     b.handle_frame(resume[0].clone(), now).unwrap();
@@ -355,7 +358,7 @@ fn reconnect_sends_resume_before_retransmissions() {
     let rest = frames(&mut a, now);
     let seqs: Vec<_> = rest
         .iter()
-        .filter(|frame| frame.body != Body::Ack)
+        .filter(|frame| frame.body != FrameBody::Ack)
         .map(|frame| data(frame).seq)
         .collect();
     assert_eq!(seqs, [1, 3]);
@@ -368,19 +371,19 @@ fn reconnect_sends_resume_before_retransmissions() {
 
 #[test]
 fn unanswered_resume_is_sent_again() {
-    let (mut a, _) = stream_pair(Delivery::Reliable);
+    let (mut a, _) = stream_pair(DeliveryMode::Reliable);
     a.handle_disconnect(epoch());
     a.handle_reconnect(epoch());
     assert_eq!(frames(&mut a, epoch()).len(), 1);
     assert_eq!(a.poll_timeout(), Some(epoch() + ms(1000)));
     a.handle_timeout(epoch() + ms(1000)).unwrap();
     let again = frames(&mut a, epoch() + ms(1000));
-    assert_eq!(again[0].body, Body::Resume { next_seq: 0 });
+    assert_eq!(again[0].body, FrameBody::Resume { next_seq: 0 });
 }
 
 #[test]
 fn late_duplicate_resume_is_ignored() {
-    let (mut a, mut b) = stream_pair(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(DeliveryMode::Reliable);
     a.handle_reconnect(epoch());
     let resume = frames(&mut a, epoch()).remove(0);
     b.handle_frame(resume.clone(), epoch()).unwrap();
@@ -392,5 +395,5 @@ fn late_duplicate_resume_is_ignored() {
     b.handle_frame(resume, epoch()).unwrap();
     let answer = frames(&mut b, epoch());
     assert_eq!(answer.len(), 1, "no retransmission");
-    assert_eq!((&answer[0].body, answer[0].ack), (&Body::Ack, 0));
+    assert_eq!((&answer[0].body, answer[0].ack), (&FrameBody::Ack, 0));
 }

@@ -1,4 +1,4 @@
-use super::{super::JoinError, uri};
+use super::{super::PathJoinError, uri};
 
 const OPAQUE: &str = "file:///%00/bad/path/L0M6L2QvZg";
 
@@ -170,15 +170,15 @@ fn windows_paths_without_an_ordinary_uri_become_opaque() {
 #[test]
 fn ambiguous_text_is_refused() {
     let opaque = uri("file:///%00/bad/path/L0M6L2QvZg");
-    assert_eq!(opaque.join("/a"), Err(JoinError::Opaque(opaque)));
-    assert_eq!(uri("file:///a").join("b\0"), Err(JoinError::Nul));
+    assert_eq!(opaque.join("/a"), Err(PathJoinError::Opaque(opaque)));
+    assert_eq!(uri("file:///a").join("b\0"), Err(PathJoinError::Nul));
     assert_eq!(
         uri("file:///C:/a").join("d:b"),
-        Err(JoinError::DriveRelative('d'))
+        Err(PathJoinError::DriveRelative('d'))
     );
     let ambiguous = uri("file:///x/a%2Fb");
     assert_eq!(
         ambiguous.join("../c"),
-        Err(JoinError::EncodedSeparator(ambiguous))
+        Err(PathJoinError::EncodedSeparator(ambiguous))
     );
 }

@@ -271,8 +271,8 @@ fn context_lines_count_towards_the_limit() {
 #[test]
 fn cancelled_operation_returns_an_error() {
     let scratch = one("x\n");
-    let stop = Stop::default();
-    stop.ask();
+    let stop = CancelFlag::default();
+    stop.cancel();
     assert_eq!(
         outcome(search(&request(&scratch, "x"), &stop)),
         Outcome::Host

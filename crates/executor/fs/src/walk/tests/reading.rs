@@ -151,17 +151,20 @@ fn queued(scratch: &TestDir, below: &str, identity: Option<InodeId>) -> WalkResu
         depth: 1,
         identity,
     });
-    walker.run(&Stop::default()).unwrap()
+    walker.run(&CancelFlag::default()).unwrap()
 }
 
 #[test]
 fn missing_opaque_root_is_not_found() {
-    let request = Walk {
+    let request = WalkTree {
         path: PathUri::from_native(Path::new("/C:/none")).unwrap(),
         options: ALL,
         sandbox: None,
     };
-    assert_eq!(outcome(walk(&request, &Stop::default())), Outcome::NotFound);
+    assert_eq!(
+        outcome(walk(&request, &CancelFlag::default())),
+        Outcome::NotFound
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn opaque_directory_is_reported_as_error() {
         depth: 0,
         identity: None,
     });
-    let result = walker.run(&Stop::default()).unwrap();
+    let result = walker.run(&CancelFlag::default()).unwrap();
     let [error] = &result.errors[..] else {
         panic!("{result:?}");
     };

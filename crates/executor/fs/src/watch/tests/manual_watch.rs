@@ -114,7 +114,7 @@ impl ManualWatch {
     }
 
     /// Runs until no work is left, and returns the reported changes.
-    fn finish(&mut self) -> Changes {
+    fn finish(&mut self) -> ChangeBatch {
         self.settle_all();
         self.batches.take().unwrap_or_default()
     }

@@ -11,7 +11,7 @@ fn file_root() -> Watched {
     watched
 }
 
-async fn next(watched: &mut Watched) -> BTreeMap<String, ChangeKind> {
+async fn next(watched: &mut Watched) -> BTreeMap<String, PathChangeKind> {
     let batch = watched.batch().await.unwrap();
     assert!(!batch.overflow);
     watched.by_name(batch)

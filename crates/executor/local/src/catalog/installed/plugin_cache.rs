@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{DirectoryEntry, EntryKind, ReadDirectory, Walk, WalkOptions},
+    fs::{DirectoryEntry, EntryKind, ReadDirectory, WalkOptions, WalkTree},
     limits,
     path_uri::PathUri,
 };
@@ -101,7 +101,7 @@ async fn best_version(
     path: &PathUri,
     warnings: &mut Vec<String>,
 ) -> Option<String> {
-    let walk = Walk {
+    let walk = WalkTree {
         path: path.clone(),
         options: WalkOptions {
             max_depth: 0,
@@ -114,7 +114,7 @@ async fn best_version(
     };
     // The walk does not follow a symlink at its start, unlike the listing of plugins.
     let path = reader.canonicalize(path).await?;
-    let walked = match reader.files.walk(Walk { path, ..walk }).await {
+    let walked = match reader.files.walk(WalkTree { path, ..walk }).await {
         Ok(walked) => walked,
         Err(error) => {
             warnings.push(format!("cannot list versions: {error}"));

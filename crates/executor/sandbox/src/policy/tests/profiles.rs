@@ -93,7 +93,7 @@ fn policy_context_overrides_top_level_members() {
     let tree = "/ws/x.pem\n/in/x.pem\n/root/";
     let entries = "read :root\nwrite :roots\ndeny *.pem";
     let mut policy = sandbox(entries);
-    let lines = |policy: &Sandbox| {
+    let lines = |policy: &SandboxPolicy| {
         let lines = describe(&view(tree, policy, &context()).unwrap());
         let kept = lines.into_iter().filter(|line| !line.starts_with("no "));
         kept.collect::<Vec<_>>()

@@ -1,42 +1,42 @@
 use bytes::Bytes;
-use exec_core::log::{Event, Exit, OutputChunk};
+use exec_core::output_log::{ExitInfo, LogEvent, OutputChunk};
 use exec_wire::{
-    bytes::Base64,
+    base64_bytes::Base64Bytes,
     id::OutputSeq,
-    process::{ExitCause, OutputPage, OutputStream, PageChunk, Usage},
+    process::{ExitCause, OutputPage, OutputStream, PageChunk, ResourceUsage},
 };
 
 use super::{EventReorder, EventsError};
 
-fn output(seq: u64) -> Event {
+fn output(seq: u64) -> LogEvent {
     sized(seq, 1)
 }
 
-fn sized(seq: u64, length: usize) -> Event {
+fn sized(seq: u64, length: usize) -> LogEvent {
     let data = Bytes::from(vec![b'x'; length]);
-    Event::Output(OutputChunk {
+    LogEvent::Output(OutputChunk {
         seq: OutputSeq(seq),
         stream: OutputStream::Stdout,
         data,
     })
 }
 
-fn exited(seq: u64) -> Event {
-    let exit = Exit {
+fn exited(seq: u64) -> LogEvent {
+    let exit = ExitInfo {
         code: 3,
         signal: None,
         cause: ExitCause::Unknown,
         usage: None,
         sandbox_denied: false,
     };
-    Event::Exited(OutputSeq(seq), exit)
+    LogEvent::Exited(OutputSeq(seq), exit)
 }
 
 fn page(chunks: &[u64], next_seq: u64) -> OutputPage {
     let chunk = |seq: &u64| PageChunk {
         seq: OutputSeq(*seq),
         stream: OutputStream::Stdout,
-        chunk: Base64(Bytes::from_static(b"x")),
+        chunk: Base64Bytes(Bytes::from_static(b"x")),
     };
     OutputPage {
         chunks: chunks.iter().map(chunk).collect(),
@@ -91,12 +91,19 @@ fn gap_is_filled_by_a_page() {
 #[test]
 fn only_missing_number_is_the_exit() {
     let mut reorder = EventReorder::new();
-    reorder.handle_event(Event::Closed(OutputSeq(4))).unwrap();
+    reorder
+        .handle_event(LogEvent::Closed(OutputSeq(4)))
+        .unwrap();
     reorder.handle_page(ended(&[1, 3], 5)).unwrap();
     let events: Vec<_> = std::iter::from_fn(|| reorder.poll_event()).collect();
     assert_eq!(
         events,
-        [output(1), exited(2), output(3), Event::Closed(OutputSeq(4))]
+        [
+            output(1),
+            exited(2),
+            output(3),
+            LogEvent::Closed(OutputSeq(4))
+        ]
     );
 }
 
@@ -109,7 +116,9 @@ fn unfilled_gap_is_reported_as_lost() {
         Err(EventsError::Lost(OutputSeq(1), OutputSeq(4)))
     );
     let mut reorder = EventReorder::new();
-    reorder.handle_event(Event::Closed(OutputSeq(5))).unwrap();
+    reorder
+        .handle_event(LogEvent::Closed(OutputSeq(5)))
+        .unwrap();
     assert_eq!(
         reorder.handle_page(ended(&[1], 6)),
         Err(EventsError::Lost(OutputSeq(2), OutputSeq(4)))
@@ -158,7 +167,7 @@ fn long_page_does_not_overflow() {
 #[test]
 fn unnumbered_close_comes_last() {
     let mut reorder = EventReorder::new();
-    for event in [output(1), exited(2), Event::Closed(OutputSeq(0))] {
+    for event in [output(1), exited(2), LogEvent::Closed(OutputSeq(0))] {
         reorder.handle_event(event).unwrap();
     }
     assert_eq!(numbers(&mut reorder), [1, 2, 3]);
@@ -167,9 +176,9 @@ fn unnumbered_close_comes_last() {
 #[test]
 fn exit_from_a_page_is_complete() {
     let mut reorder = EventReorder::new();
-    let usage = Usage {
+    let usage = ResourceUsage {
         wall_ms: 7,
-        ..Usage::default()
+        ..ResourceUsage::default()
     };
     let page = OutputPage {
         exit_code: Some(137),
@@ -180,10 +189,10 @@ fn exit_from_a_page_is_complete() {
     };
     assert_eq!(reorder.handle_page(page), Ok(()));
     let exit = std::iter::from_fn(|| reorder.poll_event()).find_map(|event| match event {
-        Event::Exited(_, exit) => Some(exit),
-        Event::Output(_) | Event::Closed(_) => None,
+        LogEvent::Exited(_, exit) => Some(exit),
+        LogEvent::Output(_) | LogEvent::Closed(_) => None,
     });
-    let expected = Exit {
+    let expected = ExitInfo {
         code: 137,
         signal: Some("SIGKILL"),
         cause: ExitCause::Terminated,

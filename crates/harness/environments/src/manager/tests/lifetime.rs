@@ -20,7 +20,8 @@ use super::manager;
 use crate::{
     fakes::{ControlledSource, ScriptedSource, environment, id, label, within},
     manager::{
-        EnvironmentError, EnvironmentManager, EnvironmentSource, InsertError, OpenError, Start,
+        EnvironmentError, EnvironmentManager, EnvironmentOpenError, EnvironmentSource, InsertError,
+        StartMode,
     },
 };
 
@@ -36,7 +37,7 @@ impl HangingSource {
 }
 
 impl EnvironmentSource for HangingSource {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         let count = Arc::clone(&self.0);
         async move {
             count.send_modify(|count| *count += 1);
@@ -66,7 +67,9 @@ async fn until(count: &mut watch::Receiver<usize>, wanted: usize) {
 async fn dropping_the_last_clone_aborts_starts() {
     let manager = manager();
     let (source, mut open) = HangingSource::new();
-    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    manager
+        .insert(id("worker"), source, StartMode::Eager)
+        .unwrap();
     let clone = manager.clone();
     drop(manager);
     until(&mut open, 1).await;
@@ -79,14 +82,16 @@ async fn replace_and_remove_abort_the_previous_start() {
     let manager = manager();
     let (source, mut open) = HangingSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Eager)
+        .insert(id("worker"), source.clone(), StartMode::Eager)
         .unwrap();
     until(&mut open, 1).await;
     manager
-        .replace(id("worker"), ControlledSource::new(), Start::Lazy)
+        .replace(id("worker"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
     until(&mut open, 0).await;
-    manager.replace(id("worker"), source, Start::Eager).unwrap();
+    manager
+        .replace(id("worker"), source, StartMode::Eager)
+        .unwrap();
     until(&mut open, 1).await;
     assert!(manager.remove(&id("worker")));
     until(&mut open, 0).await;
@@ -97,7 +102,9 @@ async fn replace_and_remove_abort_the_previous_start() {
 async fn waiter_of_a_removed_environment_gets_missing() {
     let manager = manager();
     let (source, mut open) = HangingSource::new();
-    manager.insert(id("worker"), source, Start::Lazy).unwrap();
+    manager
+        .insert(id("worker"), source, StartMode::Lazy)
+        .unwrap();
     let waiting = tokio::spawn({
         let manager = manager.clone();
         async move { manager.environment(&id("worker")).await }
@@ -116,7 +123,9 @@ async fn waiter_is_released_although_the_aborted_start_has_not_ended() {
     // Nothing drives that runtime: spawned tasks neither run nor end.
     let manager = EnvironmentManager::new(runtime.handle().clone());
     let (source, _) = HangingSource::new();
-    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    manager
+        .insert(id("worker"), source, StartMode::Eager)
+        .unwrap();
     let worker = id("worker");
     let mut waiting = Box::pin(manager.environment(&worker));
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -131,7 +140,7 @@ async fn shut_down_releases_waiters_and_rejects_inserts() {
     let manager = manager();
     let (source, mut open) = HangingSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Lazy)
+        .insert(id("worker"), source.clone(), StartMode::Lazy)
         .unwrap();
     let waiting = tokio::spawn({
         let manager = manager.clone();
@@ -143,7 +152,7 @@ async fn shut_down_releases_waiters_and_rejects_inserts() {
     assert!(matches!(error, EnvironmentError::ShutDown), "{error:?}");
     until(&mut open, 0).await;
     assert!(manager.ids().is_empty());
-    let refused = manager.insert(id("worker"), source, Start::Eager);
+    let refused = manager.insert(id("worker"), source, StartMode::Eager);
     assert_eq!(refused, Err(InsertError::ShutDown));
 }
 
@@ -152,7 +161,7 @@ async fn shut_down_releases_waiters_and_rejects_inserts() {
 struct QueryingSource(EnvironmentManager, mpsc::UnboundedSender<usize>);
 
 impl EnvironmentSource for QueryingSource {
-    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>> {
         pending().boxed()
     }
 }
@@ -167,7 +176,7 @@ impl Drop for QueryingSource {
 async fn rejected_source_may_call_the_manager_when_dropped() {
     let manager = manager();
     manager
-        .insert(id("worker"), ControlledSource::new(), Start::Lazy)
+        .insert(id("worker"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
     let (send, mut asked) = mpsc::unbounded_channel();
     // On separate threads, because a call under the lock would deadlock.
@@ -177,7 +186,7 @@ async fn rejected_source_may_call_the_manager_when_dropped() {
             QueryingSource(manager.clone(), send.clone()),
         );
         std::thread::spawn(move || {
-            let refused = manager.insert(id("worker"), Arc::new(curious), Start::Lazy);
+            let refused = manager.insert(id("worker"), Arc::new(curious), StartMode::Lazy);
             assert_eq!(refused, Err(error));
         })
     };
@@ -195,7 +204,7 @@ async fn dropping_a_waiter_does_not_abort_the_start() {
     let manager = manager();
     let source = ControlledSource::new();
     manager
-        .insert(id("worker"), source.clone(), Start::Lazy)
+        .insert(id("worker"), source.clone(), StartMode::Lazy)
         .unwrap();
     assert!(manager.environment(&id("worker")).now_or_never().is_none());
     source.wait_for_calls(1).await;
@@ -216,17 +225,19 @@ fn shut_down_runtime_fails_starts_instead_of_hanging() {
     let manager = EnvironmentManager::new(ended.handle().clone());
     let (source, _) = HangingSource::new();
     manager
-        .insert(id("early"), source.clone(), Start::Eager)
+        .insert(id("early"), source.clone(), StartMode::Eager)
         .unwrap();
     drop(ended);
-    manager.insert(id("late"), source, Start::Eager).unwrap();
+    manager
+        .insert(id("late"), source, StartMode::Eager)
+        .unwrap();
     for name in ["early", "late"] {
         let waited = other.block_on(within(manager.environment(&id(name))));
         let Err(EnvironmentError::Failed { source, .. }) = waited else {
             panic!("{name}: {waited:?}");
         };
         assert!(
-            matches!(*source, OpenError::Cancelled),
+            matches!(*source, EnvironmentOpenError::Cancelled),
             "{name}: {source:?}"
         );
     }
@@ -260,7 +271,7 @@ async fn snapshot_handle_was_ready_and_is_never_stale() {
             .boxed()
         });
         manager
-            .replace(id("worker"), Arc::new(source), Start::Eager)
+            .replace(id("worker"), Arc::new(source), StartMode::Eager)
             .unwrap();
         replaced.store(number, Ordering::SeqCst);
         // Every third start is superseded while it is in progress.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{Canonicalize, GetMetadata, Remove},
+    fs::{CanonicalizePath, GetMetadata, RemovePath},
     path_uri::PathUri,
 };
 use schemars::JsonSchema;
@@ -387,7 +387,7 @@ async fn set_content(
 }
 
 async fn remove(ctx: &McpContext, path: &PathUri) -> Result<(), FileError> {
-    let remove = Remove {
+    let remove = RemovePath {
         path: path.clone(),
         recursive: Some(false),
         force: Some(true),
@@ -409,7 +409,7 @@ struct ResolvedPath {
 async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, ToolError> {
     let (mut at, mut names, mut missing) = (path.clone(), Vec::new(), Vec::new());
     loop {
-        let canonical = ctx.files().canonicalize(Canonicalize {
+        let canonical = ctx.files().canonicalize(CanonicalizePath {
             path: at.clone(),
             sandbox: ctx.sandbox(),
         });

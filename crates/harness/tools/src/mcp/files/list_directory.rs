@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use exec_wire::{
-    fs::{EntryKind, ReadDirectory, Walk, WalkOptions},
+    fs::{EntryKind, ReadDirectory, WalkOptions, WalkTree},
     limits,
     path_uri::PathUri,
 };
@@ -79,7 +79,7 @@ async fn list_names(
     root: PathUri,
     depth: usize,
 ) -> Result<(Vec<String>, bool), ToolError> {
-    let walk = Walk {
+    let walk = WalkTree {
         path: root.clone(),
         options: WalkOptions {
             max_depth: depth - 1,

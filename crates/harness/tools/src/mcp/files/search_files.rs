@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use exec_wire::{
-    fs::{Find, GetMetadata, ReadFile, Search, SearchMatch, SearchResult},
+    fs::{FindPaths, GetMetadata, ReadFile, SearchMatch, SearchResult, SearchText},
     limits,
     path_uri::PathUri,
 };
@@ -73,7 +73,7 @@ impl McpTool for SearchFiles {
         }
         let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
         let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
-        let search = Search {
+        let search = SearchText {
             path: path.clone(),
             pattern: self.pattern,
             regex: !self.literal,
@@ -219,7 +219,7 @@ impl McpTool for FindFiles {
         }
         let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
         let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
-        let find = Find {
+        let find = FindPaths {
             path,
             glob: glob.transpose()?,
             query: self.query,

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use exec_env::filesystem::{WatchDepth, WatchPath};
-use exec_wire::{fs::ChangeKind, path_uri::PathUri};
+use exec_env::filesystem::{WatchDepth, WatchPathRequest};
+use exec_wire::{fs::PathChangeKind, path_uri::PathUri};
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -55,7 +55,7 @@ impl McpTool for WatchFiles {
             return Err(ToolError(format!("`timeout_ms` must be at most {most}")));
         }
         let wait = ctx.progress_support().limit_wait(wait);
-        let watch = WatchPath {
+        let watch = WatchPathRequest {
             path: ctx.path(self.path.as_deref().unwrap_or("."))?,
             depth: match self.entries_only {
                 true => WatchDepth::Entries,
@@ -65,7 +65,7 @@ impl McpTool for WatchFiles {
         };
         let mut watcher = ctx.files().watch(watch).await?;
         let mut until = Instant::now() + wait;
-        let (mut changed, mut overflowed) = (BTreeMap::<PathUri, ChangeKind>::new(), false);
+        let (mut changed, mut overflowed) = (BTreeMap::<PathUri, PathChangeKind>::new(), false);
         let mut watch_ended = false;
         loop {
             match timeout_at(until, watcher.changes.next()).await {
@@ -107,12 +107,12 @@ impl McpTool for WatchFiles {
     }
 }
 
-fn change_name(kind: ChangeKind) -> &'static str {
+fn change_name(kind: PathChangeKind) -> &'static str {
     match kind {
-        ChangeKind::Created => "created",
-        ChangeKind::Modified => "modified",
-        ChangeKind::Removed => "removed",
-        ChangeKind::Renamed => "renamed",
-        ChangeKind::Unknown => "changed",
+        PathChangeKind::Created => "created",
+        PathChangeKind::Modified => "modified",
+        PathChangeKind::Removed => "removed",
+        PathChangeKind::Renamed => "renamed",
+        PathChangeKind::Unknown => "changed",
     }
 }

@@ -7,17 +7,17 @@ use std::sync::{
 
 use bytes::Bytes;
 use exec_env::{
-    disconnect::Disconnect,
+    disconnect::DisconnectReason,
     filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
-        WatchPath, Watcher,
+        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
+        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
 };
 use exec_wire::{
     fs::{
-        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
-        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
-        WalkResult, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
@@ -109,7 +109,7 @@ impl FaultyFiles {
 }
 
 fn disconnected() -> FileError {
-    Disconnect::Transport("cut on purpose".to_owned()).into()
+    DisconnectReason::Transport("cut on purpose".to_owned()).into()
 }
 
 impl ExecutorFileSystem for FaultyFiles {
@@ -125,37 +125,37 @@ impl ExecutorFileSystem for FaultyFiles {
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
         self.read_through().metadata(get)
     }
-    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+    fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         self.read_through().canonicalize(canonicalize)
     }
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
         self.read_through().read_directory(read)
     }
-    fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
+    fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult> {
         self.read_through().walk(walk)
     }
-    fn remove(&self, remove: Remove) -> FileFuture<()> {
+    fn remove(&self, remove: RemovePath) -> FileFuture<()> {
         self.change(|files| files.remove(remove))
     }
-    fn copy(&self, copy: Copy) -> FileFuture<()> {
+    fn copy(&self, copy: CopyPath) -> FileFuture<()> {
         self.change(|files| files.copy(copy))
     }
-    fn rename(&self, rename: Rename) -> FileFuture<()> {
+    fn rename(&self, rename: RenamePath) -> FileFuture<()> {
         self.change(|files| files.rename(rename))
     }
-    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+    fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         self.read_through().open(open)
     }
-    fn search(&self, search: Search) -> FileFuture<SearchResult> {
+    fn search(&self, search: SearchText) -> FileFuture<SearchResult> {
         self.read_through().search(search)
     }
-    fn find(&self, find: Find) -> FileFuture<FoundPaths> {
+    fn find(&self, find: FindPaths) -> FileFuture<FoundPaths> {
         self.read_through().find(find)
     }
-    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
+    fn watch(&self, watch: WatchPathRequest) -> FileFuture<PathWatcher> {
         self.read_through().watch(watch)
     }
-    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+    fn watch_missing(&self, missing: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
         self.read_through().watch_missing(missing)
     }
 }

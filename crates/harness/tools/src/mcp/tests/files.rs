@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::McpFixture;
-use crate::mcp::{Enclosure, tool};
+use crate::mcp::{WorkspaceAccess, tool};
 
 #[tokio::test]
 async fn read_file_shows_lines_from_an_offset_and_the_next_offset() {
@@ -268,15 +268,15 @@ fn writing_tools_are_hidden_in_a_read_only_workspace() {
             .map(|tool| tool.definition().name.to_string())
             .collect()
     };
-    let all = names(Enclosure::WorkspaceWrite);
-    let few = names(Enclosure::ReadOnly);
+    let all = names(WorkspaceAccess::WorkspaceWrite);
+    let few = names(WorkspaceAccess::ReadOnly);
     let missing: Vec<_> = all.iter().filter(|name| !few.contains(name)).collect();
     assert_eq!(missing, ["write_file", "edit_file", "apply_patch"]);
 }
 
 #[test]
 fn schemas_use_only_widely_supported_keywords() {
-    for tool in tool::tools(Enclosure::Open) {
+    for tool in tool::tools(WorkspaceAccess::Open) {
         let definition = tool.definition();
         let schema = serde_json::to_string(&definition.input_schema).unwrap();
         assert_eq!(definition.input_schema["type"], "object", "{schema}");

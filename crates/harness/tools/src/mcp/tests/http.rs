@@ -12,19 +12,19 @@ use tokio::{
     time::timeout,
 };
 
-use crate::mcp::{HttpDoor, HttpDoorOptions, tests};
+use crate::mcp::{McpHttpEndpoint, McpHttpOptions, tests};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn endpoint(directory: &tempfile::TempDir) -> HttpDoor {
-    let options = HttpDoorOptions {
-        admit: Arc::new(|authorization| match authorization {
+pub(super) fn endpoint(directory: &tempfile::TempDir) -> McpHttpEndpoint {
+    let options = McpHttpOptions {
+        authenticate: Arc::new(|authorization| match authorization {
             Some(b"Bearer right") => Ok(()),
             _ => Err("wrong".to_owned()),
         }),
         hosts: vec!["box.example:81".to_owned()],
     };
-    HttpDoor::new(tests::tools(directory.path()), options)
+    McpHttpEndpoint::new(tests::tools(directory.path()), options)
 }
 
 /// Builds a valid request with some headers replaced.
@@ -90,7 +90,7 @@ async fn requests_need_the_token_and_an_allowed_host() {
     for (request, expected) in cases {
         let request = request.body(body(&init)).unwrap();
         let shown = format!("{:?}", request.headers());
-        assert_eq!(endpoint.answer(request).await.status(), expected, "{shown}");
+        assert_eq!(endpoint.handle(request).await.status(), expected, "{shown}");
     }
 }
 
@@ -99,14 +99,14 @@ async fn oversized_request_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
     let large = Full::new(Bytes::from(vec![b' '; (16 << 20) + 1]));
-    let answer = endpoint.answer(post().body(large).unwrap()).await;
+    let answer = endpoint.handle(post().body(large).unwrap()).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 /// Opens a session and returns its ID.
-async fn open_session(endpoint: &HttpDoor) -> Result<HeaderValue, StatusCode> {
+async fn open_session(endpoint: &McpHttpEndpoint) -> Result<HeaderValue, StatusCode> {
     let answer = endpoint
-        .answer(post().body(body(&initialize())).unwrap())
+        .handle(post().body(body(&initialize())).unwrap())
         .await;
     let (status, name) = (
         answer.status(),
@@ -117,9 +117,13 @@ async fn open_session(endpoint: &HttpDoor) -> Result<HeaderValue, StatusCode> {
 }
 
 /// Posts a message in a session.
-async fn post_message(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
+async fn post_message(
+    endpoint: &McpHttpEndpoint,
+    session: &HeaderValue,
+    message: &Value,
+) -> StatusCode {
     let request = with("mcp-session-id", session.to_str().unwrap());
-    let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
+    let answer = endpoint.handle(request.body(body(message)).unwrap()).await;
     let status = answer.status();
     let _said = answer.into_body().collect().await.unwrap();
     status
@@ -179,7 +183,7 @@ async fn session_limit_holds_while_all_sessions_are_busy() {
         .header("authorization", "Bearer right")
         .header("mcp-session-id", &sessions[7]);
     let answer = endpoint
-        .answer(end.body(Full::new(Bytes::new())).unwrap())
+        .handle(end.body(Full::new(Bytes::new())).unwrap())
         .await;
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
     // The slot is free when the session's commands have ended.
@@ -290,9 +294,9 @@ async fn late_cancellation_shows_the_output_again() {
 }
 
 /// Posts a message in a session and returns the structured result.
-async fn send(endpoint: &HttpDoor, session: &HeaderValue, message: &Value) -> Value {
+async fn send(endpoint: &McpHttpEndpoint, session: &HeaderValue, message: &Value) -> Value {
     let request = with("mcp-session-id", session.to_str().unwrap());
-    let answer = endpoint.answer(request.body(body(message)).unwrap()).await;
+    let answer = endpoint.handle(request.body(body(message)).unwrap()).await;
     let said = answer.into_body().collect().await.unwrap().to_bytes();
     let said = String::from_utf8(said.to_vec()).unwrap();
     let data = said.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -306,7 +310,7 @@ async fn undelivered_response_is_shown_again() {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
     let open_session = endpoint
-        .answer(post().body(body(&initialize())).unwrap())
+        .handle(post().body(body(&initialize())).unwrap())
         .await;
     let session = open_session
         .headers()
@@ -325,7 +329,7 @@ async fn undelivered_response_is_shown_again() {
 
     let lost = call(3, "exec_command", &json!({"cmd": "echo lost"}));
     let request = with("mcp-session-id", session.to_str().unwrap());
-    drop(endpoint.answer(request.body(body(&lost)).unwrap()).await);
+    drop(endpoint.handle(request.body(body(&lost)).unwrap()).await);
     // While the call is pending, its command cannot be polled.
     let again = async {
         for id in 10.. {

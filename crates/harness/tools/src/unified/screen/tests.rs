@@ -6,8 +6,8 @@ use super::*;
 
 const CASES: u32 = 256;
 
-fn screen() -> Screen {
-    Screen::new(TerminalSize { rows: 4, cols: 20 })
+fn screen() -> TerminalScreen {
+    TerminalScreen::new(TerminalSize { rows: 4, cols: 20 })
 }
 
 #[test]
@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES))]
     #[test]
     fn any_drawing_can_be_rendered(drawn in drawn(), rows in 1u16..5, cols in 1u16..22) {
-        let mut screen = Screen::new(TerminalSize { rows, cols });
+        let mut screen = TerminalScreen::new(TerminalSize { rows, cols });
         screen.feed(&drawn);
         prop_assert!(screen.render().ends_with("]\n"));
     }

@@ -3,15 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_env::{
-    disconnect::Disconnect,
-    process::{OpenError, ProcessError, ProcessNumber},
+    disconnect::DisconnectReason,
+    process::{CheckoutError, ProcessError, ProcessNumber},
 };
 use tokio::time::{Instant, timeout};
 
 use super::{ExecFixture, command, summary, write};
 use crate::unified::{
-    AbandonedCommand, CallId, ExecCommand, ExecCommandError, ProcessState, Settings, Unrestricted,
-    WaitFor, WriteStdin, WriteStdinError,
+    AbandonedCommand, CallId, ExecCommand, ExecCommandError, ProcessState, UnifiedExecSettings,
+    UnrestrictedPolicy, WaitFor, WriteStdin, WriteStdinError,
 };
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ fn terminate_call() -> CallId {
 }
 
 fn unknown(number: ProcessNumber) -> WriteStdinError {
-    OpenError::Unknown(number).into()
+    CheckoutError::Unknown(number).into()
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,11 +82,11 @@ async fn dropped_first_call_terminates_its_command() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_call_keeps_the_command_if_configured() {
-    let settings = Settings {
+    let settings = UnifiedExecSettings {
         abandoned: AbandonedCommand::KeepRunning,
-        ..Settings::default()
+        ..UnifiedExecSettings::default()
     };
-    let fixture = ExecFixture::with(settings, Arc::new(Unrestricted));
+    let fixture = ExecFixture::with(settings, Arc::new(UnrestrictedPolicy));
     fixture.backend.next(|fake| fake.prints("kept"));
     let dropped = timeout(SHORT, fixture.exec.exec_command(command())).await;
     assert!(dropped.is_err());
@@ -101,7 +101,7 @@ async fn lost_connection_is_reported_after_the_output() {
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
     fake.prints("half");
-    let lost = ProcessError::Disconnected(Disconnect::Transport("cut".to_owned()));
+    let lost = ProcessError::Disconnected(DisconnectReason::Transport("cut".to_owned()));
     fake.fails(lost.clone());
     let output = fixture.look(number).await.unwrap();
     assert_eq!(summary(&output), ("half", None, false));
@@ -146,7 +146,7 @@ async fn terminate_ends_a_waiting_call() {
     let (looked, terminated) = tokio::join!(fixture.look(number), async {
         tokio::task::yield_now().await;
         let busy = fixture.exec.write_stdin(write(number, "x")).await;
-        assert_eq!(busy.unwrap_err(), OpenError::Busy(number).into());
+        assert_eq!(busy.unwrap_err(), CheckoutError::Busy(number).into());
         fixture.exec.terminate(&terminate_call(), number).await
     });
     assert_eq!(summary(&looked.unwrap()), ("seen once", Some(143), false));
@@ -203,11 +203,11 @@ async fn dropping_unified_exec_ends_commands_and_reports_it() {
 
 #[tokio::test]
 async fn endless_background_output_does_not_delay_the_end() {
-    let settings = Settings {
+    let settings = UnifiedExecSettings {
         close_grace: SHORT,
-        ..Settings::default()
+        ..UnifiedExecSettings::default()
     };
-    let fixture = ExecFixture::with(settings, Arc::new(Unrestricted));
+    let fixture = ExecFixture::with(settings, Arc::new(UnrestrictedPolicy));
     fixture.backend.next(|fake| {
         fake.exits(0);
         let fake = fake.clone();

@@ -3,14 +3,14 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::OutputChunk;
+use exec_core::output_log::OutputChunk;
 use exec_wire::{id::OutputSeq, process::OutputStream};
 use tokio::task::yield_now;
 
 use super::{ExecFixture, command, quick, write};
 use crate::unified::{
-    CallId, ExecCommand, ExecCommandError, Program, Settings, Unrestricted, View, WriteStdinError,
-    output_buffers::OutputBuffers,
+    CallId, CommandProgram, ExecCommand, ExecCommandError, OutputView, UnifiedExecSettings,
+    UnrestrictedPolicy, WriteStdinError, output_buffers::OutputBuffers,
 };
 
 #[tokio::test(start_paused = true)]
@@ -18,7 +18,7 @@ async fn events_are_ordered() {
     let fixture = ExecFixture::new();
     fixture.backend.next(|fake| fake.prints("one\n"));
     let call = ExecCommand {
-        program: Program::Shell {
+        program: CommandProgram::Shell {
             line: "echo one".to_owned(),
             shell: None,
             login: true,
@@ -47,13 +47,13 @@ async fn events_are_ordered() {
 
 #[tokio::test(start_paused = true)]
 async fn output_events_are_bounded_in_size_and_number() {
-    let settings = Settings {
+    let settings = UnifiedExecSettings {
         delta_bytes: 4,
         max_deltas: 3,
         retained_bytes: 8,
-        ..Settings::default()
+        ..UnifiedExecSettings::default()
     };
-    let fixture = ExecFixture::with(settings, std::sync::Arc::new(Unrestricted));
+    let fixture = ExecFixture::with(settings, std::sync::Arc::new(UnrestrictedPolicy));
     fixture.backend.next(|fake| {
         fake.prints("abcdef");
         fake.prints("ghijkl");
@@ -81,7 +81,7 @@ fn lost_output_is_noted() {
         });
     }
     let call = CallId("c".to_owned());
-    let text = buffers.take(&call, View::Plain, 1000).text;
+    let text = buffers.take(&call, OutputView::Plain, 1000).text;
     assert_eq!(
         text,
         "one\n[... 3 pieces of output were lost on the way ...]\nfive"
@@ -125,12 +125,12 @@ async fn poll_is_reported_only_for_a_running_command() {
 }
 
 fn fixture(max: usize, protected: usize) -> ExecFixture {
-    let settings = Settings {
+    let settings = UnifiedExecSettings {
         max_processes: NonZeroUsize::new(max).unwrap(),
         protected_processes: protected,
-        ..Settings::default()
+        ..UnifiedExecSettings::default()
     };
-    ExecFixture::with(settings, Arc::new(Unrestricted))
+    ExecFixture::with(settings, Arc::new(UnrestrictedPolicy))
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,14 +11,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_core::output_log::{
+    ExitInfo, FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+    RetentionLimits,
+};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
-    process::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status},
+    process::{
+        EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
+        ProcessStatus,
+    },
 };
 use exec_wire::{
-    environment::{EnvironmentInfo, Shell},
+    environment::{EnvironmentInfo, ShellProgram},
     error::RpcError,
     id::{OutputSeq, ProcessId, WriteId},
     path_uri::PathUri,
@@ -108,7 +114,7 @@ impl ExecBackend for FakeBackend {
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
         self.requests.fetch_add(1, Ordering::SeqCst);
-        let shell = Shell {
+        let shell = ShellProgram {
             name: "sh".to_owned(),
             path: "/bin/sh".to_owned(),
         };
@@ -148,7 +154,7 @@ struct FakeState {
 impl Default for FakeProcess {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(FakeState {
-            log: FollowedLog::new(OutputLog::new(Retention::default())),
+            log: FollowedLog::new(OutputLog::new(RetentionLimits::default())),
             failure: None,
             answer: Some(WriteStatus::Accepted),
             latency: Duration::ZERO,
@@ -227,7 +233,7 @@ impl FakeProcess {
     }
 
     fn ends(&self, code: i32, cause: ExitCause, sandbox_denied: bool) {
-        let exit = Exit {
+        let exit = ExitInfo {
             code,
             signal: None,
             cause,
@@ -296,10 +302,10 @@ impl ExecProcess for FakeHandle {
         &self.id
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProcessStatus {
         let state = self.fake.lock();
         let log = state.log.log();
-        Status {
+        ProcessStatus {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             tree_alive: false,
@@ -310,7 +316,7 @@ impl ExecProcess for FakeHandle {
         }
     }
 
-    fn follow(&self, follow: Follow) -> EventStream {
+    fn follow(&self, follow: FollowOptions) -> EventStream {
         let id = self.fake.lock().log.follow(follow);
         let follower = Follower(self.fake.clone(), id);
         stream::poll_fn(move |cx| {
@@ -327,11 +333,11 @@ impl ExecProcess for FakeHandle {
         .boxed()
     }
 
-    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+    fn hold(&self, _: OutputSeq) -> Box<dyn OutputHold> {
         unreachable!("not used by these tests")
     }
 
-    fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+    fn read(&self, _: OutputReadRequest) -> BoxFuture<'_, Result<LogPage, ProcessError>> {
         unreachable!("not used by these tests")
     }
 
@@ -372,11 +378,11 @@ impl ExecProcess for FakeHandle {
         &self,
         _: WaitUntil,
         _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+    ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         ready(Ok(self.status())).boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
         unreachable!("not used by these tests")
     }
 }

@@ -7,8 +7,8 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::{ExecFixture, command, summary};
 use crate::unified::{
-    Approval, ApprovalRequest, ExecCommand, ExecCommandError, Program, SandboxChoice,
-    SandboxDenial, Settings, ToolPolicy, WorkspaceWritePolicy,
+    ApprovalDecision, ApprovalRequest, CommandProgram, ExecCommand, ExecCommandError,
+    SandboxChoice, SandboxDenial, ToolPolicy, UnifiedExecSettings, WorkspaceWritePolicy,
 };
 
 /// Approves a number of times, sandboxes the first attempt, and retries if configured.
@@ -38,15 +38,15 @@ impl ScriptedPolicy {
 }
 
 impl ToolPolicy for ScriptedPolicy {
-    fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, Approval> {
+    fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision> {
         let denied = request.denied.map(|denied| denied.exit_code);
         self.note(format!("approve {} {denied:?}", request.argv.join(" ")));
         let mut approvals = self.approvals.lock().unwrap();
         let approval = match approvals.checked_sub(1) {
-            None => Approval::Refused("not today".to_owned()),
+            None => ApprovalDecision::Refused("not today".to_owned()),
             Some(left) => {
                 *approvals = left;
-                Approval::Approved
+                ApprovalDecision::Approved
             }
         };
         ready(approval).boxed()
@@ -70,7 +70,7 @@ impl ToolPolicy for ScriptedPolicy {
 }
 
 fn fixture_with(policy: &Arc<ScriptedPolicy>) -> ExecFixture {
-    let fixture = ExecFixture::with(Settings::default(), policy.clone());
+    let fixture = ExecFixture::with(UnifiedExecSettings::default(), policy.clone());
     fixture.backend.next(|fake| {
         fake.prints("no");
         fake.is_denied(1);
@@ -131,7 +131,7 @@ async fn denied_command_is_approved_and_run_again() {
 #[tokio::test(start_paused = true)]
 async fn second_denial_is_final() {
     let policy = ScriptedPolicy::new(9, true);
-    let fixture = ExecFixture::with(Settings::default(), policy.clone());
+    let fixture = ExecFixture::with(UnifiedExecSettings::default(), policy.clone());
     for _ in 0..2 {
         fixture.backend.next(|fake| fake.is_denied(1));
     }
@@ -155,7 +155,7 @@ async fn empty_command_is_rejected_before_approval() {
     let policy = ScriptedPolicy::new(1, true);
     let fixture = fixture_with(&policy);
     let empty = ExecCommand {
-        program: Program::Argv(Vec::new()),
+        program: CommandProgram::Argv(Vec::new()),
         ..command()
     };
     let error = fixture.exec.exec_command(empty).await.unwrap_err();

@@ -7,7 +7,7 @@ use regex::bytes::Regex;
 use tokio::time::{Instant, sleep};
 
 use super::{ExecFixture, command, quick, summary, write};
-use crate::unified::{ExecCommand, View, WaitFor, WriteStdin};
+use crate::unified::{ExecCommand, OutputView, WaitFor, WriteStdin};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -205,7 +205,7 @@ async fn raw_output_is_cut_between_characters() {
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
     let look = WriteStdin {
-        view: View::Raw,
+        view: OutputView::Raw,
         ..write(number, "")
     };
     fake.prints(b"\x1b[1ma\xe2\x82");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use exec_wire::process::{OutputStream, ProcessSignal, WriteStatus};
 
 use super::{ExecFixture, command, quick, summary, write};
-use crate::unified::{ExecCommand, ExecCommandError, View, WriteStdin, WriteStdinError};
+use crate::unified::{ExecCommand, ExecCommandError, OutputView, WriteStdin, WriteStdinError};
 
 #[tokio::test(start_paused = true)]
 async fn input_arrives_and_stdin_is_closed_after_it() {
@@ -93,7 +93,7 @@ async fn ctrl_c_is_a_signal_without_a_terminal_and_a_character_with_one() {
 async fn only_a_terminal_has_a_screen() {
     let fixture = ExecFixture::new();
     let screen = ExecCommand {
-        view: View::Screen,
+        view: OutputView::Screen,
         ..command()
     };
     let error = fixture.exec.exec_command(screen.clone()).await.unwrap_err();
@@ -101,7 +101,7 @@ async fn only_a_terminal_has_a_screen() {
     assert_eq!(fixture.backend.count(), 0);
     let number = fixture.running().await;
     let look = WriteStdin {
-        view: View::Screen,
+        view: OutputView::Screen,
         ..write(number, "")
     };
     let error = fixture.exec.write_stdin(look).await.unwrap_err();
@@ -145,7 +145,7 @@ async fn screen_reports_scrolled_lines() {
         fake.writes(OutputStream::Pty, lines);
     });
     let screen = ExecCommand {
-        view: View::Screen,
+        view: OutputView::Screen,
         tty: true,
         ..command()
     };
@@ -156,7 +156,7 @@ async fn screen_reports_scrolled_lines() {
     assert!(text.starts_with(lost), "{text}");
     fixture.exec.mark_undelivered(&command().call_id);
     let look = WriteStdin {
-        view: View::Screen,
+        view: OutputView::Screen,
         ..write(number, "")
     };
     let again = fixture.exec.write_stdin(look.clone()).await.unwrap();

@@ -1,6 +1,6 @@
 use std::{fs, time::Duration};
 
-use exec_registry::api::sigv4::{AwsKeys, Scope, SecretKey, SigV4Timestamp, Signature};
+use exec_registry::api::sigv4::{AwsKeys, SecretKey, SigV4Timestamp, Signature, SigningScope};
 use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
 use url::Url;
 
@@ -48,7 +48,7 @@ fn sign(
         headers,
         body: body.as_bytes(),
     };
-    let scope = Scope {
+    let scope = SigningScope {
         region: "eu-west-1".to_owned(),
         service: service.to_owned(),
     };

@@ -6,8 +6,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::identity::PublicKey;
-use exec_transport::http::site::Peer;
+use exec_relay::identity::NoisePublicKey;
+use exec_transport::http::service::HttpPeer;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ async fn address_rate_limit_applies_before_authentication() {
     let hub = TestHub::with(rules, None).await;
     let connect = |address: &str| {
         let request = plain(Method::POST, "/cloud/environment/env-1/connect");
-        let peer = Peer::Network(address.parse().unwrap());
+        let peer = HttpPeer::Network(address.parse().unwrap());
         hub.send_from(request.body(String::new()).unwrap(), peer)
     };
     for _ in 0..2 {
@@ -377,5 +377,5 @@ async fn request_without_a_valid_host_is_refused() {
 fn keys_are_compared_by_their_bytes() {
     let mine = key();
     let json = serde_json::to_string(&mine).unwrap();
-    assert_eq!(serde_json::from_str::<PublicKey>(&json).unwrap(), mine);
+    assert_eq!(serde_json::from_str::<NoisePublicKey>(&json).unwrap(), mine);
 }

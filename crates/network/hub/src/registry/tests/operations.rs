@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_registry::api::{HarnessConnectResponse, RegisterResponse};
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use http::StatusCode;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::{
     principal::Role,
     registry::{HubServices, RegistryService},
     store::ConnectionId,
-    tokens::Token,
+    tokens::HubToken,
     url::{RendezvousUrlError, UrlClaims},
 };
 
@@ -362,8 +362,8 @@ async fn connect_does_not_reveal_environments_of_others() {
 /// A connected executor, and a harness with a connect response for it.
 struct ConnectedPair {
     hub: TestHub,
-    alice: Token,
-    harness: PublicKey,
+    alice: HubToken,
+    harness: NoisePublicKey,
     registration: String,
     authorization: String,
 }
@@ -387,9 +387,9 @@ impl ConnectedPair {
     async fn ask(
         &self,
         environment: &str,
-        token: &Token,
+        token: &HubToken,
         registration: &str,
-        harness: &PublicKey,
+        harness: &NoisePublicKey,
         authorization: &str,
     ) -> Reply {
         let body = json!({"executor_registration_id": registration,

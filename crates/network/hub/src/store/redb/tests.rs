@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use exec_relay::identity::Identity;
+use exec_relay::identity::NoiseIdentity;
 use redb::{StorageBackend, backends::InMemoryBackend};
 
 use super::{RedbStore, database, *};
@@ -117,7 +117,7 @@ fn expired_and_used_authorizations_are_released() {
     let authorization = Authorization {
         environment,
         registration: "reg".parse().unwrap(),
-        harness_key: Identity::generate().public_key().clone(),
+        harness_key: NoiseIdentity::generate().public_key().clone(),
         principal: "alice".parse().unwrap(),
         expires_at: t0.plus(Duration::from_secs(60)),
     };
@@ -138,7 +138,7 @@ fn expired_and_used_authorizations_are_released() {
 fn only_many_principals_can_exhaust_all_authorizations() {
     let now = Timestamp::from_seconds(1000);
     let mut live = LiveState::new(now);
-    let harness_key = Identity::generate().public_key().clone();
+    let harness_key = NoiseIdentity::generate().public_key().clone();
     let mut refused = None;
     for n in 0..=MAX_AUTHORIZATIONS {
         let authorization = Authorization {

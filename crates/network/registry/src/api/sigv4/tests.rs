@@ -107,7 +107,7 @@ impl Case {
             secret_key: SecretKey::new(secret),
             session_token: self.token.map(SessionToken::new),
         };
-        let scope = Scope {
+        let scope = SigningScope {
             region: self.region.to_owned(),
             service: self.service.to_owned(),
         };
@@ -373,7 +373,7 @@ proptest! {
 
 #[test]
 fn unsignable_requests_are_errors_without_secrets() {
-    let scope = Scope {
+    let scope = SigningScope {
         region: "r".to_owned(),
         service: "s".to_owned(),
     };

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 use super::{
-    Scope, SecretKey, SigV4Timestamp,
+    SecretKey, SigV4Timestamp, SigningScope,
     canonical::{CanonicalHeader, CanonicalRequest, trim},
 };
 
@@ -61,7 +61,7 @@ pub fn verify(
         headers: &headers,
         body: request.body,
     };
-    let scope = Scope {
+    let scope = SigningScope {
         region: claim.region.to_owned(),
         service: claim.service.to_owned(),
     };

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::{AgentKey, *};
 use crate::{
-    api::Secret,
-    credentials::{Credentials, Reach},
+    api::SecretString,
+    credentials::{Credentials, SecretScope},
     http::{
         BaseUrl, ExchangeError,
         tests::{ReceivedRequest, Server, answer, http},
@@ -44,7 +44,7 @@ fn jwks() -> Value {
     ]})
 }
 
-fn sign(header: &Value, claims: &Value) -> Secret {
+fn sign(header: &Value, claims: &Value) -> SecretString {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode_to_string(value.to_string());
     let signed = format!("{}.{}", part(header), part(claims));
     let mut signature = vec![0; issuer_key().public_modulus_len()];
@@ -57,13 +57,13 @@ fn sign(header: &Value, claims: &Value) -> Secret {
         )
         .unwrap();
     let signature = URL_SAFE_NO_PAD.encode_to_string(signature);
-    Secret::new(format!("{signed}.{signature}"))
+    SecretString::new(format!("{signed}.{signature}"))
 }
 
 /// An agent with its key and claims.
 struct TestAgent {
     key: Ed25519KeyPair,
-    pkcs8: Secret,
+    pkcs8: SecretString,
     header: Value,
     claims: Value,
 }
@@ -87,7 +87,7 @@ impl TestAgent {
         });
         Self {
             key,
-            pkcs8: Secret::new(pkcs8),
+            pkcs8: SecretString::new(pkcs8),
             header: json!({"alg": "RS256", "typ": "JWT", "kid": "k1"}),
             claims,
         }
@@ -183,7 +183,7 @@ async fn agent_registers_a_task_and_signs_each_request() {
         r#"{{"agent_runtime_id":"runtime/1","signature":"{signature}","task_id":"task-1","timestamp":"{timestamp}"}}"#
     );
     assert_eq!(text, expected);
-    assert_eq!(identity.reach(), Reach::Anywhere);
+    assert_eq!(identity.secret_scope(), SecretScope::Anywhere);
     let shown = format!("{identity:?} {:?} {headers:?}", agent.settings(&server));
     assert!(!shown.contains(&signature) && !shown.contains(agent.pkcs8.expose()));
     assert!(!shown.contains("eyJ"), "{shown}");
@@ -247,12 +247,12 @@ async fn invalid_tokens_are_rejected() {
     let other = TestAgent::new().claims.to_string();
     let parts: Vec<_> = forged.split('.').collect();
     forged = [parts[0], &URL_SAFE_NO_PAD.encode_to_string(other), parts[2]].join(".");
-    settings.token = Secret::new(forged);
+    settings.token = SecretString::new(forged);
     let error = AgentIdentity::establish(&settings, &http())
         .await
         .unwrap_err();
     assert!(matches!(error, Error::NotAccepted));
-    settings.token = Secret::new("at-1");
+    settings.token = SecretString::new("at-1");
     let error = AgentIdentity::establish(&settings, &http())
         .await
         .unwrap_err();
@@ -347,7 +347,7 @@ fn decryption_key_is_derived_from_the_signing_key() {
     let seed = hex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60");
     let expected = hex("d85e07ec22b0ad881537c2f44d662d1a143cf830c57aca4305d85c7a90f6b62e");
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
-    let pkcs8 = Secret::new(STANDARD.encode_to_string(pair.to_pkcs8v1().unwrap()));
+    let pkcs8 = SecretString::new(STANDARD.encode_to_string(pair.to_pkcs8v1().unwrap()));
     let decryption_key = AgentKey::read(&pkcs8).unwrap().decryption_key().unwrap();
     assert_eq!(decryption_key.public_key().as_bytes(), expected.as_slice());
 }

@@ -13,8 +13,8 @@ use tokio::{
 
 use super::{CredentialPipe, FIRST_FRAME_TIMEOUT, PipeEnd, PipeError, *};
 use crate::{
-    api::EnvironmentId,
-    credentials::{BodyDisclosure, CredentialError, Credentials, Reach},
+    api::RegistryEnvironmentId,
+    credentials::{BodyDisclosure, CredentialError, Credentials, SecretScope},
 };
 
 /// The parent process with a settable clock.
@@ -34,8 +34,8 @@ fn frame(token: &str, expires_at: u64) -> String {
     format!("{head},\"token\":\"{token}\",\"expires_at\":{expires_at}}}\n")
 }
 
-fn environment() -> EnvironmentId {
-    EnvironmentId::new("env-1").unwrap()
+fn environment() -> RegistryEnvironmentId {
+    RegistryEnvironmentId::new("env-1").unwrap()
 }
 
 async fn open() -> (Parent, CredentialPipe, PipeEnd) {
@@ -78,8 +78,8 @@ async fn newest_token_is_used_until_it_expires() {
     taken(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "three");
     assert_eq!(
-        (pipe.reach(), pipe.body_disclosure()),
-        (Reach::Private, BodyDisclosure::Hidden)
+        (pipe.secret_scope(), pipe.body_disclosure()),
+        (SecretScope::Private, BodyDisclosure::Hidden)
     );
     assert!(!format!("{pipe:?}").contains("three"));
 }
@@ -173,7 +173,11 @@ async fn dropping_the_end_stops_the_reader() {
 const NOW: u64 = 1_000;
 
 fn read(line: &str) -> Result<IssuedToken, PipeError> {
-    IssuedToken::read(line.as_bytes(), &EnvironmentId::new("env-1").unwrap(), NOW)
+    IssuedToken::read(
+        line.as_bytes(),
+        &RegistryEnvironmentId::new("env-1").unwrap(),
+        NOW,
+    )
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn frame_has_exactly_four_members() {
     let good = r#"{"version":1,"environment_id":"env-1","token":"abc.def","expires_at":1001}"#;
     for line in [good.to_owned(), format!("{good}\n"), format!(" {good}\r\n")] {
         let issued = read(&line).unwrap();
-        assert_eq!(issued.token, Token::new("abc.def").unwrap());
+        assert_eq!(issued.token, RegistryToken::new("abc.def").unwrap());
         assert_eq!(issued.expires_at, 1001);
     }
     for (from, to) in [
@@ -221,7 +225,7 @@ fn frame_has_exactly_four_members() {
         assert!(matches!(read(line), Err(PipeError::Invalid)), "{line:?}");
     }
     let not_utf8 = [b"{\"version\":1,\"environment_id\":\"", &[0xff][..]].concat();
-    let environment = EnvironmentId::new("env-1").unwrap();
+    let environment = RegistryEnvironmentId::new("env-1").unwrap();
     let read = IssuedToken::read(&not_utf8, &environment, NOW);
     assert!(matches!(read, Err(PipeError::Invalid)));
 }

@@ -10,7 +10,7 @@ use sha2::{Sha256, Sha512};
 
 use super::{JwtRules, SecretTooShort};
 use crate::{
-    auth::{Auth, AuthRejection, UnixSeconds},
+    auth::{AuthPolicy, AuthRejection, UnixSeconds},
     link::Principal,
 };
 
@@ -18,12 +18,14 @@ const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const NOW: u64 = 1_800_000_000;
 const SKEW: u64 = 30;
 
-fn rules(issuer: Option<&str>, audience: Option<&str>) -> Auth {
+fn rules(issuer: Option<&str>, audience: Option<&str>) -> AuthPolicy {
     let (issuer, audience) = (issuer.map(str::to_owned), audience.map(str::to_owned));
-    Auth::SignedBearer(JwtRules::new(SECRET, issuer, audience, Duration::from_secs(SKEW)).unwrap())
+    AuthPolicy::SignedBearer(
+        JwtRules::new(SECRET, issuer, audience, Duration::from_secs(SKEW)).unwrap(),
+    )
 }
 
-fn check_token(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+fn check_token(auth: &AuthPolicy, token: &str) -> Result<(), AuthRejection> {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
         .map(drop)
 }
@@ -272,7 +274,7 @@ fn only_hs256_with_our_secret_is_a_valid_signature() {
 fn secret_is_trimmed_and_has_a_minimum_length() {
     let make = |secret: &[u8]| JwtRules::new(secret, None, None, Duration::ZERO);
     let padded = [b" \t", SECRET, b"\r\n"].concat();
-    let auth = Auth::SignedBearer(make(&padded).unwrap());
+    let auth = AuthPolicy::SignedBearer(make(&padded).unwrap());
     assert_eq!(check_token(&auth, &jwt(&json!({"exp": NOW}))), Ok(()));
     assert_eq!(make(&SECRET[1..]).err(), Some(SecretTooShort));
     assert_eq!(

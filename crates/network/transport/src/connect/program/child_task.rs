@@ -14,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::Exit;
+use super::ProgramExit;
 
 /// How long a program may take to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub(super) struct ChildTask {
     /// Resolves when the link is dropped.
     pub(super) released: oneshot::Receiver<Infallible>,
     /// Receives the exit.
-    pub(super) exit: oneshot::Sender<Exit>,
+    pub(super) exit: oneshot::Sender<ProgramExit>,
 }
 
 impl ChildTask {
@@ -77,9 +77,9 @@ impl ChildTask {
             )
             .await,
         );
-        let outcome = Exit {
+        let outcome = ProgramExit {
             status,
-            last_words: last_line,
+            last_stderr_line: last_line,
         };
         tracing::debug!(program, exit = %outcome, "server program exited");
         // The receiver is gone if the link was dropped.

@@ -12,15 +12,15 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{error_chain, within};
 use crate::{
-    connect::{ConnectError, Fault, Program},
-    link::{Encoding, Link, ReadError},
+    connect::{ConnectError, ConnectFault, ServerProgram},
+    link::{DataEncoding, Link, LinkReadError},
 };
 
 /// A shell script as a server.
-fn script(text: &str) -> Program {
-    Program {
+fn script(text: &str) -> ServerProgram {
+    ServerProgram {
         args: vec!["-c".into(), text.into()],
-        ..Program::new("sh")
+        ..ServerProgram::new("sh")
     }
 }
 
@@ -79,9 +79,9 @@ async fn end(link: &mut Link) -> String {
 
 #[tokio::test]
 async fn program_exchanges_messages_on_stdin_and_stdout() {
-    let mut link = Program::new("cat").start().unwrap();
-    let message = || exec_wire::outgoing::Outgoing::notification("x", &());
-    link.writer.push(message(), Encoding::Text);
+    let mut link = ServerProgram::new("cat").start().unwrap();
+    let message = || exec_wire::outgoing_message::OutgoingMessage::notification("x", &());
+    link.writer.push(message(), DataEncoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
     assert_eq!(line(&mut link).await, r#"{"method":"x","params":null}"#);
     within("closed", link.writer.close()).await.unwrap();
@@ -91,13 +91,13 @@ async fn program_exchanges_messages_on_stdin_and_stdout() {
 #[tokio::test]
 async fn program_gets_its_arguments_environment_and_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let program = Program {
+    let program = ServerProgram {
         args: ["-c", r#"echo "$0 $ONE $(pwd) ${PATH:+path}""#, "a b"]
             .map(Into::into)
             .to_vec(),
         env: [("ONE".into(), "s3cret".into())].into(),
         cwd: Some(dir.path().to_owned()),
-        ..Program::new("sh")
+        ..ServerProgram::new("sh")
     };
     let mut link = program.start().unwrap();
     let expected = format!("a b s3cret {} path", dir.path().display());
@@ -111,16 +111,18 @@ async fn program_gets_its_arguments_environment_and_directory() {
 
 #[tokio::test]
 async fn start_failures_name_the_program_or_directory() {
-    let error = Program::new("no-such-program-of-ours").start().unwrap_err();
-    assert_eq!(error.fault(), Fault::Caller);
+    let error = ServerProgram::new("no-such-program-of-ours")
+        .start()
+        .unwrap_err();
+    assert_eq!(error.fault(), ConnectFault::Caller);
     let text = error_chain(&error);
     assert!(
         text.starts_with("cannot start `no-such-program-of-ours`: No such file"),
         "{text}"
     );
-    let bad_directory = Program {
+    let bad_directory = ServerProgram {
         cwd: Some("/no/such/directory".into()),
-        ..Program::new("cat")
+        ..ServerProgram::new("cat")
     };
     let error = bad_directory.start().unwrap_err();
     assert!(matches!(error, ConnectError::WorkingDirectory { .. }));
@@ -168,8 +170,8 @@ async fn writing_to_an_exited_program_reports_its_exit() {
         .start()
         .unwrap();
     assert_eq!(line(&mut link).await, "closed");
-    let message = exec_wire::outgoing::Outgoing::notification("x", &());
-    link.writer.push(message, Encoding::Text);
+    let message = exec_wire::outgoing_message::OutgoingMessage::notification("x", &());
+    link.writer.push(message, DataEncoding::Text);
     let error = within("an error", link.writer.flush()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     assert_eq!(
@@ -192,7 +194,9 @@ async fn escaped_child_holding_stdout_does_not_hide_the_exit() {
     let escaped = pids(&mut link).await;
     within("closed", link.writer.close()).await.unwrap();
     let end = within("the end", link.reader.next()).await;
-    assert!(matches!(&end, Err(ReadError::Exited(exit)) if exit.status.unwrap().code() == Some(6)));
+    assert!(
+        matches!(&end, Err(LinkReadError::Exited(exit)) if exit.status.unwrap().code() == Some(6))
+    );
     rustix::process::kill_process(escaped[0], rustix::process::Signal::KILL).ok();
 }
 

@@ -10,11 +10,11 @@ use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{connect_error, exchange, listen_secure, server, within};
 use crate::{
-    auth::{Auth, TokenDigest},
-    connect::{BearerToken, CertificateFault, ConnectError, Fault, WebSocket},
+    auth::{AuthPolicy, TokenDigest},
+    connect::{BearerToken, CertificateFault, ConnectError, ConnectFault, WebSocketConnector},
     link::Link,
     listener::Listener,
-    tls::{self, Trust},
+    tls::{self, TrustStore},
 };
 
 /// A certificate authority and the file with its certificate.
@@ -54,13 +54,13 @@ impl TestAuthority {
             .await
             .unwrap();
         let url = listener.address().to_string();
-        let auth = Auth::CapabilityToken(TokenDigest::of_token("s3cret"));
+        let auth = AuthPolicy::CapabilityToken(TokenDigest::of_token("s3cret"));
         (url, listen_secure(listener, auth, Some(acceptor)))
     }
 }
 
-fn client(url: &str, trust: Trust) -> WebSocket {
-    WebSocket {
+fn client(url: &str, trust: TrustStore) -> WebSocketConnector {
+    WebSocketConnector {
         trust,
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
         ..server(url)
@@ -78,9 +78,9 @@ async fn server_certificate_is_trusted_through_its_issuer() {
         let (url, mut accepted) = ours.listen(name, |_| {}).await;
         let url = url.replace("127.0.0.1", name);
         for trust in [
-            Trust::only(&ours.file),
-            Trust::only(&other.file).and(&ours.file),
-            Trust::platform().and(&ours.file),
+            TrustStore::only(&ours.file),
+            TrustStore::only(&other.file).and(&ours.file),
+            TrustStore::platform().and(&ours.file),
         ] {
             let client = client(&url, trust);
             for _ in 0..2 {
@@ -115,43 +115,46 @@ async fn rejected_certificate_is_reported_with_its_reason() {
     for ((url, _), trust, expected, words) in [
         (
             &good,
-            Trust::only(&other.file),
+            TrustStore::only(&other.file),
             CertificateFault::UnknownIssuer,
             "not trusted",
         ),
         (
             &good,
-            Trust::platform().and(&other.file),
+            TrustStore::platform().and(&other.file),
             CertificateFault::UnknownIssuer,
             "not trusted",
         ),
         (
             &good,
-            Trust::only(&remade.file),
+            TrustStore::only(&remade.file),
             CertificateFault::UnknownIssuer,
             "not trusted",
         ),
         (
             &misnamed,
-            Trust::only(&ours.file),
+            TrustStore::only(&ours.file),
             CertificateFault::WrongName,
             "not for this host",
         ),
         (
             &expired,
-            Trust::only(&ours.file),
+            TrustStore::only(&ours.file),
             CertificateFault::Expired,
             "expired",
         ),
         (
             &early,
-            Trust::only(&ours.file),
+            TrustStore::only(&ours.file),
             CertificateFault::NotYetValid,
             "not valid yet",
         ),
     ] {
         let (error, text) = connect_error(&client(url, trust)).await;
-        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
+        assert_eq!(
+            (error.fault(), error.is_passing()),
+            (ConnectFault::Peer, false)
+        );
         let ConnectError::Certificate { fault, .. } = error else {
             panic!("{text}");
         };
@@ -177,7 +180,7 @@ async fn peer_without_tls_is_reported() {
         drop(tokio::io::copy(&mut stream, &mut sink).await);
     });
     let dir = tempfile::tempdir().unwrap();
-    let trust = Trust::only(&TestAuthority::new(dir.path(), "ours").file);
+    let trust = TrustStore::only(&TestAuthority::new(dir.path(), "ours").file);
     let (error, text) = connect_error(&client(&url, trust)).await;
     assert!(matches!(error, ConnectError::Tls { .. }), "{text}");
     assert!(text.starts_with("TLS with `127.0.0.1` failed: "), "{text}");
@@ -189,9 +192,9 @@ async fn unreadable_trust_file_is_named_and_retried_on_the_next_connect() {
     let ours = TestAuthority::new(dir.path(), "ours");
     let (url, mut accepted) = ours.listen("127.0.0.1", |_| {}).await;
     let late = dir.path().join("late.pem");
-    let client = client(&url, Trust::only(&late));
+    let client = client(&url, TrustStore::only(&late));
     let (error, text) = connect_error(&client).await;
-    assert_eq!(error.fault(), Fault::Caller);
+    assert_eq!(error.fault(), ConnectFault::Caller);
     assert!(
         text.contains("late.pem") && text.contains("No such file"),
         "{text}"

@@ -9,14 +9,14 @@ use std::{
 };
 
 use exec_relay::{
-    frame::{Body, Frame, RESET_CLOSED, RESET_PROTOCOL_ERROR, StreamId},
-    handshake::{Responder, Scope},
-    stream::{Delivery, Stream},
+    frame::{FrameBody, RESET_CLOSED, RESET_PROTOCOL_ERROR, RelayFrame, StreamId},
+    handshake::{HandshakeScope, NoiseResponder},
+    stream::{DeliveryMode, RelayStream},
 };
 use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 
 use super::{
-    Claim, Ended, Executor, ValidationOutcome,
+    ExecutorDisconnect, HarnessClaim, RelayExecutor, ValidationOutcome,
     keepalive::{Keepalive, KeepaliveAction},
     lock,
     pending_handshakes::{HandshakeFailureLimiter, PendingHandshakes, Validation},
@@ -28,16 +28,16 @@ use crate::{
         STREAM_QUANTUM_BYTES, StreamCloseReason, TimerState, stream_link,
         stream_shared::{SendProgress, StreamShared},
     },
-    websocket::socket::{Raw, Socket},
+    websocket::socket::{BinarySocket, RawMessage},
 };
 
 pub(super) struct ExecutorConnection<'a> {
-    pub(super) executor: &'a Executor,
+    pub(super) executor: &'a RelayExecutor,
     pub(super) registration_id: String,
     pub(super) failure_limiter: HandshakeFailureLimiter,
     pub(super) handshakes: PendingHandshakes,
     streams: &'a Mutex<StreamTable>,
-    socket: Socket,
+    socket: BinarySocket,
     /// Fires at the next deadline.
     timer: DeadlineTimer,
     keepalive: Keepalive,
@@ -45,9 +45,9 @@ pub(super) struct ExecutorConnection<'a> {
 
 impl<'a> ExecutorConnection<'a> {
     pub(super) fn new(
-        executor: &'a Executor,
+        executor: &'a RelayExecutor,
         streams: &'a Mutex<StreamTable>,
-        socket: Socket,
+        socket: BinarySocket,
         registration_id: String,
     ) -> Self {
         Self {
@@ -62,15 +62,15 @@ impl<'a> ExecutorConnection<'a> {
         }
     }
 
-    pub(super) async fn run(mut self) -> Ended {
+    pub(super) async fn run(mut self) -> ExecutorDisconnect {
         let executor = self.executor;
         tokio::select! {
             ended = poll_fn(|cx| self.poll(cx)) => ended,
-            () = executor.links.closed() => Ended::Unwanted,
+            () = executor.links.closed() => ExecutorDisconnect::ReceiverClosed,
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ExecutorDisconnect> {
         let guard = self.streams;
         let mut streams = lock(guard);
         streams.ready_queue.register(cx.waker());
@@ -79,15 +79,15 @@ impl<'a> ExecutorConnection<'a> {
             let before = read;
             while read < MAX_READS_PER_POLL {
                 match self.socket.reader.poll_message(cx) {
-                    Poll::Ready(Ok(Some(Raw::Binary(message)))) => {
+                    Poll::Ready(Ok(Some(RawMessage::Binary(message)))) => {
                         // Invalid frames and text messages are ignored.
-                        if let Ok(frame) = Frame::decode(message) {
+                        if let Ok(frame) = RelayFrame::decode(message) {
                             self.handle_frame(&mut streams, frame);
                         }
                     }
-                    Poll::Ready(Ok(Some(Raw::Text))) => {}
-                    Poll::Ready(Ok(None)) => return Poll::Ready(Ended::Closed),
-                    Poll::Ready(Err(error)) => return Poll::Ready(Ended::Read(error)),
+                    Poll::Ready(Ok(Some(RawMessage::Text))) => {}
+                    Poll::Ready(Ok(None)) => return Poll::Ready(ExecutorDisconnect::Closed),
+                    Poll::Ready(Err(error)) => return Poll::Ready(ExecutorDisconnect::Read(error)),
                     Poll::Pending => break,
                 }
                 read += 1;
@@ -97,12 +97,12 @@ impl<'a> ExecutorConnection<'a> {
             }
             let sent = self.send(&mut streams, cx);
             if let Err(error) = sent {
-                return Poll::Ready(Ended::Write(error));
+                return Poll::Ready(ExecutorDisconnect::Write(error));
             }
             match self.handle_timers(&mut streams, cx) {
                 Ok(TimerState::Due) => continue,
                 Ok(TimerState::Later) => {}
-                Err(error) => return Poll::Ready(Ended::Write(error)),
+                Err(error) => return Poll::Ready(ExecutorDisconnect::Write(error)),
             }
             if read == MAX_READS_PER_POLL {
                 cx.waker().wake_by_ref();
@@ -132,7 +132,7 @@ impl<'a> ExecutorConnection<'a> {
                     self.reset(shared.id().clone());
                 }
             }
-            if let Poll::Ready(alive) = self.socket.writer.poll_upkeep(cx) {
+            if let Poll::Ready(alive) = self.socket.writer.poll_keepalive(cx) {
                 alive?;
             }
             if self.socket.writer.buffered() > 0 {
@@ -158,9 +158,9 @@ impl<'a> ExecutorConnection<'a> {
     ) -> io::Result<TimerState> {
         let now = Instant::now().into_std();
         self.keepalive
-            .handle_received(self.socket.reader.received(), now);
+            .handle_received(self.socket.reader.bytes_received(), now);
         // The keepalive runs only for reliable streams: plain ones would not survive a reconnect.
-        let has_reliable = streams.has_active(Delivery::Reliable);
+        let has_reliable = streams.has_active(DeliveryMode::Reliable);
         let keepalive = has_reliable.then(|| self.keepalive.poll_timeout());
         let Some(next) = keepalive.into_iter().chain(streams.poll_timeout()).min() else {
             return Ok(TimerState::Later);
@@ -195,25 +195,25 @@ impl<'a> ExecutorConnection<'a> {
     pub(super) fn reset(&mut self, stream_id: StreamId) {
         let reason = RESET_PROTOCOL_ERROR.to_owned();
         if self.socket.writer.buffered() < SEND_BUFFER_BYTES {
-            self.push(&Frame::new(stream_id, Body::Reset { reason }));
+            self.push(&RelayFrame::new(stream_id, FrameBody::Reset { reason }));
         }
     }
 
-    pub(super) fn push(&mut self, frame: &Frame) {
+    pub(super) fn push(&mut self, frame: &RelayFrame) {
         self.socket.writer.push(frame.encode());
     }
 }
 
 impl ExecutorConnection<'_> {
     /// Handles a valid frame.
-    pub(super) fn handle_frame(&mut self, streams: &mut StreamTable, frame: Frame) {
+    pub(super) fn handle_frame(&mut self, streams: &mut StreamTable, frame: RelayFrame) {
         let now = Instant::now().into_std();
         match &frame.body {
-            Body::Handshake(message) => {
+            FrameBody::Handshake(message) => {
                 let message = message.clone();
                 self.handle_handshake(streams, frame.stream_id, &message);
             }
-            Body::Reset { reason } => {
+            FrameBody::Reset { reason } => {
                 self.handshakes.cancel(&frame.stream_id);
                 if reason == RESET_CLOSED {
                     streams.remove(&frame.stream_id, StreamCloseReason::Reset);
@@ -221,37 +221,40 @@ impl ExecutorConnection<'_> {
                     streams.park(&frame.stream_id, now);
                 }
             }
-            Body::Data(_) | Body::Resume { .. } | Body::Ack | Body::Heartbeat
+            FrameBody::Data(_)
+            | FrameBody::Resume { .. }
+            | FrameBody::Ack
+            | FrameBody::Heartbeat
                 if streams.contains(&frame.stream_id) =>
             {
                 self.deliver(streams, frame);
             }
-            Body::Data(_) => {
+            FrameBody::Data(_) => {
                 if self.handshakes.cancel(&frame.stream_id) {
                     self.failure_limiter.handle_failure(now);
                 }
                 self.reset(frame.stream_id);
             }
-            Body::Resume { next_seq } => {
+            FrameBody::Resume { next_seq } => {
                 // Before a handshake it is meaningless; otherwise a harness resumes too late.
                 if *next_seq > 0 || frame.ack > 0 || frame.ack_bits > 0 {
                     self.reset(frame.stream_id);
                 }
             }
-            Body::Ack if frame.is_announcement() => self.handshakes.announce(frame.stream_id),
-            Body::Ack | Body::Heartbeat => {}
+            FrameBody::Ack if frame.is_announcement() => self.handshakes.announce(frame.stream_id),
+            FrameBody::Ack | FrameBody::Heartbeat => {}
         }
     }
 
     /// Delivers a frame to its stream.
-    fn deliver(&mut self, streams: &mut StreamTable, frame: Frame) {
+    fn deliver(&mut self, streams: &mut StreamTable, frame: RelayFrame) {
         let now = Instant::now().into_std();
         let stream_id = frame.stream_id.clone();
         let Some(entry) = streams.active(&stream_id, now) else {
             return;
         };
         // A stock executor treats such a frame as invalid and drops it.
-        if entry.delivery == Delivery::Plain && !frame.is_plain() {
+        if entry.delivery == DeliveryMode::Plain && !frame.is_plain() {
             return;
         }
         if let Err(error) = entry.shared.handle_frame(frame, now) {
@@ -276,12 +279,12 @@ impl ExecutorConnection<'_> {
         if streams.contains(&stream_id) || self.handshakes.is_full() || !streams.has_capacity() {
             return self.reset(stream_id);
         }
-        let scope = Scope {
+        let scope = HandshakeScope {
             environment_id: &self.executor.environment_id,
             registration_id: &self.registration_id,
             stream_id: stream_id.as_str(),
         };
-        let responder = match Responder::read(&self.executor.identity, scope, message) {
+        let responder = match NoiseResponder::read(&self.executor.identity, scope, message) {
             Ok(responder) => responder,
             Err(error) => {
                 tracing::debug!(stream = ?stream_id, %error, "handshake failed");
@@ -289,7 +292,7 @@ impl ExecutorConnection<'_> {
                 return self.reset(stream_id);
             }
         };
-        let claim = Claim {
+        let claim = HarnessClaim {
             registration_id: self.registration_id.clone(),
             stream_id: stream_id.clone(),
             harness_key: responder.harness_key().clone(),
@@ -333,7 +336,7 @@ impl ExecutorConnection<'_> {
                 return self.reset(stream_id);
             }
         };
-        let stream = Stream::new(stream_id.clone(), channel, delivery, now);
+        let stream = RelayStream::new(stream_id.clone(), channel, delivery, now);
         let shared = StreamShared::new(stream_id.clone(), stream, Arc::clone(&streams.ready_queue));
         let link = stream_link::link(Arc::clone(&shared), format!("relay stream {stream_id:?}"));
         if let Err(TrySendError::Full(_) | TrySendError::Closed(_)) =
@@ -342,18 +345,18 @@ impl ExecutorConnection<'_> {
             tracing::warn!("new stream refused: the queue of links is full or closed");
             return self.reset(stream_id);
         }
-        if delivery == Delivery::Reliable {
-            self.push(&Frame::announcement(stream_id.clone()));
+        if delivery == DeliveryMode::Reliable {
+            self.push(&RelayFrame::announcement(stream_id.clone()));
         }
-        self.push(&Frame::new(stream_id, Body::Handshake(message)));
+        self.push(&RelayFrame::new(stream_id, FrameBody::Handshake(message)));
         streams.insert(shared, delivery, harness_key);
     }
 
     /// Completes the handshake with the message that the registry rejects this executor. The stream
     /// is not opened, so data on it is reset.
-    fn reject_authentication(&mut self, stream_id: StreamId, responder: Responder) {
+    fn reject_authentication(&mut self, stream_id: StreamId, responder: NoiseResponder) {
         match responder.reject_authentication() {
-            Ok(message) => self.push(&Frame::new(stream_id, Body::Handshake(message))),
+            Ok(message) => self.push(&RelayFrame::new(stream_id, FrameBody::Handshake(message))),
             Err(error) => {
                 tracing::debug!(stream = ?stream_id, %error, "handshake failed");
                 self.reset(stream_id);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_relay::{frame::StreamId, handshake::Responder, stream::Delivery};
+use exec_relay::{frame::StreamId, handshake::NoiseResponder, stream::DeliveryMode};
 use futures_util::future::BoxFuture;
 use tokio::{
     task::{AbortHandle, JoinSet},
@@ -34,8 +34,8 @@ pub(super) struct PendingHandshakes {
 
 #[derive(Debug)]
 struct PendingHandshake {
-    responder: Responder,
-    delivery: Delivery,
+    responder: NoiseResponder,
+    delivery: DeliveryMode,
     attempt: HandshakeAttempt,
     validation: AbortHandle,
 }
@@ -48,8 +48,8 @@ struct HandshakeAttempt(u64);
 #[derive(Debug)]
 pub(super) struct Validation {
     pub(super) stream_id: StreamId,
-    pub(super) responder: Responder,
-    pub(super) delivery: Delivery,
+    pub(super) responder: NoiseResponder,
+    pub(super) delivery: DeliveryMode,
     pub(super) outcome: ValidationOutcome,
 }
 
@@ -66,11 +66,11 @@ impl PendingHandshakes {
     }
 
     /// Returns the delivery mode for a handshake and removes the announcement.
-    pub(super) fn take_delivery(&mut self, stream_id: &StreamId) -> Delivery {
+    pub(super) fn take_delivery(&mut self, stream_id: &StreamId) -> DeliveryMode {
         let found = self.announced.iter().position(|id| id == stream_id);
         match found.and_then(|index| self.announced.remove(index)) {
-            Some(_) => Delivery::Reliable,
-            None => Delivery::Plain,
+            Some(_) => DeliveryMode::Reliable,
+            None => DeliveryMode::Plain,
         }
     }
 
@@ -82,8 +82,8 @@ impl PendingHandshakes {
     pub(super) fn start(
         &mut self,
         stream_id: StreamId,
-        responder: Responder,
-        delivery: Delivery,
+        responder: NoiseResponder,
+        delivery: DeliveryMode,
         validation: BoxFuture<'static, ValidationOutcome>,
     ) {
         self.attempts += 1;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_relay::{frame::StreamId, identity::PublicKey, stream::Delivery};
+use exec_relay::{frame::StreamId, identity::NoisePublicKey, stream::DeliveryMode};
 
 use crate::relay::{
     StreamCloseReason,
@@ -29,8 +29,8 @@ pub(super) struct StreamTable {
 #[derive(Debug)]
 pub(super) struct StreamEntry {
     pub(super) shared: Arc<StreamShared>,
-    pub(super) delivery: Delivery,
-    harness_key: PublicKey,
+    pub(super) delivery: DeliveryMode,
+    harness_key: NoisePublicKey,
     parked_at: Option<Instant>,
 }
 
@@ -60,8 +60,8 @@ impl StreamTable {
     pub(super) fn insert(
         &mut self,
         shared: Arc<StreamShared>,
-        delivery: Delivery,
-        harness_key: PublicKey,
+        delivery: DeliveryMode,
+        harness_key: NoisePublicKey,
     ) {
         self.entries.retain(|_, entry| {
             let superseded = entry.parked_at.is_some() && entry.harness_key == harness_key;
@@ -94,7 +94,7 @@ impl StreamTable {
     }
 
     /// Returns whether a stream with this delivery mode is active.
-    pub(super) fn has_active(&self, delivery: Delivery) -> bool {
+    pub(super) fn has_active(&self, delivery: DeliveryMode) -> bool {
         let mut entries = self.entries.values();
         entries.any(|entry| entry.delivery == delivery && entry.parked_at.is_none())
     }
@@ -102,7 +102,7 @@ impl StreamTable {
     /// Handles the loss of the path to a harness: parks or ends its stream.
     pub(super) fn park(&mut self, id: &StreamId, now: Instant) {
         match self.entries.get_mut(id) {
-            Some(entry) if entry.delivery == Delivery::Reliable => entry.park(now),
+            Some(entry) if entry.delivery == DeliveryMode::Reliable => entry.park(now),
             Some(_) => self.remove(id, StreamCloseReason::Reset),
             None => {}
         }
@@ -111,11 +111,11 @@ impl StreamTable {
     /// Handles the loss of the executor's own connection.
     pub(super) fn park_all(&mut self, now: Instant) {
         self.entries.retain(|_, entry| match entry.delivery {
-            Delivery::Reliable => {
+            DeliveryMode::Reliable => {
                 entry.park(now);
                 true
             }
-            Delivery::Plain => {
+            DeliveryMode::Plain => {
                 entry.shared.close(StreamCloseReason::Lost);
                 false
             }

@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_relay::{
-    frame::{Body, Data, Frame, RESET_PROTOCOL_ERROR, StreamId},
-    handshake::{HandshakeError, Initiator, Scope},
-    identity::{Identity, PublicKey},
-    stream::{Delivery, Stream},
+    frame::{FrameBody, RESET_PROTOCOL_ERROR, RelayFrame, SealedRecord, StreamId},
+    handshake::{HandshakeScope, NoiseHandshakeError, NoiseInitiator},
+    identity::{NoiseIdentity, NoisePublicKey},
+    stream::{DeliveryMode, RelayStream},
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::BoxFuture;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -23,18 +23,18 @@ use tokio::{
 
 use super::*;
 use crate::{
-    link::{Encoding, Link, ReadError, Role},
-    websocket::socket::{Raw, Socket, SocketLimits},
+    link::{DataEncoding, Link, LinkReadError, LinkRole},
+    websocket::socket::{BinarySocket, RawMessage, SocketLimits},
 };
 
 const ENVIRONMENT: &str = "env-1";
 const REGISTRATION: &str = "reg-1";
 
 /// Passes each claim to the test, which decides the outcome.
-struct ScriptedValidator(mpsc::UnboundedSender<(Claim, oneshot::Sender<ValidationOutcome>)>);
+struct ScriptedValidator(mpsc::UnboundedSender<(HarnessClaim, oneshot::Sender<ValidationOutcome>)>);
 
-impl Validator for ScriptedValidator {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
+impl HarnessValidator for ScriptedValidator {
+    fn validate(&self, claim: HarnessClaim) -> BoxFuture<'static, ValidationOutcome> {
         let (sender, answered) = oneshot::channel();
         self.0.send((claim, sender)).unwrap();
         Box::pin(async move { answered.await.unwrap_or(ValidationOutcome::Refused) })
@@ -43,25 +43,28 @@ impl Validator for ScriptedValidator {
 
 /// An executor with its relay and harness.
 struct ExecutorFixture {
-    relay: Socket,
-    serving: JoinHandle<(Executor, Ended)>,
+    relay: BinarySocket,
+    serving: JoinHandle<(RelayExecutor, ExecutorDisconnect)>,
     links: mpsc::Receiver<Link>,
-    claims: mpsc::UnboundedReceiver<(Claim, oneshot::Sender<ValidationOutcome>)>,
-    executor_key: PublicKey,
-    harness: Identity,
+    claims: mpsc::UnboundedReceiver<(HarnessClaim, oneshot::Sender<ValidationOutcome>)>,
+    executor_key: NoisePublicKey,
+    harness: NoiseIdentity,
 }
 
-fn pipe(bytes: usize) -> [Socket; 2] {
+fn pipe(bytes: usize) -> [BinarySocket; 2] {
     let (server, client) = tokio::io::duplex(bytes);
-    [(server, Role::Server), (client, Role::Client)].map(socket)
+    [(server, LinkRole::Server), (client, LinkRole::Client)].map(socket)
 }
 
-fn socket((end, role): (tokio::io::DuplexStream, Role)) -> Socket {
+fn socket((end, role): (tokio::io::DuplexStream, LinkRole)) -> BinarySocket {
     let (input, output) = tokio::io::split(end);
-    Socket::new(input, output, &[], role, SocketLimits::default())
+    BinarySocket::new(input, output, &[], role, SocketLimits::default())
 }
 
-fn serve(mut executor: Executor, socket: Socket) -> JoinHandle<(Executor, Ended)> {
+fn serve(
+    mut executor: RelayExecutor,
+    socket: BinarySocket,
+) -> JoinHandle<(RelayExecutor, ExecutorDisconnect)> {
     tokio::spawn(async move {
         let ended = executor.serve(socket, REGISTRATION.to_owned()).await;
         (executor, ended)
@@ -70,11 +73,11 @@ fn serve(mut executor: Executor, socket: Socket) -> JoinHandle<(Executor, Ended)
 
 /// Starts an executor connected through a pipe of this capacity.
 fn fixture_with(bytes: usize) -> ExecutorFixture {
-    let identity = Arc::new(Identity::generate());
+    let identity = Arc::new(NoiseIdentity::generate());
     let executor_key = identity.public_key().clone();
     let (claim_sender, claims) = mpsc::unbounded_channel();
     let (links, accepted) = mpsc::channel(256);
-    let executor = Executor::new(
+    let executor = RelayExecutor::new(
         identity,
         ENVIRONMENT.into(),
         Arc::new(ScriptedValidator(claim_sender)),
@@ -87,7 +90,7 @@ fn fixture_with(bytes: usize) -> ExecutorFixture {
         links: accepted,
         claims,
         executor_key,
-        harness: Identity::generate(),
+        harness: NoiseIdentity::generate(),
     }
 }
 
@@ -103,24 +106,24 @@ fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-fn reset(stream: &str) -> Frame {
+fn reset(stream: &str) -> RelayFrame {
     let reason = RESET_PROTOCOL_ERROR.to_owned();
-    Frame::new(id(stream), Body::Reset { reason })
+    RelayFrame::new(id(stream), FrameBody::Reset { reason })
 }
 
-fn data(stream: &str, seq: u32) -> Frame {
+fn data(stream: &str, seq: u32) -> RelayFrame {
     let payload = Bytes::from_static(&[7; 40]);
-    let data = Data {
+    let data = SealedRecord {
         seq,
         segment_index: 0,
         segment_count: 1,
         payload,
     };
-    Frame::new(id(stream), Body::Data(data))
+    RelayFrame::new(id(stream), FrameBody::Data(data))
 }
 
 impl ExecutorFixture {
-    async fn send_frame(&mut self, frame: Frame) {
+    async fn send_frame(&mut self, frame: RelayFrame) {
         self.send_raw(frame.encode()).await;
     }
 
@@ -130,9 +133,9 @@ impl ExecutorFixture {
     }
 
     /// Returns the next frame from the executor.
-    async fn next_frame(&mut self) -> Frame {
+    async fn next_frame(&mut self) -> RelayFrame {
         match within("a frame", self.relay.reader.next()).await.unwrap() {
-            Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
+            Some(RawMessage::Binary(message)) => RelayFrame::decode(message).unwrap(),
             other => panic!("no frame: {other:?}"),
         }
     }
@@ -148,22 +151,25 @@ impl ExecutorFixture {
     }
 
     /// Makes the first handshake message for a stream.
-    fn first_message(&self, stream: &str) -> (Initiator, Frame) {
-        let scope = Scope {
+    fn first_message(&self, stream: &str) -> (NoiseInitiator, RelayFrame) {
+        let scope = HandshakeScope {
             environment_id: ENVIRONMENT,
             registration_id: REGISTRATION,
             stream_id: stream,
         };
         let (initiator, message) =
-            Initiator::start(&self.harness, &self.executor_key, scope, "let me in").unwrap();
-        (initiator, Frame::new(id(stream), Body::Handshake(message)))
+            NoiseInitiator::start(&self.harness, &self.executor_key, scope, "let me in").unwrap();
+        (
+            initiator,
+            RelayFrame::new(id(stream), FrameBody::Handshake(message)),
+        )
     }
 
     /// Sends a handshake that reaches the validator.
     async fn start_handshake(
         &mut self,
         stream: &str,
-    ) -> (Initiator, oneshot::Sender<ValidationOutcome>) {
+    ) -> (NoiseInitiator, oneshot::Sender<ValidationOutcome>) {
         let (initiator, frame) = self.first_message(stream);
         self.send_frame(frame).await;
         let (claim, sender) = within("a claim", self.claims.recv()).await.unwrap();
@@ -184,47 +190,53 @@ impl ExecutorFixture {
 
     /// Sends an invalid handshake message.
     async fn send_garbage_handshake(&mut self, stream: &str) {
-        let garbage = Body::Handshake(Bytes::from(vec![1; 4000]));
-        self.send_frame(Frame::new(id(stream), garbage)).await;
+        let garbage = FrameBody::Handshake(Bytes::from(vec![1; 4000]));
+        self.send_frame(RelayFrame::new(id(stream), garbage)).await;
         self.expect_reset(stream).await;
     }
 
     /// Opens a stream and returns both of its ends.
-    async fn open_stream(&mut self, stream: &str, delivery: Delivery) -> (Stream, Link) {
-        self.send_frame(Frame::new(id(stream), Body::Resume { next_seq: 0 }))
-            .await;
-        if delivery == Delivery::Reliable {
-            self.send_frame(Frame::announcement(id(stream))).await;
+    async fn open_stream(&mut self, stream: &str, delivery: DeliveryMode) -> (RelayStream, Link) {
+        self.send_frame(RelayFrame::new(
+            id(stream),
+            FrameBody::Resume { next_seq: 0 },
+        ))
+        .await;
+        if delivery == DeliveryMode::Reliable {
+            self.send_frame(RelayFrame::announcement(id(stream))).await;
         }
         let (initiator, validation) = self.start_handshake(stream).await;
         validation.send(ValidationOutcome::Accepted).unwrap();
-        if delivery == Delivery::Reliable {
-            assert_eq!(self.next_frame().await, Frame::announcement(id(stream)));
+        if delivery == DeliveryMode::Reliable {
+            assert_eq!(
+                self.next_frame().await,
+                RelayFrame::announcement(id(stream))
+            );
         }
-        let Body::Handshake(message) = self.next_frame().await.body else {
+        let FrameBody::Handshake(message) = self.next_frame().await.body else {
             panic!("no second message");
         };
         let channel = initiator.finish(&message).unwrap();
         let link = within("a link", self.links.recv()).await.unwrap();
-        (Stream::new(id(stream), channel, delivery, now()), link)
+        (RelayStream::new(id(stream), channel, delivery, now()), link)
     }
 
     /// Sends a message from a harness.
-    async fn send_message(&mut self, stream: &mut Stream, text: &str) {
+    async fn send_message(&mut self, stream: &mut RelayStream, text: &str) {
         stream
             .push(|out| out.extend_from_slice(text.as_bytes()))
             .unwrap();
         self.send_all(stream).await;
     }
 
-    async fn send_all(&mut self, stream: &mut Stream) {
+    async fn send_all(&mut self, stream: &mut RelayStream) {
         while let Some(frame) = stream.poll_frame(now()) {
             self.send_raw(frame).await;
         }
     }
 
     /// Returns the next message for a harness, if all frames belong to it.
-    async fn next_message(&mut self, stream: &mut Stream) -> Bytes {
+    async fn next_message(&mut self, stream: &mut RelayStream) -> Bytes {
         loop {
             if let Some(message) = stream.poll_message() {
                 return message;
@@ -235,7 +247,7 @@ impl ExecutorFixture {
     }
 
     /// Sends a message in each direction.
-    async fn echo(&mut self, stream: &mut Stream, link: &mut Link) {
+    async fn echo(&mut self, stream: &mut RelayStream, link: &mut Link) {
         self.send_message(stream, "there").await;
         assert_eq!(read(link).await, "there");
         respond(link, "back").await;
@@ -243,12 +255,16 @@ impl ExecutorFixture {
     }
 
     /// Cuts the executor's connection and serves it on another one.
-    async fn replace_relay(&mut self) -> Ended {
+    async fn replace_relay(&mut self) -> ExecutorDisconnect {
         let [relay, socket] = pipe(1 << 20);
         self.replace_relay_with(relay, socket).await
     }
 
-    async fn replace_relay_with(&mut self, relay: Socket, socket: Socket) -> Ended {
+    async fn replace_relay_with(
+        &mut self,
+        relay: BinarySocket,
+        socket: BinarySocket,
+    ) -> ExecutorDisconnect {
         self.relay = relay;
         let gone = tokio::spawn(std::future::pending());
         let serving = std::mem::replace(&mut self.serving, gone);
@@ -270,13 +286,13 @@ async fn read(link: &mut Link) -> Bytes {
 }
 
 async fn respond(link: &mut Link, what: &str) {
-    let message = Outgoing::notification(what, &());
-    link.writer.push(message, Encoding::Text);
+    let message = OutgoingMessage::notification(what, &());
+    link.writer.push(message, DataEncoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
 }
 
 /// Returns how a link ends for its reader.
-async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
+async fn end_of(link: &mut Link) -> Result<Option<Bytes>, LinkReadError> {
     within("the end", link.reader.next()).await
 }
 

@@ -9,21 +9,21 @@ use std::{
 };
 
 use exec_relay::{
-    frame::{Body, Frame, RESET_CLOSED},
-    stream::Delivery,
+    frame::{FrameBody, RESET_CLOSED, RelayFrame},
+    stream::DeliveryMode,
 };
 use futures_util::future::BoxFuture;
 use tokio::{sync::watch, time::Instant};
 
 use super::reconnect::{ReconnectBackoff, Reconnector};
 use crate::{
-    link::Path,
+    link::LinkPathState,
     relay::{
         DeadlineTimer, MAX_FLUSHES_PER_POLL, MAX_READS_PER_POLL, SEND_BUFFER_BYTES,
         StreamCloseReason, TimerState,
         stream_shared::{ReadyQueue, SendProgress, StreamShared},
     },
-    websocket::socket::{Raw, Socket},
+    websocket::socket::{BinarySocket, RawMessage},
 };
 
 /// How long an acknowledging executor may be silent before the harness reconnects. The executor
@@ -36,7 +36,7 @@ const MAX_MESSAGES_BEFORE_PONG: usize = 32;
 pub(super) struct StreamDriver {
     shared: Arc<StreamShared>,
     ready_queue: Arc<ReadyQueue>,
-    delivery: Delivery,
+    delivery: DeliveryMode,
     socket_state: SocketState,
     reconnector: Reconnector,
     /// Fires at the next deadline.
@@ -46,13 +46,13 @@ pub(super) struct StreamDriver {
     /// Set from the loss of a websocket until the executor is heard on another.
     backoff: Option<ReconnectBackoff>,
     /// Publishes the same state to users of the link.
-    path: watch::Sender<Path>,
+    path: watch::Sender<LinkPathState>,
     is_closing: bool,
 }
 
 enum SocketState {
-    Connected(Box<Socket>),
-    Reconnecting(BoxFuture<'static, Result<(Socket, ReconnectBackoff), StreamCloseReason>>),
+    Connected(Box<BinarySocket>),
+    Reconnecting(BoxFuture<'static, Result<(BinarySocket, ReconnectBackoff), StreamCloseReason>>),
 }
 
 /// Why a websocket cannot be used further.
@@ -73,10 +73,10 @@ impl StreamDriver {
     pub(super) fn new(
         shared: Arc<StreamShared>,
         ready_queue: Arc<ReadyQueue>,
-        delivery: Delivery,
-        socket: Socket,
+        delivery: DeliveryMode,
+        socket: BinarySocket,
         reconnector: Reconnector,
-        path: watch::Sender<Path>,
+        path: watch::Sender<LinkPathState>,
     ) -> Self {
         Self {
             shared,
@@ -107,12 +107,12 @@ impl StreamDriver {
                     SocketFailure::Lost if self.is_closing => {
                         return Poll::Ready(StreamCloseReason::Closed);
                     }
-                    SocketFailure::Lost if self.delivery == Delivery::Plain => {
+                    SocketFailure::Lost if self.delivery == DeliveryMode::Plain => {
                         return Poll::Ready(StreamCloseReason::Lost);
                     }
                     SocketFailure::Lost => {
                         self.shared.handle_disconnect(Instant::now().into_std());
-                        self.set_path(Path::Lost);
+                        self.set_path(LinkPathState::Lost);
                         let backoff = self
                             .backoff
                             .unwrap_or_else(|| self.reconnector.start_backoff());
@@ -171,7 +171,7 @@ impl StreamDriver {
         }
     }
 
-    fn set_path(&self, path: Path) {
+    fn set_path(&self, path: LinkPathState) {
         self.path
             .send_if_modified(|before| std::mem::replace(before, path) != path);
     }
@@ -191,29 +191,32 @@ impl StreamDriver {
             return Poll::Pending;
         };
         let message = match ready!(socket.reader.poll_message(cx)) {
-            Ok(Some(Raw::Binary(message))) => message,
-            Ok(Some(Raw::Text)) => return fatal("relay sent a text message"),
+            Ok(Some(RawMessage::Binary(message))) => message,
+            Ok(Some(RawMessage::Text)) => return fatal("relay sent a text message"),
             Ok(None) | Err(_) => return Poll::Ready(Err(SocketFailure::Lost)),
         };
-        let Ok(frame) = Frame::decode(message) else {
+        let Ok(frame) = RelayFrame::decode(message) else {
             return fatal("relay sent an invalid frame");
         };
         if frame.stream_id != *self.shared.id() {
             return Poll::Ready(Ok(()));
         }
         match &frame.body {
-            Body::Reset { .. } => {
+            FrameBody::Reset { .. } => {
                 return Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Reset)));
             }
-            Body::Handshake(_) => return fatal("executor sent a second handshake"),
-            Body::Data(_) if self.delivery == Delivery::Plain && !frame.is_plain() => {
+            FrameBody::Handshake(_) => return fatal("executor sent a second handshake"),
+            FrameBody::Data(_) if self.delivery == DeliveryMode::Plain && !frame.is_plain() => {
                 return fatal("executor sent segments on a plain stream");
             }
-            Body::Data(_) | Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
+            FrameBody::Data(_)
+            | FrameBody::Ack
+            | FrameBody::Resume { .. }
+            | FrameBody::Heartbeat => {}
         }
         self.last_heard_at = Instant::now();
         if self.backoff.take().is_some() {
-            self.set_path(Path::There);
+            self.set_path(LinkPathState::Connected);
         }
         let handled = self
             .shared
@@ -240,9 +243,10 @@ impl StreamDriver {
                     && !self.is_closing
                 {
                     self.is_closing = true;
-                    if self.delivery == Delivery::Reliable {
+                    if self.delivery == DeliveryMode::Reliable {
                         let reason = RESET_CLOSED.to_owned();
-                        let last = Frame::new(self.shared.id().clone(), Body::Reset { reason });
+                        let last =
+                            RelayFrame::new(self.shared.id().clone(), FrameBody::Reset { reason });
                         socket.writer.push(last.encode());
                     }
                 }
@@ -269,7 +273,7 @@ impl StreamDriver {
             let SocketState::Connected(socket) = &mut self.socket_state else {
                 return Ok(());
             };
-            let Poll::Ready(Err(error)) = socket.writer.poll_upkeep(cx) else {
+            let Poll::Ready(Err(error)) = socket.writer.poll_keepalive(cx) else {
                 return Ok(());
             };
             if inspected == MAX_MESSAGES_BEFORE_PONG {

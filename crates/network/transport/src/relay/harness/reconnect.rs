@@ -2,14 +2,14 @@
 
 use std::{iter, sync::Arc, time::Duration};
 
-use exec_relay::identity::PublicKey;
+use exec_relay::identity::NoisePublicKey;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{HarnessOptions, Tickets, dial};
+use super::{GrantSource, HarnessOptions, dial};
 use crate::{
-    connect::{ConnectError, Fault},
+    connect::{ConnectError, ConnectFault},
     relay::StreamCloseReason,
-    websocket::socket::Socket,
+    websocket::socket::BinarySocket,
 };
 
 /// Delay before the second attempt; doubled each time.
@@ -20,10 +20,10 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Opens further websockets for a stream.
 #[derive(Clone)]
 pub(super) struct Reconnector {
-    pub(super) grants: Arc<dyn Tickets>,
+    pub(super) grants: Arc<dyn GrantSource>,
     pub(super) options: HarnessOptions,
     /// Key of the executor at the other end of the stream.
-    pub(super) executor_key: PublicKey,
+    pub(super) executor_key: NoisePublicKey,
 }
 
 /// Backoff state of a reconnect. It lasts until a frame arrives from the executor: a relay that
@@ -59,7 +59,7 @@ impl Reconnector {
     pub(super) async fn reconnect(
         self,
         mut backoff: ReconnectBackoff,
-    ) -> Result<(Socket, ReconnectBackoff), StreamCloseReason> {
+    ) -> Result<(BinarySocket, ReconnectBackoff), StreamCloseReason> {
         let deadline = backoff.deadline;
         let attempts = async {
             loop {
@@ -77,7 +77,7 @@ impl Reconnector {
         in_time.unwrap_or(Err(StreamCloseReason::Lost))
     }
 
-    async fn attempt(&self) -> Result<Socket, AttemptFailure> {
+    async fn attempt(&self) -> Result<BinarySocket, AttemptFailure> {
         let grant = self
             .grants
             .fetch()
@@ -89,8 +89,10 @@ impl Reconnector {
         // A relay error may be fixed by a fresh grant.
         let opened = dial(&grant, &self.options).await;
         opened.map_err(|error| match error.fault() {
-            Fault::Caller => AttemptFailure::Fatal(StreamCloseReason::Refused(error_chain(&error))),
-            Fault::Peer | Fault::Transport => AttemptFailure::Transient(error),
+            ConnectFault::Caller => {
+                AttemptFailure::Fatal(StreamCloseReason::Refused(error_chain(&error)))
+            }
+            ConnectFault::Peer | ConnectFault::Transport => AttemptFailure::Transient(error),
         })
     }
 }

@@ -11,17 +11,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::identity::{Identity, PublicKey};
-use exec_wire::outgoing::Outgoing;
+use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
+use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::BoxFuture;
 use tokio::{sync::mpsc, time::timeout};
 
 use self::test_relay::TestRelay;
 use super::*;
 use crate::{
-    connect::{ConnectError, WebSocket},
-    link::{Encoding, Link, Path, ReadError},
-    relay::executor::{Claim, Executor, ValidationOutcome, Validator},
+    connect::{ConnectError, WebSocketConnector},
+    link::{DataEncoding, Link, LinkPathState, LinkReadError},
+    relay::executor::{HarnessClaim, HarnessValidator, RelayExecutor, ValidationOutcome},
 };
 
 const ENVIRONMENT: &str = "env-1";
@@ -31,8 +31,8 @@ const REGISTRATION: &str = "reg-1";
 #[derive(Default)]
 struct AcceptAllValidator(Mutex<usize>);
 
-impl Validator for AcceptAllValidator {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
+impl HarnessValidator for AcceptAllValidator {
+    fn validate(&self, claim: HarnessClaim) -> BoxFuture<'static, ValidationOutcome> {
         assert_eq!(claim.authorization, "let me in");
         *self.0.lock().unwrap() += 1;
         Box::pin(async { ValidationOutcome::Accepted })
@@ -46,23 +46,23 @@ struct FakeGrants {
 }
 
 struct FakeGrantState {
-    executor_key: PublicKey,
+    executor_key: NoisePublicKey,
     fetched: usize,
     /// Whether grants are refused, and whether that refusal is transient.
     refusal: Option<bool>,
 }
 
-impl Tickets for FakeGrants {
-    fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
+impl GrantSource for FakeGrants {
+    fn fetch(&self) -> BoxFuture<'_, Result<RendezvousGrant, ConnectError>> {
         let mut state = self.state.lock().unwrap();
         state.fetched += 1;
         let grant = match state.refusal {
-            Some(is_passing) => Err(ConnectError::Ticket {
-                fault: crate::connect::Fault::Peer,
+            Some(is_passing) => Err(ConnectError::Grant {
+                fault: crate::connect::ConnectFault::Peer,
                 is_passing,
                 source: "environment is offline".into(),
             }),
-            None => Ok(Ticket {
+            None => Ok(RendezvousGrant {
                 url: self.url.clone(),
                 environment_id: ENVIRONMENT.to_owned(),
                 registration_id: REGISTRATION.to_owned(),
@@ -85,7 +85,7 @@ struct RelayFixture {
 impl RelayFixture {
     async fn new() -> Self {
         let relay = TestRelay::start().await;
-        let identity = Arc::new(Identity::generate());
+        let identity = Arc::new(NoiseIdentity::generate());
         let grants = FakeGrants {
             url: relay.url("harness"),
             state: Mutex::new(FakeGrantState {
@@ -96,9 +96,9 @@ impl RelayFixture {
         };
         let validator = Arc::new(AcceptAllValidator::default());
         let (send, links) = mpsc::channel(16);
-        let shared = Arc::clone(&validator) as Arc<dyn Validator>;
-        let mut executor = Executor::new(identity, ENVIRONMENT.to_owned(), shared, send);
-        let server = WebSocket::new(relay.url("executor").parse().unwrap());
+        let shared = Arc::clone(&validator) as Arc<dyn HarnessValidator>;
+        let mut executor = RelayExecutor::new(identity, ENVIRONMENT.to_owned(), shared, send);
+        let server = WebSocketConnector::new(relay.url("executor").parse().unwrap());
         tokio::spawn(async move {
             loop {
                 if let Ok(socket) = server.open_socket().await {
@@ -117,8 +117,8 @@ impl RelayFixture {
     }
 
     async fn open(&self, options: HarnessOptions) -> Result<Link, ConnectError> {
-        let grants = Arc::clone(&self.grants) as Arc<dyn Tickets>;
-        let identity = Arc::new(Identity::generate());
+        let grants = Arc::clone(&self.grants) as Arc<dyn GrantSource>;
+        let identity = Arc::new(NoiseIdentity::generate());
         within("a link", open(identity, grants, options)).await
     }
 
@@ -148,7 +148,7 @@ fn reliable() -> HarnessOptions {
 
 fn plain() -> HarnessOptions {
     HarnessOptions {
-        offer: Offer::Plain,
+        offer: DeliveryOffer::Plain,
         ..HarnessOptions::default()
     }
 }
@@ -161,7 +161,8 @@ fn numbered_message(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 async fn send(link: &mut Link, text: Vec<u8>) {
-    link.writer.push(Outgoing::Text(text), Encoding::Text);
+    link.writer
+        .push(OutgoingMessage::Text(text), DataEncoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
 }
 
@@ -180,7 +181,7 @@ async fn echo(near: &mut Link, far: &mut Link) {
     assert_eq!(receive(near).await, "back");
 }
 
-async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
+async fn end_of(link: &mut Link) -> Result<Option<Bytes>, LinkReadError> {
     within("the end", link.reader.next()).await
 }
 

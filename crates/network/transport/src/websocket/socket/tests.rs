@@ -9,20 +9,23 @@ use tokio::{
 };
 
 use super::*;
-use crate::link::ReadError;
+use crate::link::LinkReadError;
 
-fn socket(end: DuplexStream, role: Role) -> Socket {
+fn socket(end: DuplexStream, role: LinkRole) -> BinarySocket {
     let (input, output) = split(end);
-    Socket::new(input, output, &[], role, SocketLimits::default())
+    BinarySocket::new(input, output, &[], role, SocketLimits::default())
 }
 
-fn ends(pipe: usize) -> [Socket; 2] {
+fn ends(pipe: usize) -> [BinarySocket; 2] {
     let (server, client) = tokio::io::duplex(pipe);
-    [socket(server, Role::Server), socket(client, Role::Client)]
+    [
+        socket(server, LinkRole::Server),
+        socket(client, LinkRole::Client),
+    ]
 }
 
 async fn upkeep(writer: &mut SocketWriter) -> io::Result<()> {
-    poll_fn(|cx| writer.poll_upkeep(cx)).await
+    poll_fn(|cx| writer.poll_keepalive(cx)).await
 }
 
 #[tokio::test]
@@ -43,7 +46,7 @@ async fn messages_arrive_complete_and_in_order() {
             for message in &messages {
                 let next = server.reader.next().await.unwrap().unwrap();
                 assert!(
-                    next == Raw::Binary(message.clone()),
+                    next == RawMessage::Binary(message.clone()),
                     "{} bytes",
                     message.len()
                 );
@@ -61,18 +64,18 @@ async fn oversized_message_is_rejected_by_its_header() {
     let sent = timeout(Duration::from_millis(10), client.writer.flush()).await;
     assert!(sent.is_err(), "the pipe is shorter than the message");
     let refused = server.reader.next().await;
-    assert!(matches!(refused, Err(ReadError::TooLong(262_144))));
+    assert!(matches!(refused, Err(LinkReadError::TooLong(262_144))));
 }
 
 #[tokio::test]
 async fn text_is_distinguished_and_close_ends_the_socket() {
     let (mut peer, end) = tokio::io::duplex(1000);
-    let mut client = socket(end, Role::Client);
+    let mut client = socket(end, LinkRole::Client);
     peer.write_all(&[0x01, 1, b'a', 0x80, 1, b'b', 0x82, 1, 7, 0x88, 0])
         .await
         .unwrap();
-    assert_eq!(client.reader.next().await.unwrap(), Some(Raw::Text));
-    let binary = Raw::Binary(Bytes::from_static(&[7]));
+    assert_eq!(client.reader.next().await.unwrap(), Some(RawMessage::Text));
+    let binary = RawMessage::Binary(Bytes::from_static(&[7]));
     assert_eq!(client.reader.next().await.unwrap(), Some(binary));
     assert_eq!(client.reader.next().await.unwrap(), None);
     upkeep(&mut client.writer).await.unwrap();
@@ -147,7 +150,7 @@ async fn unanswered_ping_times_out_after_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn stalled_flush_times_out_after_a_minute() {
     let (mut peer, end) = tokio::io::duplex(10);
-    let mut client = socket(end, Role::Client);
+    let mut client = socket(end, LinkRole::Client);
     client.writer.push(Bytes::from(vec![0; 100]));
     let start = Instant::now();
     let slow = async {
@@ -163,7 +166,7 @@ async fn stalled_flush_times_out_after_a_minute() {
 
 #[tokio::test]
 async fn memory_stays_bounded_when_the_peer_never_drains_the_buffer() {
-    for role in [Role::Client, Role::Server] {
+    for role in [LinkRole::Client, LinkRole::Server] {
         let (mut peer, end) = tokio::io::duplex(10_000);
         let mut near = socket(end, role);
         let mut taken = vec![0; 10_000];
@@ -184,7 +187,7 @@ async fn memory_stays_bounded_when_the_peer_never_drains_the_buffer() {
 #[tokio::test]
 async fn frames_survive_buffer_compaction() {
     let (mut near, far) = tokio::io::duplex(100_000);
-    let mut far = socket(far, Role::Client);
+    let mut far = socket(far, LinkRole::Client);
     let mut received = Vec::new();
     for number in 0..200_u8 {
         tokio::task::yield_now().await;
@@ -202,16 +205,16 @@ async fn frames_survive_buffer_compaction() {
     let ((), read) = tokio::join!(rest, near.read_to_end(&mut received));
     read.unwrap();
     let (input, output) = split(tokio::io::duplex(1).0);
-    let mut again = Socket::new(
+    let mut again = BinarySocket::new(
         input,
         output,
         &received,
-        Role::Server,
+        LinkRole::Server,
         SocketLimits::default(),
     );
     for number in 0..200_u8 {
         let message = again.reader.next().await.unwrap().unwrap();
         let expected = Bytes::from(vec![number; 9_000 + usize::from(number)]);
-        assert!(message == Raw::Binary(expected), "message {number}");
+        assert!(message == RawMessage::Binary(expected), "message {number}");
     }
 }

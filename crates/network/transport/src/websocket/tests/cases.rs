@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, WebSocketCase, cases};
 use crate::{
-    link::{Link, Role},
+    link::{Link, LinkRole},
     websocket::{
         frame::{FrameHeader, apply_mask},
         link,
@@ -27,7 +27,7 @@ async fn serve(mut link: Link) -> Vec<Vec<u8>> {
                 Ok(Some(message)) => messages.push(message.to_vec()),
                 Ok(None) | Err(_) => break,
             },
-            () = poll_fn(|cx| link.writer.poll_upkeep(cx)) => link.writer.flush().await.unwrap(),
+            () = poll_fn(|cx| link.writer.poll_keepalive(cx)) => link.writer.flush().await.unwrap(),
         }
     }
     link.writer.close().await.unwrap();
@@ -58,11 +58,11 @@ async fn control_frames(mut stream: tokio::io::ReadHalf<DuplexStream>) -> Vec<Re
     replies
 }
 
-async fn run(case: &WebSocketCase, role: Role) -> Result<(), String> {
+async fn run(case: &WebSocketCase, role: LinkRole) -> Result<(), String> {
     let (near, far) = tokio::io::duplex(1 << 20);
     let (input, output) = tokio::io::split(near);
     let served = serve(link(input, output, &[], role, "test".to_owned()));
-    let mask = (role == Role::Server).then_some([0x37, 0xfa, 0x21, 0x3d]);
+    let mask = (role == LinkRole::Server).then_some([0x37, 0xfa, 0x21, 0x3d]);
     let is_closed = matches!(case.replies.last(), Some(Reply::Close(_)));
     let (input, mut output) = tokio::io::split(far);
     let send = async {
@@ -102,7 +102,7 @@ async fn both_ends_pass_the_case_list() {
     // Section 9 repeats other cases with megabytes of data; `exec-wire-tests` runs it.
     let sections = SECTIONS.into_iter().filter(|(section, _)| *section != 9);
     for case in sections.flat_map(|(section, _)| cases(section)) {
-        for role in [Role::Server, Role::Client] {
+        for role in [LinkRole::Server, LinkRole::Client] {
             failed.extend(run(&case, role).await.err());
         }
     }

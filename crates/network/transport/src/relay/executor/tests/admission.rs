@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn accepted_harness_gets_a_link() {
     let mut fixture = fixture();
-    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Plain).await;
+    let (mut stream, mut link) = fixture.open_stream("a", DeliveryMode::Plain).await;
     fixture.echo(&mut stream, &mut link).await;
     assert_eq!(link.peer, r#"relay stream "a""#);
 }
@@ -28,11 +28,11 @@ async fn registry_rejection_of_the_executor_reaches_the_harness() {
         validation
             .send(ValidationOutcome::ExecutorUnauthenticated)
             .unwrap();
-        let Body::Handshake(message) = fixture.next_frame().await.body else {
+        let FrameBody::Handshake(message) = fixture.next_frame().await.body else {
             panic!("no second message");
         };
         let error = initiator.finish(&message).unwrap_err();
-        assert_eq!(error, HandshakeError::RegistryAuthentication);
+        assert_eq!(error, NoiseHandshakeError::RegistryAuthentication);
         assert!(fixture.links.try_recv().is_err());
         fixture.send_frame(data(&name, 0)).await;
         fixture.expect_reset(&name).await;
@@ -46,7 +46,7 @@ async fn validation_times_out_after_ten_seconds_without_blocking_others() {
     let mut fixture = fixture();
     let start = Instant::now();
     let (_, _never) = fixture.start_handshake("a").await;
-    let (mut stream, mut link) = fixture.open_stream("b", Delivery::Plain).await;
+    let (mut stream, mut link) = fixture.open_stream("b", DeliveryMode::Plain).await;
     fixture.echo(&mut stream, &mut link).await;
     assert_eq!(start.elapsed().as_secs(), 0);
     fixture.expect_reset("a").await;
@@ -56,13 +56,13 @@ async fn validation_times_out_after_ten_seconds_without_blocking_others() {
 #[tokio::test(start_paused = true)]
 async fn eighth_failure_blocks_handshakes_but_not_active_streams() {
     let mut fixture = fixture();
-    let (mut stream, mut link) = fixture.open_stream("active", Delivery::Plain).await;
+    let (mut stream, mut link) = fixture.open_stream("active", DeliveryMode::Plain).await;
     for failure in 0..7 {
         fixture
             .send_garbage_handshake(&format!("bad {failure}"))
             .await;
     }
-    let (mut other, mut other_link) = fixture.open_stream("in time", Delivery::Plain).await;
+    let (mut other, mut other_link) = fixture.open_stream("in time", DeliveryMode::Plain).await;
     fixture.send_garbage_handshake("the eighth").await;
     let closed = Instant::now();
     fixture.expect_handshake_refused("late").await;
@@ -74,7 +74,7 @@ async fn eighth_failure_blocks_handshakes_but_not_active_streams() {
             .send_garbage_handshake(&format!("bad again {failure}"))
             .await;
     }
-    fixture.open_stream("late", Delivery::Plain).await;
+    fixture.open_stream("late", DeliveryMode::Plain).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn second_handshake_cancels_the_pending_one() {
     );
     fixture.expect_silence().await;
     assert!(fixture.links.try_recv().is_err());
-    fixture.open_stream("a", Delivery::Plain).await;
+    fixture.open_stream("a", DeliveryMode::Plain).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,13 +125,15 @@ async fn reset_cancels_a_pending_handshake_silently() {
             .send_garbage_handshake(&format!("bad {failure}"))
             .await;
     }
-    fixture.open_stream("not counted", Delivery::Plain).await;
+    fixture
+        .open_stream("not counted", DeliveryMode::Plain)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn handshake_on_an_active_stream_is_reset_and_leaves_it_open() {
     let mut fixture = fixture();
-    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Plain).await;
+    let (mut stream, mut link) = fixture.open_stream("a", DeliveryMode::Plain).await;
     fixture.expect_handshake_refused("a").await;
     fixture.echo(&mut stream, &mut link).await;
 }
@@ -150,9 +152,9 @@ async fn thirty_third_validation_is_reset_without_counting_as_failure() {
     validation.send(ValidationOutcome::Accepted).unwrap();
     assert!(matches!(
         fixture.next_frame().await.body,
-        Body::Handshake(_)
+        FrameBody::Handshake(_)
     ));
-    fixture.open_stream("one more", Delivery::Plain).await;
+    fixture.open_stream("one more", DeliveryMode::Plain).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,27 +163,27 @@ async fn stream_beyond_the_limit_is_reset_until_one_ends() {
     let mut links = Vec::new();
     for index in 0..128 {
         let (_, link) = fixture
-            .open_stream(&format!("active {index}"), Delivery::Plain)
+            .open_stream(&format!("active {index}"), DeliveryMode::Plain)
             .await;
         links.push(link);
     }
     fixture.expect_handshake_refused("one more").await;
     drop(links.pop());
     fixture.expect_reset("active 127").await;
-    fixture.open_stream("one more", Delivery::Plain).await;
+    fixture.open_stream("one more", DeliveryMode::Plain).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn handshake_for_another_registration_is_reset() {
     let mut fixture = fixture();
-    let scope = Scope {
+    let scope = HandshakeScope {
         environment_id: ENVIRONMENT,
         registration_id: "reg-2",
         stream_id: "a",
     };
-    let started = Initiator::start(&fixture.harness, &fixture.executor_key, scope, "x");
-    let message = Body::Handshake(started.unwrap().1);
-    fixture.send_frame(Frame::new(id("a"), message)).await;
+    let started = NoiseInitiator::start(&fixture.harness, &fixture.executor_key, scope, "x");
+    let message = FrameBody::Handshake(started.unwrap().1);
+    fixture.send_frame(RelayFrame::new(id("a"), message)).await;
     fixture.expect_reset("a").await;
     assert!(fixture.claims.try_recv().is_err());
 }
@@ -189,16 +191,16 @@ async fn handshake_for_another_registration_is_reset() {
 #[tokio::test(start_paused = true)]
 async fn panicking_validator_counts_as_refusal() {
     struct PanickingValidator;
-    impl Validator for PanickingValidator {
-        fn validate(&self, _: Claim) -> BoxFuture<'static, ValidationOutcome> {
+    impl HarnessValidator for PanickingValidator {
+        fn validate(&self, _: HarnessClaim) -> BoxFuture<'static, ValidationOutcome> {
             Box::pin(async { panic!("a test's validator") })
         }
     }
     let mut fixture = fixture();
-    let identity = Arc::new(Identity::generate());
+    let identity = Arc::new(NoiseIdentity::generate());
     fixture.executor_key = identity.public_key().clone();
     let (links, _accepted) = mpsc::channel(1);
-    let executor = Executor::new(
+    let executor = RelayExecutor::new(
         identity,
         ENVIRONMENT.into(),
         Arc::new(PanickingValidator),

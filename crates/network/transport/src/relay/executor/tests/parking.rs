@@ -7,8 +7,8 @@ use exec_relay::frame::RESET_CLOSED;
 use super::*;
 
 /// Opens a stream and cuts its path with a message in flight in each direction.
-async fn cut_stream(fixture: &mut ExecutorFixture) -> (Stream, Link) {
-    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+async fn cut_stream(fixture: &mut ExecutorFixture) -> (RelayStream, Link) {
+    let (mut stream, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     fixture.echo(&mut stream, &mut link).await;
     stream
         .push(|out| out.extend_from_slice(b"lost on its way"))
@@ -17,14 +17,14 @@ async fn cut_stream(fixture: &mut ExecutorFixture) -> (Stream, Link) {
     respond(&mut link, "lost too").await;
     assert_eq!(
         fixture.next_frame().await.body.kind(),
-        exec_relay::route::Kind::Data
+        exec_relay::frame_route::FrameKind::Data
     );
     stream.handle_disconnect(now());
     (stream, link)
 }
 
 /// Resumes a stream and receives what was lost.
-async fn resume_stream(fixture: &mut ExecutorFixture, stream: &mut Stream, link: &mut Link) {
+async fn resume_stream(fixture: &mut ExecutorFixture, stream: &mut RelayStream, link: &mut Link) {
     stream.handle_reconnect(now());
     fixture.send_all(stream).await;
     assert_eq!(fixture.next_message(stream).await, note("lost too"));
@@ -70,14 +70,14 @@ async fn parked_stream_expires_after_twenty_seconds() {
     let (_, mut link) = cut_stream(&mut fixture).await;
     let start = Instant::now();
     fixture.send_frame(reset("a")).await;
-    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert!(matches!(end_of(&mut link).await, Err(LinkReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 
-    let (_, mut link) = fixture.open_stream("b", Delivery::Reliable).await;
+    let (_, mut link) = fixture.open_stream("b", DeliveryMode::Reliable).await;
     let start = Instant::now();
     let [relay, _unserved] = pipe(1000);
     fixture.relay = relay;
-    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert!(matches!(end_of(&mut link).await, Err(LinkReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 }
 
@@ -90,7 +90,7 @@ async fn losing_the_executor_connection_does_not_extend_parking() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let [relay, _unserved] = pipe(1000);
     fixture.relay = relay;
-    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert!(matches!(end_of(&mut link).await, Err(LinkReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 }
 
@@ -108,11 +108,11 @@ async fn late_resume_is_reset() {
 #[tokio::test(start_paused = true)]
 async fn deliberate_close_is_not_parked() {
     let mut fixture = fixture();
-    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    let (_, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     let start = Instant::now();
     let reason = RESET_CLOSED.to_owned();
     fixture
-        .send_frame(Frame::new(id("a"), Body::Reset { reason }))
+        .send_frame(RelayFrame::new(id("a"), FrameBody::Reset { reason }))
         .await;
     assert!(end_of(&mut link).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 0);
@@ -121,11 +121,11 @@ async fn deliberate_close_is_not_parked() {
 #[tokio::test(start_paused = true)]
 async fn new_stream_of_a_harness_ends_its_parked_streams() {
     let mut fixture = fixture();
-    let (_, mut parked) = fixture.open_stream("parked", Delivery::Reliable).await;
-    let (mut alive, mut alive_link) = fixture.open_stream("alive", Delivery::Reliable).await;
+    let (_, mut parked) = fixture.open_stream("parked", DeliveryMode::Reliable).await;
+    let (mut alive, mut alive_link) = fixture.open_stream("alive", DeliveryMode::Reliable).await;
     fixture.send_frame(reset("parked")).await;
     let start = Instant::now();
-    fixture.open_stream("new", Delivery::Reliable).await;
+    fixture.open_stream("new", DeliveryMode::Reliable).await;
     assert!(end_of(&mut parked).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 0);
     fixture.send_message(&mut alive, "there").await;
@@ -138,18 +138,18 @@ async fn full_of_parked_streams() -> (ExecutorFixture, Vec<Link>) {
     let mut links = Vec::new();
     for index in 0..128 {
         let name = format!("parked {index}");
-        fixture.harness = Identity::generate();
-        links.push(fixture.open_stream(&name, Delivery::Reliable).await.1);
+        fixture.harness = NoiseIdentity::generate();
+        links.push(fixture.open_stream(&name, DeliveryMode::Reliable).await.1);
         fixture.send_frame(reset(&name)).await;
     }
-    fixture.harness = Identity::generate();
+    fixture.harness = NoiseIdentity::generate();
     (fixture, links)
 }
 
 #[tokio::test(start_paused = true)]
 async fn oldest_parked_stream_is_evicted_for_a_new_one() {
     let (mut fixture, mut links) = full_of_parked_streams().await;
-    fixture.open_stream("new", Delivery::Reliable).await;
+    fixture.open_stream("new", DeliveryMode::Reliable).await;
     assert!(end_of(&mut links[0]).await.is_err(), "the oldest is gone");
     let next = timeout(Duration::from_millis(1), links[1].reader.next());
     assert!(next.await.is_err(), "only the oldest is evicted");
@@ -184,7 +184,7 @@ async fn dropping_the_executor_ends_parked_streams() {
 /// Lets the relay read and answer pings for a while. Returns the number of frames.
 async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize {
     let until = Instant::now() + Duration::from_secs(seconds);
-    let Socket { reader, writer } = &mut fixture.relay;
+    let BinarySocket { reader, writer } = &mut fixture.relay;
     let mut frames = 0;
     loop {
         tokio::select! {
@@ -193,7 +193,7 @@ async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize 
                 read.unwrap().unwrap();
                 frames += 1;
             }
-            alive = poll_fn(|cx| writer.poll_upkeep(cx)) => {
+            alive = poll_fn(|cx| writer.poll_keepalive(cx)) => {
                 alive.unwrap();
                 writer.flush().await.unwrap();
             }
@@ -204,14 +204,14 @@ async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize 
 #[tokio::test(start_paused = true)]
 async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
     let mut fixture = fixture();
-    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    let (mut stream, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     fixture.echo(&mut stream, &mut link).await;
     let start = Instant::now();
     let gone = tokio::spawn(std::future::pending());
     let serving = std::mem::replace(&mut fixture.serving, gone);
     let (executor, ended) = within("the end", serving).await.unwrap();
     assert!(
-        matches!(&ended, Ended::Write(error) if error.kind() == io::ErrorKind::TimedOut),
+        matches!(&ended, ExecutorDisconnect::Write(error) if error.kind() == io::ErrorKind::TimedOut),
         "{ended:?}"
     );
     assert_eq!(start.elapsed().as_secs(), 20);
@@ -230,18 +230,18 @@ async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
 #[tokio::test(start_paused = true)]
 async fn responsive_relay_is_kept_when_harnesses_are_silent() {
     let mut fixture = fixture();
-    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    let (_, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     // Two heartbeats, and the reset after thirty seconds.
     assert_eq!(respond_to_pings(&mut fixture, 100).await, 3);
     assert!(end_of(&mut link).await.is_err());
     assert!(!fixture.serving.is_finished());
-    fixture.open_stream("b", Delivery::Reliable).await;
+    fixture.open_stream("b", DeliveryMode::Reliable).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn plain_streams_use_the_stock_ping_timeout() {
     let mut fixture = fixture();
-    let (_, _link) = fixture.open_stream("a", Delivery::Plain).await;
+    let (_, _link) = fixture.open_stream("a", DeliveryMode::Plain).await;
     let start = Instant::now();
     within("the end", &mut fixture.serving).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 90);
@@ -250,10 +250,10 @@ async fn plain_streams_use_the_stock_ping_timeout() {
 #[tokio::test(start_paused = true)]
 async fn relay_that_stops_reading_is_dropped_after_twenty_seconds() {
     let mut fixture = fixture_with(20_000);
-    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    let (_, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     let start = Instant::now();
-    let text = Outgoing::notification("much", &"x".repeat(100_000));
-    link.writer.push(text, Encoding::Text);
+    let text = OutgoingMessage::notification("much", &"x".repeat(100_000));
+    link.writer.push(text, DataEncoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
     within("the end", &mut fixture.serving).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 20);

@@ -1,58 +1,58 @@
 //! The harness's handshake.
 
 use exec_relay::{
-    frame::{Body, Data, Frame, StreamId},
-    handshake::{Responder, Scope},
-    stream::Delivery,
+    frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
+    handshake::{HandshakeScope, NoiseResponder},
+    stream::DeliveryMode,
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use super::*;
 use crate::{
-    link::Role,
+    link::LinkRole,
     relay::harness::{AcceptedStream, handshake},
-    websocket::socket::{Raw, Socket, SocketLimits},
+    websocket::socket::{BinarySocket, RawMessage, SocketLimits},
 };
 
-fn socket(end: DuplexStream, role: Role) -> Socket {
+fn socket(end: DuplexStream, role: LinkRole) -> BinarySocket {
     let (input, output) = tokio::io::split(end);
-    Socket::new(input, output, &[], role, SocketLimits::default())
+    BinarySocket::new(input, output, &[], role, SocketLimits::default())
 }
 
 /// A scripted executor behind a scripted relay.
 struct FakeExecutor {
-    socket: Socket,
-    identity: Arc<Identity>,
+    socket: BinarySocket,
+    identity: Arc<NoiseIdentity>,
     stream_id: StreamId,
     message: Bytes,
 }
 
 impl FakeExecutor {
-    async fn next_frame(&mut self) -> Frame {
+    async fn next_frame(&mut self) -> RelayFrame {
         match self.socket.reader.next().await.unwrap() {
-            Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
+            Some(RawMessage::Binary(message)) => RelayFrame::decode(message).unwrap(),
             other => panic!("no frame: {other:?}"),
         }
     }
 
-    async fn send_frame_body(&mut self, body: Body) {
-        self.send_frame(Frame::new(self.stream_id.clone(), body))
+    async fn send_frame_body(&mut self, body: FrameBody) {
+        self.send_frame(RelayFrame::new(self.stream_id.clone(), body))
             .await;
     }
 
-    async fn send_frame(&mut self, frame: Frame) {
+    async fn send_frame(&mut self, frame: RelayFrame) {
         self.socket.writer.push(frame.encode());
         self.socket.writer.flush().await.unwrap();
     }
 
     /// Reads the first message.
-    fn responder(&self) -> Responder {
-        let scope = Scope {
+    fn responder(&self) -> NoiseResponder {
+        let scope = HandshakeScope {
             environment_id: ENVIRONMENT,
             registration_id: REGISTRATION,
             stream_id: self.stream_id.as_str(),
         };
-        let responder = Responder::read(&self.identity, scope, &self.message).unwrap();
+        let responder = NoiseResponder::read(&self.identity, scope, &self.message).unwrap();
         assert_eq!(responder.authorization(), "let me in");
         responder
     }
@@ -60,44 +60,44 @@ impl FakeExecutor {
     /// Sends an executor's handshake response.
     async fn accept(&mut self) {
         let (answer, _) = self.responder().accept().unwrap();
-        self.send_frame_body(Body::Handshake(answer)).await;
+        self.send_frame_body(FrameBody::Handshake(answer)).await;
     }
 }
 
 /// Runs a handshake against `far`, which gets the first message.
 async fn run_handshake<F>(
-    offer: Offer,
+    offer: DeliveryOffer,
     far: impl FnOnce(FakeExecutor) -> F,
 ) -> Result<AcceptedStream, ConnectError>
 where
     F: Future<Output = FakeExecutor>,
 {
     let (near, other) = tokio::io::duplex(1 << 20);
-    let mut near = socket(near, Role::Client);
-    let identity = Arc::new(Identity::generate());
-    let grant = Ticket {
+    let mut near = socket(near, LinkRole::Client);
+    let identity = Arc::new(NoiseIdentity::generate());
+    let grant = RendezvousGrant {
         url: "ws://unused".to_owned(),
         environment_id: ENVIRONMENT.to_owned(),
         registration_id: REGISTRATION.to_owned(),
         executor_key: identity.public_key().clone(),
         authorization: "let me in".to_owned(),
     };
-    let harness = Identity::generate();
+    let harness = NoiseIdentity::generate();
     let mut answering = FakeExecutor {
-        socket: socket(other, Role::Server),
+        socket: socket(other, LinkRole::Server),
         identity,
         stream_id: StreamId::new("unknown").unwrap(),
         message: Bytes::new(),
     };
     let answer = async {
         let first = answering.next_frame().await;
-        assert_eq!(first.body, Body::Resume { next_seq: 0 });
+        assert_eq!(first.body, FrameBody::Resume { next_seq: 0 });
         assert_eq!((first.ack, first.ack_bits), (0, 0));
         answering.stream_id = first.stream_id;
-        if offer == Offer::Reliable {
+        if offer == DeliveryOffer::Reliable {
             assert!(answering.next_frame().await.is_announcement());
         }
-        let Body::Handshake(message) = answering.next_frame().await.body else {
+        let FrameBody::Handshake(message) = answering.next_frame().await.body else {
             panic!("no first message");
         };
         answering.message = message;
@@ -108,8 +108,8 @@ where
     accepted
 }
 
-fn data() -> Body {
-    Body::Data(Data {
+fn data() -> FrameBody {
+    FrameBody::Data(SealedRecord {
         seq: 0,
         segment_index: 0,
         segment_count: 1,
@@ -119,23 +119,23 @@ fn data() -> Body {
 
 #[tokio::test]
 async fn executor_without_announcement_gets_a_plain_stream() {
-    let accepted = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+    let accepted = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
         far.accept().await;
         far
     });
     let accepted = accepted.await.unwrap();
-    assert_eq!(accepted.delivery, Delivery::Plain);
+    assert_eq!(accepted.delivery, DeliveryMode::Plain);
     assert_eq!(accepted.stream_id.as_str().len(), 36);
 }
 
 #[tokio::test]
 async fn stream_is_reliable_only_if_both_ends_announce_it() {
     for (offer, delivery) in [
-        (Offer::Reliable, Delivery::Reliable),
-        (Offer::Plain, Delivery::Plain),
+        (DeliveryOffer::Reliable, DeliveryMode::Reliable),
+        (DeliveryOffer::Plain, DeliveryMode::Plain),
     ] {
         let accepted = run_handshake(offer, async |mut far: FakeExecutor| {
-            far.send_frame(Frame::announcement(far.stream_id.clone()))
+            far.send_frame(RelayFrame::announcement(far.stream_id.clone()))
                 .await;
             far.accept().await;
             far
@@ -146,39 +146,45 @@ async fn stream_is_reliable_only_if_both_ends_announce_it() {
 
 #[tokio::test]
 async fn foreign_and_informational_frames_are_ignored() {
-    let accepted = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+    let accepted = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
         let foreign = StreamId::new("foreign").unwrap();
-        far.send_frame(Frame::announcement(foreign.clone())).await;
-        far.send_frame(Frame::new(foreign.clone(), data())).await;
-        let reason = "x".to_owned();
-        far.send_frame(Frame::new(foreign, Body::Reset { reason }))
+        far.send_frame(RelayFrame::announcement(foreign.clone()))
             .await;
-        for body in [Body::Resume { next_seq: 0 }, Body::Ack, Body::Heartbeat] {
+        far.send_frame(RelayFrame::new(foreign.clone(), data()))
+            .await;
+        let reason = "x".to_owned();
+        far.send_frame(RelayFrame::new(foreign, FrameBody::Reset { reason }))
+            .await;
+        for body in [
+            FrameBody::Resume { next_seq: 0 },
+            FrameBody::Ack,
+            FrameBody::Heartbeat,
+        ] {
             far.send_frame_body(body).await;
         }
         far.accept().await;
         far
     });
-    assert_eq!(accepted.await.unwrap().delivery, Delivery::Plain);
+    assert_eq!(accepted.await.unwrap().delivery, DeliveryMode::Plain);
 }
 
 #[tokio::test]
 async fn reset_early_data_or_invalid_response_fails_the_handshake() {
     let reason = "noise_relay_protocol_error".to_owned();
-    let refused = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
-        far.send_frame_body(Body::Reset { reason }).await;
+    let refused = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
+        far.send_frame_body(FrameBody::Reset { reason }).await;
         far
     });
     let refused = refused.await.unwrap_err();
     assert!(matches!(refused, ConnectError::StreamRefused), "{refused}");
-    let early = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+    let early = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
         far.send_frame_body(data()).await;
         far
     });
     let early = early.await.unwrap_err();
     assert!(matches!(early, ConnectError::Relay(_)), "{early}");
-    let wrong = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
-        far.send_frame_body(Body::Handshake(Bytes::from(vec![1; 3424])))
+    let wrong = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
+        far.send_frame_body(FrameBody::Handshake(Bytes::from(vec![1; 3424])))
             .await;
         far
     });
@@ -188,14 +194,14 @@ async fn reset_early_data_or_invalid_response_fails_the_handshake() {
 
 #[tokio::test]
 async fn garbage_or_a_closed_connection_fails_the_handshake() {
-    let garbage = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+    let garbage = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
         far.socket.writer.push(Bytes::from_static(b"\xff\xff"));
         far.socket.writer.flush().await.unwrap();
         far
     });
     let garbage = garbage.await.unwrap_err();
     assert!(matches!(garbage, ConnectError::Relay(_)), "{garbage}");
-    let closed = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+    let closed = run_handshake(DeliveryOffer::Reliable, async |mut far: FakeExecutor| {
         far.socket.writer.close().await.unwrap();
         far
     });
@@ -207,16 +213,16 @@ async fn garbage_or_a_closed_connection_fails_the_handshake() {
 async fn text_message_fails_the_handshake() {
     let (near, mut far) = tokio::io::duplex(1 << 20);
     far.write_all(&[0x81, 1, b'x']).await.unwrap();
-    let identity = Identity::generate();
-    let grant = Ticket {
+    let identity = NoiseIdentity::generate();
+    let grant = RendezvousGrant {
         url: String::new(),
         environment_id: ENVIRONMENT.to_owned(),
         registration_id: REGISTRATION.to_owned(),
         executor_key: identity.public_key().clone(),
         authorization: String::new(),
     };
-    let mut near = socket(near, Role::Client);
-    let text = handshake(&mut near, &identity, &grant, Offer::Plain).await;
+    let mut near = socket(near, LinkRole::Client);
+    let text = handshake(&mut near, &identity, &grant, DeliveryOffer::Plain).await;
     assert!(matches!(
         text,
         Err(ConnectError::Relay("relay sent a text message"))
@@ -225,9 +231,9 @@ async fn text_message_fails_the_handshake() {
 
 #[tokio::test]
 async fn registry_rejection_of_the_executor_is_permanent() {
-    let refused = run_handshake(Offer::Plain, async |mut far| {
+    let refused = run_handshake(DeliveryOffer::Plain, async |mut far| {
         let answer = far.responder().reject_authentication().unwrap();
-        far.send_frame_body(Body::Handshake(answer)).await;
+        far.send_frame_body(FrameBody::Handshake(answer)).await;
         far
     });
     let error = refused.await.unwrap_err();

@@ -1,10 +1,10 @@
 //! Links through a working relay.
 
 use exec_relay::{
-    frame::{Body, Frame, StreamId},
-    route::Kind,
+    frame::{FrameBody, RelayFrame, StreamId},
+    frame_route::FrameKind,
 };
-use exec_wire::message::Trace;
+use exec_wire::message::TraceContext;
 
 use super::*;
 use crate::trace::TraceSource;
@@ -32,7 +32,7 @@ async fn link_reports_when_its_handshake_started() {
     let fixture = RelayFixture::new().await;
     let before = tokio::time::Instant::now();
     let link = fixture.open(reliable()).await.unwrap();
-    let began = link.handshake_began.unwrap();
+    let began = link.handshake_started_at.unwrap();
     assert!(before <= began && began <= tokio::time::Instant::now());
 }
 
@@ -42,7 +42,7 @@ async fn upgrade_request_carries_the_trace_context() {
     let _pair = fixture.pair(plain()).await;
     assert_eq!(fixture.relay.traceparent(), None);
     let trace = TraceSource::new(|| {
-        Some(Trace {
+        Some(TraceContext {
             traceparent: Some("00-ab-cd-01".to_owned()),
             tracestate: None,
         })
@@ -62,14 +62,14 @@ async fn binary_data_is_carried_raw() {
     let data = Bytes::from(vec![0xff; 100_000]);
     let message = || {
         let id = exec_wire::message::RequestId::Number(7);
-        Outgoing::result_with_data(
+        OutgoingMessage::result_with_data(
             &id,
             &serde_json::json!({"eof": true}),
             "chunk",
             data.clone(),
         )
     };
-    far.writer.push(message(), Encoding::Binary);
+    far.writer.push(message(), DataEncoding::Binary);
     far.writer.flush().await.unwrap();
     let received = receive(&mut near).await;
     let split = exec_wire::message::split_binary(&received).unwrap();
@@ -106,7 +106,8 @@ async fn stream_refused_by_the_executor_is_a_transient_error() {
     let fixture = RelayFixture::new().await;
     fixture.relay.cut_executor();
     fixture.relay.executor_connected().await;
-    fixture.grants.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
+    fixture.grants.state.lock().unwrap().executor_key =
+        NoiseIdentity::generate().public_key().clone();
     let error = fixture.open(reliable()).await.unwrap_err();
     assert!(matches!(error, ConnectError::StreamRefused), "{error}");
     assert!(error.is_passing());
@@ -114,14 +115,14 @@ async fn stream_refused_by_the_executor_is_a_transient_error() {
 
 #[tokio::test]
 async fn close_sends_a_reset_only_on_a_reliable_link() {
-    for (options, last) in [(reliable(), Kind::Reset), (plain(), Kind::Data)] {
+    for (options, last) in [(reliable(), FrameKind::Reset), (plain(), FrameKind::Data)] {
         let mut fixture = RelayFixture::new().await;
         let (mut near, mut far) = fixture.pair(options).await;
         send(&mut near, b"last words".to_vec()).await;
         within("closed", near.writer.close()).await.unwrap();
         assert!(matches!(end_of(&mut near).await, Ok(None)));
         assert_eq!(receive(&mut far).await, "last words");
-        assert!(matches!(end_of(&mut far).await, Err(ReadError::Io(_))));
+        assert!(matches!(end_of(&mut far).await, Err(LinkReadError::Io(_))));
         assert_eq!(fixture.relay.received_kinds().last(), Some(&last));
     }
 }
@@ -149,7 +150,7 @@ async fn stream_reset_by_the_executor_ends_the_link() {
         send(&mut far, b"last words".to_vec()).await;
         within("closed", far.writer.close()).await.unwrap();
         assert_eq!(receive(&mut near).await, "last words");
-        assert!(matches!(end_of(&mut near).await, Err(ReadError::Io(_))));
+        assert!(matches!(end_of(&mut near).await, Err(LinkReadError::Io(_))));
         assert!(near.writer.flush().await.is_err());
     }
     assert_eq!(fixture.fetched(), 2, "neither link reconnects");
@@ -162,21 +163,21 @@ async fn foreign_frames_are_ignored_and_invalid_ones_end_the_link() {
         let (mut near, mut far) = fixture.pair(options).await;
         let foreign = StreamId::new("foreign").unwrap();
         let reason = "x".to_owned();
-        let reset = Frame::new(foreign, Body::Reset { reason });
+        let reset = RelayFrame::new(foreign, FrameBody::Reset { reason });
         fixture.relay.send_to_harnesses(reset.encode()).await;
         echo(&mut near, &mut far).await;
         let own = StreamId::new(&fixture.relay.streams()[0]).unwrap();
-        let again = Frame::new(own, Body::Handshake(Bytes::from_static(b"x")));
+        let again = RelayFrame::new(own, FrameBody::Handshake(Bytes::from_static(b"x")));
         fixture.relay.send_to_harnesses(again.encode()).await;
         let end = end_of(&mut near).await;
-        assert!(matches!(end, Err(ReadError::Protocol(_))), "{end:?}");
+        assert!(matches!(end, Err(LinkReadError::Protocol(_))), "{end:?}");
         let (mut near, _far) = fixture.pair(reliable()).await;
         fixture
             .relay
             .send_to_harnesses(Bytes::from_static(b"\xff"))
             .await;
         let end = end_of(&mut near).await;
-        assert!(matches!(end, Err(ReadError::Protocol(_))), "{end:?}");
+        assert!(matches!(end, Err(LinkReadError::Protocol(_))), "{end:?}");
     }
 }
 
@@ -187,8 +188,8 @@ async fn unread_plain_link_applies_backpressure_without_loss() {
     let start = std::time::Instant::now();
     let send = async {
         for number in 0..1000 {
-            let text = Outgoing::Text(numbered_message(number, 20_000));
-            far.writer.push(text, Encoding::Text);
+            let text = OutgoingMessage::Text(numbered_message(number, 20_000));
+            far.writer.push(text, DataEncoding::Text);
             within("flushed", far.writer.flush()).await.unwrap();
         }
     };

@@ -15,8 +15,8 @@ async fn expect_no_loss(fixture: &mut RelayFixture, cut: impl Fn(&TestRelay)) {
     let size = |number: usize| number * 7919 % 100_000;
     let up = async {
         for number in 0..MESSAGES {
-            let text = Outgoing::Text(numbered_message(number, size(number)));
-            near_writer.push(text, Encoding::Text);
+            let text = OutgoingMessage::Text(numbered_message(number, size(number)));
+            near_writer.push(text, DataEncoding::Text);
             within("flushed", near_writer.flush()).await.unwrap();
             if number % 100 == 50 {
                 cut(relay);
@@ -25,8 +25,8 @@ async fn expect_no_loss(fixture: &mut RelayFixture, cut: impl Fn(&TestRelay)) {
     };
     let down = async {
         for number in 0..MESSAGES {
-            let text = Outgoing::Text(numbered_message(number, size(number)));
-            far_writer.push(text, Encoding::Text);
+            let text = OutgoingMessage::Text(numbered_message(number, size(number)));
+            far_writer.push(text, DataEncoding::Text);
             within("flushed", far_writer.flush()).await.unwrap();
         }
     };
@@ -70,11 +70,11 @@ async fn link_reports_path_loss_and_recovery() {
     let (mut near, mut far) = fixture.pair(reliable()).await;
     echo(&mut near, &mut far).await;
     let mut path = near.path.clone().unwrap();
-    assert_eq!(*path.borrow_and_update(), Path::There);
+    assert_eq!(*path.borrow_and_update(), LinkPathState::Connected);
     // The first attempts are refused, so that the loss is observable.
     fixture.relay.refuse(&[503, 503]);
     fixture.relay.cut_harnesses();
-    for expected in [Path::Lost, Path::There] {
+    for expected in [LinkPathState::Lost, LinkPathState::Connected] {
         let seen = within("a change", path.wait_for(|path| *path == expected)).await;
         assert_eq!(seen.map(|path| *path).ok(), Some(expected));
     }
@@ -88,7 +88,7 @@ async fn plain_link_ends_with_its_websocket() {
     echo(&mut near, &mut far).await;
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
-    assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
+    assert!(matches!(end, Err(LinkReadError::Io(_))), "{end:?}");
     assert!(end_of(&mut far).await.is_err());
     assert_eq!(fixture.fetched(), 1);
 }
@@ -98,10 +98,14 @@ async fn changed_executor_key_ends_a_reliable_link() {
     let mut fixture = RelayFixture::new().await;
     let (mut near, mut far) = fixture.pair(reliable()).await;
     echo(&mut near, &mut far).await;
-    fixture.grants.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
+    fixture.grants.state.lock().unwrap().executor_key =
+        NoiseIdentity::generate().public_key().clone();
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
-    assert!(matches!(end, Err(ReadError::ExecutorChanged)), "{end:?}");
+    assert!(
+        matches!(end, Err(LinkReadError::ExecutorChanged)),
+        "{end:?}"
+    );
     assert_eq!(fixture.fetched(), 2);
 }
 
@@ -112,7 +116,7 @@ async fn permanent_grant_refusal_ends_a_reliable_link() {
     fixture.refuse_grants(false);
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
-    assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
+    assert!(matches!(end, Err(LinkReadError::Io(_))), "{end:?}");
     assert_eq!(fixture.fetched(), 2);
 }
 
@@ -128,7 +132,7 @@ async fn reliable_link_retries_until_its_recovery_timeout() {
     let start = std::time::Instant::now();
     fixture.relay.cut_harnesses();
     let end = end_of(&mut near).await;
-    assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
+    assert!(matches!(end, Err(LinkReadError::Io(_))), "{end:?}");
     assert!(start.elapsed() >= Duration::from_secs(1));
     assert!(
         (4..12).contains(&fixture.fetched()),
@@ -200,7 +204,7 @@ async fn reconnects_back_off_and_stop_at_the_recovery_timeout() {
     fixture.relay.remove_executor();
     let start = std::time::Instant::now();
     let end = end_of(&mut near).await;
-    assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
+    assert!(matches!(end, Err(LinkReadError::Io(_))), "{end:?}");
     assert!(start.elapsed() < Duration::from_secs(5));
     assert!(
         (4..12).contains(&fixture.fetched()),
@@ -218,7 +222,7 @@ async fn silent_relay_ends_the_link_in_time() {
     fixture.relay.blackhole_all_harnesses();
     let start = tokio::time::Instant::now();
     let end = tokio::time::timeout(Duration::from_secs(120), near.reader.next()).await;
-    assert!(matches!(end, Ok(Err(ReadError::Io(_)))), "{end:?}");
+    assert!(matches!(end, Ok(Err(LinkReadError::Io(_)))), "{end:?}");
     let took = start.elapsed().as_secs();
     // The silence timeout comes first, then the recovery timeout.
     assert!((35..45).contains(&took), "{took} s");

@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::{
-    frame::{Body, Frame, StreamId},
-    route::{Kind, Route},
+    frame::{FrameBody, RelayFrame, StreamId},
+    frame_route::{FrameKind, FrameRoute},
 };
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -22,9 +22,9 @@ use tokio::{
 };
 
 use crate::{
-    http::site::{Answer, Peer, Site, SiteOptions},
+    http::service::{HttpOutcome, HttpPeer, HttpService, HttpServiceOptions},
     listener::Listener,
-    websocket::socket::{Raw, Socket, SocketReader, SocketWriter},
+    websocket::socket::{BinarySocket, RawMessage, SocketReader, SocketWriter},
 };
 
 /// A relay on loopback. Dropping it closes all connections.
@@ -54,7 +54,7 @@ struct RelayState {
     /// Statuses with which the next harnesses are refused.
     refusals: Vec<u16>,
     /// Kinds of frames received from harnesses.
-    received_kinds: Vec<Kind>,
+    received_kinds: Vec<FrameKind>,
     /// `traceparent` of the last harness.
     traceparent: Option<HeaderValue>,
 }
@@ -81,10 +81,10 @@ impl TestRelay {
         });
         let service = Arc::new(RelayService(Arc::clone(&routes)));
         let upgraded = Arc::clone(&routes);
-        let site = listener.serve_site(
+        let site = listener.serve_http(
             service,
             None,
-            SiteOptions::default(),
+            HttpServiceOptions::default(),
             move |role, socket| {
                 upgraded.connect(role, socket);
             },
@@ -148,7 +148,7 @@ impl TestRelay {
     }
 
     /// Returns the kinds of frames received from harnesses.
-    pub(super) fn received_kinds(&self) -> Vec<Kind> {
+    pub(super) fn received_kinds(&self) -> Vec<FrameKind> {
         self.state(|state| state.received_kinds.clone())
     }
 
@@ -199,18 +199,18 @@ enum Role {
 
 struct RelayService(Arc<RelayRoutes>);
 
-impl Site for RelayService {
+impl HttpService for RelayService {
     type Upgrade = Role;
 
-    fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<Role>> {
+    fn respond(&self, request: Request<Incoming>, _: HttpPeer) -> BoxFuture<'_, HttpOutcome<Role>> {
         let mut state = self.0.state.lock().unwrap();
         let answer = match request.uri().path() {
             "/executor" if state.is_closed_to_executors => refusal(503),
-            "/executor" => Answer::Upgrade(Role::Executor),
+            "/executor" => HttpOutcome::Upgrade(Role::Executor),
             _ => {
                 state.traceparent = request.headers().get("traceparent").cloned();
                 match state.refusals.pop() {
-                    None => Answer::Upgrade(Role::Harness),
+                    None => HttpOutcome::Upgrade(Role::Harness),
                     Some(status) => refusal(status),
                 }
             }
@@ -219,19 +219,19 @@ impl Site for RelayService {
     }
 }
 
-fn refusal(status: u16) -> Answer<Role> {
+fn refusal(status: u16) -> HttpOutcome<Role> {
     let mut refusal = Response::new(Full::default());
     *refusal.status_mut() = StatusCode::from_u16(status).unwrap();
-    Answer::Reply(refusal)
+    HttpOutcome::Reply(refusal)
 }
 
 impl RelayRoutes {
-    fn connect(self: &Arc<Self>, role: Role, socket: Socket) {
+    fn connect(self: &Arc<Self>, role: Role, socket: BinarySocket) {
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         let number = state.next;
         let (out, waiting) = mpsc::channel(64);
-        let Socket { reader, writer } = socket;
+        let BinarySocket { reader, writer } = socket;
         let reading = Arc::clone(self).read(role, number, reader);
         let tasks = [tokio::spawn(reading), tokio::spawn(write(writer, waiting))];
         let client = RelayClient {
@@ -254,8 +254,8 @@ impl RelayRoutes {
     }
 
     async fn read(self: Arc<Self>, role: Role, number: u64, mut reader: SocketReader) {
-        while let Ok(Some(Raw::Binary(message))) = reader.next().await {
-            let Ok(Route { stream_id, kind }) = Route::peek(&message) else {
+        while let Ok(Some(RawMessage::Binary(message))) = reader.next().await {
+            let Ok(FrameRoute { stream_id, kind }) = FrameRoute::peek(&message) else {
                 continue;
             };
             let to = {
@@ -299,7 +299,7 @@ impl RelayRoutes {
         for (stream, _) in streams {
             let reason = "harness_disconnected".to_owned();
             let id = StreamId::new(stream).unwrap();
-            let reset = Frame::new(id, Body::Reset { reason }).encode();
+            let reset = RelayFrame::new(id, FrameBody::Reset { reason }).encode();
             if let Some(executor) = &state.executor
                 && !state.executor_is_blackholed
             {
@@ -328,7 +328,7 @@ async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
                 Some(message) => writer.push(message),
                 None => return,
             },
-            alive = poll_fn(|cx| writer.poll_upkeep(cx)) => if alive.is_err() {
+            alive = poll_fn(|cx| writer.poll_keepalive(cx)) => if alive.is_err() {
                 return;
             },
             () = tokio::time::sleep(Duration::from_secs(20)) => continue,

@@ -1,0 +1,465 @@
+//! Outgoing messages: encoded text, or text around bytes that are encoded when they are sent.
+
+use ::bytes::Bytes;
+use serde::Serialize;
+
+use crate::{
+    base64_bytes::encode_append,
+    error::RpcError,
+    id::{OutputSeq, ProcessId},
+    message::{RequestId, TraceContext, encode_binary_head, encode_json, encode_string},
+    method::notification,
+    process::OutputStream,
+};
+
+/// Message to send. Data is encoded only when the socket is ready, so that queued output shares its
+/// bytes with the output log.
+#[derive(Clone, Debug)]
+pub enum OutgoingMessage {
+    /// JSON text.
+    Text(Vec<u8>),
+    /// JSON text with a data member.
+    Data(DataMessage),
+}
+
+/// Message with one data member.
+#[derive(Clone, Debug)]
+pub struct DataMessage {
+    /// Text before the data member.
+    head: Vec<u8>,
+    /// Name of the data member.
+    member: &'static str,
+    /// Value of the data member.
+    data: Bytes,
+    /// Text that closes the message.
+    tail: &'static str,
+}
+
+impl OutgoingMessage {
+    /// Creates a response with a result.
+    pub fn result<T: Serialize>(id: &RequestId, result: &T) -> Self {
+        let mut text = Vec::with_capacity(128);
+        text.extend_from_slice(br#"{"id":"#);
+        id.encode_append(&mut text);
+        text.extend_from_slice(br#","result":"#);
+        encode_json(result, &mut text);
+        text.push(b'}');
+        Self::Text(text)
+    }
+
+    /// Creates a response with an error.
+    pub fn error(id: &RequestId, error: &RpcError) -> Self {
+        let mut encoded = Vec::new();
+        id.encode_append(&mut encoded);
+        encode_error(&encoded, error)
+    }
+
+    /// Creates a request.
+    pub fn request<T: Serialize>(id: &RequestId, method: &str, params: &T) -> Self {
+        let mut text = Vec::with_capacity(256);
+        text.extend_from_slice(br#"{"id":"#);
+        id.encode_append(&mut text);
+        text.push(b',');
+        encode_method_and_params(method, params, &mut text);
+        Self::Text(text)
+    }
+
+    /// Creates a request with a data member. `params` is an object without it.
+    pub fn request_with_data<T: Serialize>(
+        id: &RequestId,
+        method: &str,
+        params: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        Self::request(id, method, params).with_data(member, data)
+    }
+
+    /// Creates a response with a data member. `result` is an object without it.
+    pub fn result_with_data<T: Serialize>(
+        id: &RequestId,
+        result: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        Self::result(id, result).with_data(member, data)
+    }
+
+    /// Creates a notification.
+    pub fn notification<T: Serialize>(method: &str, params: &T) -> Self {
+        let mut text = Vec::with_capacity(192);
+        text.push(b'{');
+        encode_method_and_params(method, params, &mut text);
+        Self::Text(text)
+    }
+
+    /// Creates a notification with a data member. `params` is an object without it.
+    pub fn notification_with_data<T: Serialize>(
+        method: &str,
+        params: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        Self::notification(method, params).with_data(member, data)
+    }
+
+    /// Adds a trace context to a request. An empty one changes nothing.
+    pub fn with_trace(mut self, trace: &TraceContext) -> Self {
+        if trace.traceparent.is_none() && trace.tracestate.is_none() {
+            return self;
+        }
+        let text = match &mut self {
+            Self::Text(text) => text,
+            Self::Data(message) => &mut message.head,
+        };
+        let mut member = br#""trace":"#.to_vec();
+        encode_json(trace, &mut member);
+        member.push(b',');
+        // Insert before the other members, because data comes last.
+        text.splice(1..1, member);
+        self
+    }
+
+    /// Appends a data member to the last object of the text.
+    fn with_data(self, member: &'static str, data: Bytes) -> Self {
+        let Self::Text(mut head) = self else {
+            return self;
+        };
+        reopen_objects(&mut head);
+        Self::Data(DataMessage {
+            head,
+            member,
+            data,
+            tail: "}}",
+        })
+    }
+
+    /// Creates a `process/output` notification.
+    pub fn output(
+        process_id: &ProcessId,
+        seq: OutputSeq,
+        stream: OutputStream,
+        data: Bytes,
+    ) -> Self {
+        let mut head = output_head(notification::PROCESS_OUTPUT, process_id);
+        head.extend_from_slice(br#","seq":"#);
+        head.extend_from_slice(seq.0.to_string().as_bytes());
+        encode_stream_member(stream.as_str(), &mut head);
+        Self::Data(DataMessage {
+            head,
+            member: "chunk",
+            data,
+            tail: "}}",
+        })
+    }
+
+    /// Creates a `command/exec/outputDelta` notification, which has no sequence number and reports
+    /// terminal output as stdout.
+    pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
+        let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
+        encode_stream_member(
+            if stream == OutputStream::Stderr {
+                "stderr"
+            } else {
+                "stdout"
+            },
+            &mut head,
+        );
+        Self::Data(DataMessage {
+            head,
+            member: "chunk",
+            data,
+            tail: "}}",
+        })
+    }
+
+    /// Returns the number of bytes that [`encode_text`](Self::encode_text) appends.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Data(message) => {
+                let data = message.data.len().div_ceil(3) * 4;
+                message.head.len() + message.member.len() + data + message.tail.len() + 5
+            }
+        }
+    }
+
+    /// Returns the error to send instead of a response that cannot be sent, or `None` if this is
+    /// not a response.
+    pub fn error_response(&self, error: &RpcError) -> Option<Self> {
+        let text = match self {
+            Self::Text(text) => text,
+            Self::Data(message) => &message.head,
+        };
+        // Quotes in a text id are escaped, so the first match is the response's own member.
+        let rest = text.strip_prefix(br#"{"id":"#)?;
+        let mark = br#","result":"#;
+        let length = rest.windows(mark.len()).position(|part| part == mark)?;
+        Some(encode_error(&rest[..length], error))
+    }
+
+    /// Appends the message as JSON text.
+    pub fn encode_text(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text),
+            Self::Data(message) => {
+                out.extend_from_slice(&message.head);
+                out.push(b'"');
+                out.extend_from_slice(message.member.as_bytes());
+                out.extend_from_slice(b"\":\"");
+                encode_append(&message.data, out);
+                out.push(b'"');
+                out.extend_from_slice(message.tail.as_bytes());
+            }
+        }
+    }
+}
+
+impl DataMessage {
+    /// Returns the number of data bytes.
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Splits the message as text into the part before the base64 form of the data, the data, and
+    /// the part after it.
+    pub fn into_text_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
+        let mut prefix = self.head;
+        prefix.push(b'"');
+        prefix.extend_from_slice(self.member.as_bytes());
+        prefix.extend_from_slice(b"\":\"");
+        let suffix = [b"\"", self.tail.as_bytes()].concat();
+        (prefix, self.data, suffix)
+    }
+
+    /// Splits the message as binary into the part before the raw data, the data, and an empty part.
+    pub fn into_binary_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
+        let mut prefix = Vec::with_capacity(self.binary_head_len());
+        let data = self.encode_binary(&mut prefix);
+        (prefix, data, Vec::new())
+    }
+
+    /// Returns the approximate number of bytes before the raw data.
+    pub fn binary_head_len(&self) -> usize {
+        self.head.len() + self.tail.len() + 4
+    }
+
+    /// Appends everything except the raw data, which follows, and returns the raw data.
+    pub fn encode_binary(&self, out: &mut Vec<u8>) -> Bytes {
+        let mut header = Vec::with_capacity(self.head.len() + self.tail.len());
+        header.extend_from_slice(&self.head);
+        if header.last() == Some(&b',') {
+            header.pop();
+        }
+        header.extend_from_slice(self.tail.as_bytes());
+        encode_binary_head(&header, out);
+        self.data.clone()
+    }
+}
+
+/// Encodes an error for an encoded id.
+fn encode_error(id: &[u8], error: &RpcError) -> OutgoingMessage {
+    let mut text = Vec::with_capacity(128);
+    text.extend_from_slice(br#"{"error":"#);
+    encode_json(error, &mut text);
+    text.extend_from_slice(br#","id":"#);
+    text.extend_from_slice(id);
+    text.push(b'}');
+    OutgoingMessage::Text(text)
+}
+
+/// Reopens the last two objects to append a data member.
+fn reopen_objects(text: &mut Vec<u8>) {
+    text.truncate(text.len() - 2);
+    if text.last() != Some(&b'{') {
+        text.push(b',');
+    }
+}
+
+fn encode_method_and_params<T: Serialize>(method: &str, params: &T, text: &mut Vec<u8>) {
+    text.extend_from_slice(br#""method":"#);
+    encode_string(method, text);
+    text.extend_from_slice(br#","params":"#);
+    encode_json(params, text);
+    text.push(b'}');
+}
+
+fn output_head(method: &str, process_id: &ProcessId) -> Vec<u8> {
+    let mut head = Vec::with_capacity(112 + process_id.as_str().len());
+    head.extend_from_slice(br#"{"method":""#);
+    head.extend_from_slice(method.as_bytes());
+    head.extend_from_slice(br#"","params":{"processId":"#);
+    encode_string(process_id.as_str(), &mut head);
+    head
+}
+
+fn encode_stream_member(stream: &str, head: &mut Vec<u8>) {
+    head.extend_from_slice(br#","stream":""#);
+    head.extend_from_slice(stream.as_bytes());
+    head.extend_from_slice(br#"","#);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::RpcMessage;
+
+    fn text(message: &OutgoingMessage) -> String {
+        let mut out = Vec::new();
+        message.encode_text(&mut out);
+        assert_eq!(out.len(), message.text_len());
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn unsendable_response_becomes_an_error_with_the_same_id() {
+        let error = RpcError::internal("no");
+        for id in [
+            RequestId::Number(7),
+            RequestId::Text(r#"a,"result":b"#.into()),
+        ] {
+            let expected = text(&OutgoingMessage::error(&id, &error));
+            let plain = OutgoingMessage::result(&id, &"x");
+            assert_eq!(
+                plain.error_response(&error).map(|error| text(&error)),
+                Some(expected.clone())
+            );
+            let data = OutgoingMessage::result_with_data(
+                &id,
+                &crate::process::EmptyResult {},
+                "dataBase64",
+                Bytes::new(),
+            );
+            assert_eq!(
+                data.error_response(&error).map(|error| text(&error)),
+                Some(expected)
+            );
+        }
+        assert!(
+            OutgoingMessage::notification("m", &())
+                .error_response(&error)
+                .is_none()
+        );
+        assert!(
+            OutgoingMessage::error(&RequestId::Number(1), &error)
+                .error_response(&error)
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn output_notification_matches_the_stock_server() {
+        let id = ProcessId::new("p\"1").unwrap();
+        let message = OutgoingMessage::output(
+            &id,
+            OutputSeq(1),
+            OutputStream::Stdout,
+            Bytes::from_static(b"out\n"),
+        );
+        assert_eq!(
+            text(&message),
+            r#"{"method":"process/output","params":{"processId":"p\"1","seq":1,"stream":"stdout","chunk":"b3V0Cg=="}}"#
+        );
+    }
+
+    #[test]
+    fn binary_header_has_no_data_member() {
+        let id = ProcessId::new("p").unwrap();
+        let message = OutgoingMessage::output(
+            &id,
+            OutputSeq(2),
+            OutputStream::Pty,
+            Bytes::from_static(b"\xff"),
+        );
+        let OutgoingMessage::Data(message) = message else {
+            panic!("expected a data message")
+        };
+        let mut out = Vec::new();
+        let data = message.encode_binary(&mut out);
+        let header =
+            br#"{"method":"process/output","params":{"processId":"p","seq":2,"stream":"pty"}}"#;
+        assert_eq!(&out[..4], [1, 0, 0, u8::try_from(header.len()).unwrap()]);
+        assert_eq!(&out[4..], header);
+        assert_eq!(&data[..], b"\xff");
+    }
+
+    #[test]
+    fn data_member_comes_last_in_requests() {
+        #[derive(Serialize)]
+        struct Params {
+            a: u8,
+        }
+        let data = Bytes::from_static(b"hi");
+        let id = RequestId::Number(3);
+        let message = OutgoingMessage::request_with_data(&id, "m", &Params { a: 1 }, "chunk", data);
+        assert_eq!(
+            text(&message),
+            r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#
+        );
+    }
+
+    #[test]
+    fn trace_is_added_to_requests_with_and_without_data() {
+        let id = RequestId::Number(3);
+        let trace = TraceContext {
+            traceparent: Some("00-ab-cd-01".to_owned()),
+            tracestate: None,
+        };
+        let nothing = TraceContext {
+            traceparent: None,
+            tracestate: None,
+        };
+        let params = crate::process::EmptyResult {};
+        let plain = || OutgoingMessage::request(&id, "m", &params);
+        let data = Bytes::from_static(b"hi");
+        let with_data = OutgoingMessage::request_with_data(&id, "m", &params, "chunk", data);
+        for message in [plain(), with_data] {
+            let untraced = text(&message);
+            let message = message.with_trace(&trace);
+            assert_eq!(
+                text(&message),
+                untraced.replacen('{', r#"{"trace":{"traceparent":"00-ab-cd-01"},"#, 1)
+            );
+            let text = text(&message);
+            let Ok(RpcMessage::Request(request)) = RpcMessage::decode(text.as_bytes()) else {
+                panic!("expected a request")
+            };
+            assert_eq!(
+                (request.id, request.trace),
+                (id.clone(), Some(trace.clone()))
+            );
+        }
+        assert_eq!(text(&plain().with_trace(&nothing)), text(&plain()));
+    }
+
+    #[test]
+    fn body_delta_has_all_members_of_the_stock_server() {
+        let delta = crate::http::HttpBodyDelta {
+            request_id: crate::id::HttpRequestId::new("http-1").unwrap(),
+            seq: 1,
+            delta_base64: None,
+            done: false,
+            error: None,
+        };
+        let data = Bytes::from_static(b"abc");
+        let method = notification::HTTP_BODY_DELTA;
+        let message = OutgoingMessage::notification_with_data(method, &delta, "deltaBase64", data);
+        assert_eq!(
+            text(&message),
+            r#"{"method":"http/request/bodyDelta","params":{"requestId":"http-1","seq":1,"done":false,"error":null,"deltaBase64":"YWJj"}}"#
+        );
+    }
+
+    #[test]
+    fn responses_have_the_stock_member_order() {
+        let id = RequestId::Number(8);
+        assert_eq!(
+            text(&OutgoingMessage::result(&id, &1)),
+            r#"{"id":8,"result":1}"#
+        );
+        assert_eq!(
+            text(&OutgoingMessage::error(&id, &RpcError::internal("x"))),
+            r#"{"error":{"code":-32603,"message":"x"},"id":8}"#
+        );
+    }
+}

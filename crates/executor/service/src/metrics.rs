@@ -1,0 +1,228 @@
+//! Metrics of a service: counters, gauges and histograms. Invariant: counting takes no lock and
+//! allocates nothing, because it happens for every message. Elsewhere: metric names, formats and
+//! the endpoint.
+
+mod labelled_counters;
+mod request_metrics;
+
+use std::{
+    array,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+pub use self::{
+    labelled_counters::{
+        ExitCauseCounters, PolicyDecisionCounters, PolicyDecisionKind, StartFailureCounters,
+        StartFailureReason,
+    },
+    request_metrics::{MethodMetrics, RequestMetrics, RequestOutcome},
+};
+
+/// Metrics of one service since it was created.
+#[derive(Debug, Default)]
+pub struct ServiceMetrics {
+    /// Open connections.
+    pub connections: Gauge,
+    /// Connections opened.
+    pub connections_opened: Counter,
+    /// Sessions opened.
+    pub sessions_opened: Counter,
+    /// Sessions resumed.
+    pub sessions_resumed: Counter,
+    /// Sessions that expired before their client resumed them.
+    pub sessions_expired: Counter,
+    /// Processes started.
+    pub processes_started: Counter,
+    /// Processes ended, by exit cause.
+    pub processes_ended: ExitCauseCounters,
+    /// Failed process starts, by reason.
+    pub start_failures: StartFailureCounters,
+    /// Processes that ended after a probable sandbox denial.
+    pub sandbox_denials: Counter,
+    /// Network policy decisions.
+    pub network_decisions: PolicyDecisionCounters,
+    /// Request counts and latencies by method.
+    pub requests: RequestMetrics,
+    /// Responses that match no pending server request.
+    pub unsolicited_responses: Counter,
+    /// Process output sent as events, in bytes.
+    pub output_bytes: Counter,
+    /// Input written to processes, in bytes.
+    pub input_bytes: Counter,
+    /// File content read, in bytes.
+    pub file_read_bytes: Counter,
+    /// File content written, in bytes.
+    pub file_written_bytes: Counter,
+    /// Messages received.
+    pub messages_received: Counter,
+    /// Bytes received, without transport framing.
+    pub received_bytes: Counter,
+    /// Bytes handed to transports.
+    pub sent_bytes: Counter,
+}
+
+/// Snapshot of the gauges of a service.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct GaugeSnapshot {
+    /// Sessions with a connection.
+    pub sessions_attached: usize,
+    /// Sessions without a connection.
+    pub sessions_detached: usize,
+    /// Running processes.
+    pub processes_running: usize,
+    /// Running detached processes.
+    pub detached_running: usize,
+    /// Finished processes that are still readable.
+    pub processes_finished: usize,
+    /// Retained output, in bytes.
+    pub retained_bytes: usize,
+    /// Bytes in send queues.
+    pub send_queue_bytes: usize,
+}
+
+/// A monotonic counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn increment(&self) {
+        self.add(1);
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Adds a byte count.
+    pub(crate) fn add_bytes(&self, bytes: usize) {
+        self.add(bytes as u64);
+    }
+
+    /// Returns the current value.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A value that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub(crate) fn enter(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the current value.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts an open connection until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionGuard(Arc<ServiceMetrics>);
+
+impl ConnectionGuard {
+    pub(crate) fn connection(metrics: &Arc<ServiceMetrics>) -> Self {
+        metrics.connections_opened.increment();
+        metrics.connections.enter();
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.leave();
+    }
+}
+
+/// Upper bounds of the buckets in microseconds, from an in-memory response to waiting for a long
+/// command. One more bucket holds the rest.
+pub const BUCKET_BOUNDS_MICROS: [u64; 16] = [
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    1_000_000,
+    5_000_000,
+    30_000_000,
+    300_000_000,
+];
+
+const BUCKETS: usize = BUCKET_BOUNDS_MICROS.len() + 1;
+
+/// Histogram of durations.
+#[derive(Debug, Default)]
+pub struct LatencyHistogram {
+    buckets: [Counter; BUCKETS],
+    sum_micros: Counter,
+}
+
+/// Values of a histogram at one moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HistogramSnapshot {
+    /// Cumulative counts for each bound of [`BOUNDS_MICROS`].
+    pub at_most: [u64; BUCKET_BOUNDS_MICROS.len()],
+    /// Number of recorded durations.
+    pub count: u64,
+    /// Sum of the recorded durations.
+    pub sum: Duration,
+}
+
+impl LatencyHistogram {
+    pub(crate) fn record(&self, span: Duration) {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKET_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        self.buckets[bucket].increment();
+        self.sum_micros.add(micros);
+    }
+
+    /// Returns the recorded values. A concurrent `record` may be only partly visible.
+    pub fn values(&self) -> HistogramSnapshot {
+        let mut count = 0;
+        let at_most = array::from_fn(|bucket| {
+            count += self.buckets[bucket].value();
+            count
+        });
+        HistogramSnapshot {
+            at_most,
+            count: count + self.buckets[BUCKETS - 1].value(),
+            sum: Duration::from_micros(self.sum_micros.value()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duration_is_counted_in_every_bucket_that_fits() {
+        let histogram = LatencyHistogram::default();
+        for micros in [50, 51, 400_000_000] {
+            histogram.record(Duration::from_micros(micros));
+        }
+        let values = histogram.values();
+        assert_eq!(values.at_most[..3], [1, 2, 2]);
+        assert_eq!(values.at_most[BUCKET_BOUNDS_MICROS.len() - 1], 2);
+        assert_eq!(values.count, 3);
+        assert_eq!(values.sum, Duration::from_micros(400_000_101));
+    }
+}
