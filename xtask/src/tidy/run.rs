@@ -28,6 +28,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
     faults.extend(protocol::check(&tree));
     faults.extend(layers::check(&tree.manifests));
     faults.extend(modules::check(&sources));
+    faults.extend(type_names::check(&sources));
+    faults.extend(tree.rust.iter().flat_map(prose::check_source));
+    faults.extend(tree.markdown.iter().flat_map(prose::check_document));
     faults.extend(sources.iter().flat_map(markers::check));
     faults.extend(tree.rust.iter().flat_map(credentials::check));
     faults.extend(
@@ -37,27 +40,6 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
     );
     let mut remarks: Vec<Finding> = tree.rust.iter().filter_map(size::check_length).collect();
     remarks.extend(sources.iter().filter_map(size::check_name));
-    // Faults once the last crate is rewritten.
-    let open = [
-        ("type names", type_names::check(&sources)),
-        (
-            "comments and messages",
-            tree.rust.iter().flat_map(prose::check_source).collect(),
-        ),
-        (
-            "lines of documents",
-            tree.markdown
-                .iter()
-                .flat_map(prose::check_document)
-                .collect(),
-        ),
-    ];
-    for (what, findings) in open {
-        if let Some(first) = findings.first() {
-            let message = format!("{} {what} to rewrite, first {first}", findings.len());
-            remarks.push(Finding::of_file("vocabulary", message));
-        }
-    }
     faults.sort();
     remarks.sort();
     Ok(Report { faults, remarks })

@@ -60,12 +60,15 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
             burst.lost() as f64
         })
         .reach(Reach::AtMost(0.0)),
-        row("fs-watch-told", "  told by name", Unit::Count, |burst| {
-            burst.told as f64
-        }),
+        row(
+            "fs-watch-told",
+            "  reported by name",
+            Unit::Count,
+            |burst| burst.told as f64,
+        ),
         row(
             "fs-watch-late",
-            "  last made → last told",
+            "  last created → last reported",
             Unit::Seconds,
             |burst| burst.late.as_secs_f64(),
         ),

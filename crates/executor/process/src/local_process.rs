@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{
     process_task::tree_usage,
-    shared_state::{FollowerEvents, OutputLogHold, ProcessState, SharedState},
+    shared_state::{FollowerEvents, OutputLogHold, SharedState, TaskState},
     stdin_queue::EnqueueOutcome,
     stdio,
 };
@@ -60,7 +60,7 @@ impl LocalProcess {
 
     fn enqueue(
         &self,
-        enqueue: impl FnOnce(&mut ProcessState) -> EnqueueOutcome,
+        enqueue: impl FnOnce(&mut TaskState) -> EnqueueOutcome,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let mut state = self.shared.lock();
         if state.cause.is_some() {
@@ -264,7 +264,7 @@ impl Drop for LocalProcess {
     }
 }
 
-fn status(state: &ProcessState, pid: u32, started_at_ms: u64) -> ProcessStatus {
+fn status(state: &TaskState, pid: u32, started_at_ms: u64) -> ProcessStatus {
     ProcessStatus {
         exit: state.log().exit().cloned(),
         closed: state.log().is_closed(),

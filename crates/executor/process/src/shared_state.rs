@@ -19,7 +19,7 @@ use crate::{spawner::SupervisedChild, stdin_queue::StdinQueue};
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
-    state: Mutex<ProcessState>,
+    state: Mutex<TaskState>,
     /// Wakes readers and waiters after the log has changed.
     pub(crate) recorded: Notify,
     /// Wakes the process task: stdin was queued, a follower caught up, or a deadline changed.
@@ -27,7 +27,7 @@ pub(crate) struct SharedState {
 }
 
 #[derive(Debug)]
-pub(crate) struct ProcessState {
+pub(crate) struct TaskState {
     followed: FollowedLog,
     pub(crate) input: StdinQueue,
     /// The supervised child, while any process of the tree may be alive.
@@ -40,7 +40,7 @@ pub(crate) struct ProcessState {
     pub(crate) dropped: bool,
 }
 
-impl ProcessState {
+impl TaskState {
     pub(crate) fn log(&self) -> &OutputLog {
         self.followed.log()
     }
@@ -48,7 +48,7 @@ impl ProcessState {
 
 impl SharedState {
     pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<SupervisedChild>) -> Self {
-        let state = ProcessState {
+        let state = TaskState {
             followed: FollowedLog::new(log),
             input,
             child: Some(child),
@@ -63,7 +63,7 @@ impl SharedState {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ProcessState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TaskState> {
         // No code panics while holding the lock. If one did, the state would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

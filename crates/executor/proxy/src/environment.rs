@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-/// Returns the variables that point a program to a proxy on the loopback of its own namespace.
+/// Returns the variables that point a program to a proxy on the loopback of its namespace.
 /// Without a SOCKS port, all variables name the HTTP port.
 pub fn proxy_variables(
     http_port: u16,

@@ -12,8 +12,8 @@ use crate::{
     http::{
         chunked_body::ChunkedBody,
         message_head::BodyFraming,
-        request::{HttpRequest, RequestKind},
-        response::{BodyKind, HttpResponse},
+        request::{ProxyRequest, RequestKind},
+        response::{BodyKind, ProxyResponse},
     },
     limits,
     socks::message::{self, ParseResult},
@@ -39,7 +39,7 @@ pub fn proxy_request(input: &[u8]) {
 /// Checks that a forwarded request names its host once, has one body framing, and ends with its
 /// head.
 pub(crate) fn check_request(head: &[u8]) {
-    let Ok(request) = HttpRequest::parse(head) else {
+    let Ok(request) = ProxyRequest::parse(head) else {
         return;
     };
     let host = request.host.to_string();
@@ -79,11 +79,11 @@ pub(crate) fn check_request(head: &[u8]) {
 
 /// Checks that a forwarded response has at most one body framing and ends with its head.
 pub(crate) fn check_response(head: &[u8]) {
-    let Ok(response) = HttpResponse::parse(head) else {
+    let Ok(response) = ProxyResponse::parse(head) else {
         return;
     };
     for request in REQUESTS {
-        let Ok(request) = HttpRequest::parse(request) else {
+        let Ok(request) = ProxyRequest::parse(request) else {
             panic!("{request:?} must be a valid request");
         };
         let Ok(body_kind) = response.body_kind(&request) else {

@@ -22,7 +22,7 @@ use tokio::{
 use self::{
     exchange::{ExchangeOutcome, exchange},
     message_head::{HeadBuffer, HeadError},
-    request::{HttpRequest, RequestKind},
+    request::{ProxyRequest, RequestKind},
 };
 use crate::{
     limits::ProxyLimits,
@@ -48,7 +48,7 @@ pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: Socket
                 .await;
         }
     };
-    let request = match HttpRequest::parse(&head) {
+    let request = match ProxyRequest::parse(&head) {
         Ok(request) => request,
         Err(error) => {
             return ErrorResponse::bad_request(error)
@@ -75,7 +75,7 @@ pub(crate) async fn reject(client: TcpStream, limits: &ProxyLimits) {
 
 async fn open_tunnel(
     gate: &PolicyGate,
-    request: &HttpRequest,
+    request: &ProxyRequest,
     mut client: TunnelEnd,
     peer: SocketAddr,
 ) {
@@ -100,7 +100,7 @@ async fn open_tunnel(
 
 async fn forward_plain(
     gate: &PolicyGate,
-    mut request: HttpRequest,
+    mut request: ProxyRequest,
     mut client: TunnelEnd,
     peer: SocketAddr,
 ) {
@@ -165,7 +165,7 @@ async fn forward_plain(
 }
 
 fn connect_request(
-    request: &HttpRequest,
+    request: &ProxyRequest,
     protocol: NetworkProtocol,
     client: SocketAddr,
 ) -> ConnectRequest {

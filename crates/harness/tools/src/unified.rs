@@ -61,7 +61,7 @@ pub(crate) use self::plain_text::PlainText;
 pub use self::{
     call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
     exec_command::ExecCommandError,
-    process::{ProcessState, ProcessSummary, UnifiedExecProcess},
+    process::{ProcessSummary, UnifiedExecProcess, WatchedState},
     screen::TerminalScreen,
     settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
     tool_policy::{

@@ -297,7 +297,7 @@ pub enum GlobError {
         index: usize,
     },
     /// Caller: the syntax is invalid.
-    #[error("environment glob {index} is no glob")]
+    #[error("environment glob {index} is invalid")]
     Syntax {
         /// Index of the glob, from 0.
         index: usize,

@@ -17,7 +17,7 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
     logs::retained_output,
     process_session::{
-        DetachKeys, ProcessOwner, ProcessSession, SignalListener, StdinReader, TerminalUse,
+        DetachKeys, ProcessSession, SessionOwner, SignalListener, StdinReader, TerminalUse,
         exit_byte, print_notice, show_outages,
     },
     terminal::{self, StandardStream},
@@ -96,7 +96,7 @@ impl AttachCommand {
             process: Arc::clone(&process),
             signals: SignalListener::listen().map_err(failed)?,
             after,
-            owner: ProcessOwner::Server,
+            owner: SessionOwner::Server,
             input,
             terminal,
             // Piped input contains no key presses.
@@ -105,7 +105,7 @@ impl AttachCommand {
             limit: None,
         };
         let end = session.run().await.map_err(failed)?;
-        end.status(ProcessOwner::Server, &id, &env)
+        end.status(SessionOwner::Server, &id, &env)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::command::{
     detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
     process_session::{
-        OutputSink, ProcessOwner, ProcessSession, SessionEnd, SignalListener, TerminalUse,
+        OutputSink, ProcessSession, SessionEnd, SessionOwner, SignalListener, TerminalUse,
         output_failure, print_notice, show_outages,
     },
 };
@@ -85,7 +85,7 @@ impl LogsCommand {
             process: attached.map_err(call_failure)?,
             signals: SignalListener::listen().map_err(failed)?,
             after: retained_output.last,
-            owner: ProcessOwner::Server,
+            owner: SessionOwner::Server,
             input: None,
             terminal: TerminalUse::None,
             keys: None,
@@ -97,7 +97,7 @@ impl LogsCommand {
         if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
             return Ok(ExitCode::SUCCESS);
         }
-        end.status(ProcessOwner::Server, &id, &env)
+        end.status(SessionOwner::Server, &id, &env)
     }
 }
 

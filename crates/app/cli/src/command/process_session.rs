@@ -66,7 +66,7 @@ pub(crate) struct ProcessSession {
     /// Last event that is not shown.
     pub(crate) after: OutputSeq,
     /// Owner of the process.
-    pub(crate) owner: ProcessOwner,
+    pub(crate) owner: SessionOwner,
     /// Input to forward.
     pub(crate) input: Option<StdinReader>,
     /// Whether it has a terminal, which follows the local size.
@@ -81,7 +81,7 @@ pub(crate) struct ProcessSession {
 
 /// Owner of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ProcessOwner {
+pub(crate) enum SessionOwner {
     /// This client: the process receives its signals and ends with it.
     Us,
     /// The server: the process outlives this client.
@@ -177,7 +177,7 @@ impl ProcessSession {
                 end = &mut output => {
                     if let SessionEnd::Unwritten(error) = &end {
                         // The local window was closed.
-                        if self.owner == ProcessOwner::Server && is_hung_up(error) {
+                        if self.owner == SessionOwner::Server && is_hung_up(error) {
                             return SessionEnd::Detached;
                         }
                         self.end_gently().await;
@@ -204,7 +204,7 @@ impl ProcessSession {
                 fed = &mut input, if feeding.is_some() => match fed {
                     ForwardOutcome::Ended => feeding = None,
                     ForwardOutcome::Detached => return SessionEnd::Detached,
-                    ForwardOutcome::HungUp if self.owner == ProcessOwner::Server => return SessionEnd::Detached,
+                    ForwardOutcome::HungUp if self.owner == SessionOwner::Server => return SessionEnd::Detached,
                     ForwardOutcome::HungUp => {
                         feeding = None;
                         self.forward_signal(ProcessSignal::Hangup);
@@ -235,7 +235,7 @@ impl ProcessSession {
         stop_requests: &mut StopRequests,
     ) -> Option<SessionEnd> {
         let ends = passed.ends();
-        if self.owner == ProcessOwner::Server {
+        if self.owner == SessionOwner::Server {
             return ends.then_some(SessionEnd::Signalled(passed.number));
         }
         // The process has exited, but a descendant still holds its output.
@@ -282,7 +282,7 @@ impl ProcessSession {
     }
 
     async fn end_now(&self) {
-        if self.owner == ProcessOwner::Us {
+        if self.owner == SessionOwner::Us {
             let ended = self.process.terminate(TerminateMode::Force);
             drop(timeout(PARTING, ended).await);
         }
@@ -290,7 +290,7 @@ impl ProcessSession {
 
     /// Terminates the process as SIGPIPE would.
     async fn end_gently(&self) {
-        if self.owner == ProcessOwner::Us {
+        if self.owner == SessionOwner::Us {
             let asked = self.process.terminate(self.graceful(PARTING));
             let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
             drop(timeout(PARTING * 2, async { (asked.await, ended.await) }).await);
@@ -308,7 +308,7 @@ impl ProcessSession {
         if let Some(raw) = raw {
             raw.give_back();
         }
-        if self.owner == ProcessOwner::Us {
+        if self.owner == SessionOwner::Us {
             let stopped = self.process.signal(ProcessSignal::Stop);
             drop(timeout(PARTING, stopped).await);
         }
@@ -317,7 +317,7 @@ impl ProcessSession {
         if let Some(raw) = raw {
             drop(raw.make_raw());
         }
-        if self.owner == ProcessOwner::Us {
+        if self.owner == SessionOwner::Us {
             drop(self.process.signal(ProcessSignal::Continue));
         }
         self.follow_window();
@@ -378,7 +378,7 @@ impl SessionEnd {
     /// Returns the exit status.
     pub(crate) fn status(
         self,
-        owner: ProcessOwner,
+        owner: SessionOwner,
         id: &ProcessId,
         env: &ConnectedEnv,
     ) -> Result<ExitCode, CommandFailure> {
@@ -444,19 +444,19 @@ pub(crate) fn timed_out() -> CommandFailure {
     .next("--timeout raises the limit")
 }
 
-fn lost(error: &ProcessError, owner: ProcessOwner, attach: &str) -> CommandFailure {
+fn lost(error: &ProcessError, owner: SessionOwner, attach: &str) -> CommandFailure {
     let lost = CommandFailure::new(FailureKind::Lost, error);
     match (owner, error) {
-        (ProcessOwner::Us, ProcessError::Disconnected(DisconnectReason::Session(_))) => {
+        (SessionOwner::Us, ProcessError::Disconnected(DisconnectReason::Session(_))) => {
             lost.next("the command ended with its session; use --detach for one that outlives it")
         }
-        (ProcessOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
+        (SessionOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the server will end the command with its session; until then `{attach}` takes it over"
         )),
-        (ProcessOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
+        (SessionOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the process keeps running as long as the server does; `{attach}` returns to it"
         )),
-        (ProcessOwner::Us | ProcessOwner::Server, _) => {
+        (SessionOwner::Us | SessionOwner::Server, _) => {
             CommandFailure::new(FailureKind::Failed, error)
         }
     }

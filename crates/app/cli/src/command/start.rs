@@ -22,7 +22,7 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
     files::{display_path, file_failure, metadata_if_exists},
     process_session::{
-        DetachKeys, GRACE, ProcessOwner, ProcessSession, SessionEnd, SignalListener, StdinReader,
+        DetachKeys, GRACE, ProcessSession, SessionEnd, SessionOwner, SignalListener, StdinReader,
         TerminalUse, exit_byte, print_notice,
     },
     quantity::DurationArg,
@@ -122,7 +122,7 @@ async fn run_session(
         process: Arc::clone(&process),
         signals,
         after: OutputSeq(0),
-        owner: ProcessOwner::Us,
+        owner: SessionOwner::Us,
         input,
         terminal: request.terminal,
         // Piped input contains no key presses.
@@ -137,7 +137,7 @@ async fn run_session(
         std::mem::forget(process);
     }
     let is_unread = matches!(end, SessionEnd::Unwritten(_));
-    let status = end.status(ProcessOwner::Us, &id, env)?;
+    let status = end.status(SessionOwner::Us, &id, env)?;
     Ok(RunOutcome { status, is_unread })
 }
 

@@ -266,7 +266,7 @@ async def explains_errors(agent: Agent) -> None:
         await agent.call("no_such_tool", {})
         raise AssertionError("an unknown tool was called")
     except MCPError as error:
-        assert "there is no tool `no_such_tool`" in error.message, error
+        assert "unknown tool `no_such_tool`" in error.message, error
     for name, arguments, says in [
         ("read_file", {"path": "missing.txt"}, "missing.txt"),
         ("read_file", {}, "missing field `path`"),

@@ -11,8 +11,8 @@ use tokio::{
 use super::{
     chunked_body::{ChunkError, ChunkedBody},
     message_head::{BodyFraming, HeadBuffer},
-    request::{HttpRequest, HttpVersion, RequestKind},
-    response::{BodyKind, HttpResponse},
+    request::{HttpVersion, ProxyRequest, RequestKind},
+    response::{BodyKind, ProxyResponse},
 };
 use crate::{limits, tunnel::IdleTimer};
 
@@ -32,7 +32,7 @@ pub(super) enum ExchangeOutcome {
 /// Forwards `request` with its body, which starts with `buffered`, and the response concurrently: a
 /// server may answer before it has read the whole body.
 pub(super) async fn exchange(
-    request: &HttpRequest,
+    request: &ProxyRequest,
     buffered: &[u8],
     client: &mut TcpStream,
     server: &mut TcpStream,
@@ -84,7 +84,7 @@ pub(super) async fn exchange(
 }
 
 async fn receive(
-    request: &HttpRequest,
+    request: &ProxyRequest,
     server: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
     idle_timer: &IdleTimer,
@@ -102,7 +102,7 @@ async fn receive(
             return no_response();
         };
         idle_timer.reset();
-        let Ok(response) = HttpResponse::parse(&head) else {
+        let Ok(response) = ProxyResponse::parse(&head) else {
             return no_response();
         };
         let Ok(body_kind) = response.body_kind(request) else {

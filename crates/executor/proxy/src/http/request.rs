@@ -10,7 +10,7 @@ use crate::{
 
 /// A request that the proxy can forward.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct HttpRequest {
+pub(crate) struct ProxyRequest {
     pub(crate) method: String,
     pub(crate) host: TargetHost,
     pub(crate) port: u16,
@@ -45,7 +45,7 @@ pub(crate) enum HttpVersion {
     Http11,
 }
 
-impl HttpRequest {
+impl ProxyRequest {
     /// Parses a head, which ends with an empty line.
     pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpRequestError> {
         let is_bare_line_feed =

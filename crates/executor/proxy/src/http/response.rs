@@ -2,13 +2,13 @@
 
 use super::{
     message_head::{BodyFraming, FramingError, HeaderFields, write_field},
-    request::{HttpRequest, HttpVersion},
+    request::{HttpVersion, ProxyRequest},
 };
 use crate::limits;
 
 /// Response of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct HttpResponse {
+pub(crate) struct ProxyResponse {
     status: u16,
     reason: String,
     fields: HeaderFields,
@@ -27,7 +27,7 @@ pub(crate) enum BodyKind {
     Body(BodyFraming),
 }
 
-impl HttpResponse {
+impl ProxyResponse {
     /// Parses a head, which ends with an empty line.
     pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpResponseError> {
         let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
@@ -51,7 +51,7 @@ impl HttpResponse {
     }
 
     /// Returns what follows the head of the response to `request`.
-    pub(crate) fn body_kind(&self, request: &HttpRequest) -> Result<BodyKind, HttpResponseError> {
+    pub(crate) fn body_kind(&self, request: &ProxyRequest) -> Result<BodyKind, HttpResponseError> {
         let framing = self.fields.response_framing()?;
         match self.status {
             101 => Ok(BodyKind::Switch),
@@ -107,8 +107,9 @@ mod tests {
 
     use super::*;
 
-    fn request(method: &str, version: &str) -> HttpRequest {
-        HttpRequest::parse(format!("{method} http://a/ HTTP/{version}\r\n\r\n").as_bytes()).unwrap()
+    fn request(method: &str, version: &str) -> ProxyRequest {
+        ProxyRequest::parse(format!("{method} http://a/ HTTP/{version}\r\n\r\n").as_bytes())
+            .unwrap()
     }
 
     #[test]
@@ -157,7 +158,7 @@ mod tests {
             ("GET", "101 Switch", "", Ok(BodyKind::Switch)),
         ] {
             let head = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
-            let response = HttpResponse::parse(head.as_bytes()).unwrap();
+            let response = ProxyResponse::parse(head.as_bytes()).unwrap();
             assert_eq!(
                 response.body_kind(&request(method, "1.1")),
                 expected,
@@ -165,7 +166,7 @@ mod tests {
             );
         }
         let response =
-            HttpResponse::parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            ProxyResponse::parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
         assert_eq!(
             response.unwrap().body_kind(&request("GET", "1.0")),
             Err(HttpResponseError::Version)
@@ -176,7 +177,7 @@ mod tests {
     fn response_head_is_forwarded_with_one_framing() {
         let head = b"HTTP/1.0 200 Fine\nA: b\nConnection: keep-alive\nKeep-Alive: 1\n\
             Content-Length: 3\nTransfer-Encoding: chunked\n\n";
-        let response = HttpResponse::parse(head).unwrap();
+        let response = ProxyResponse::parse(head).unwrap();
         let out = response.write_head(BodyKind::Body(BodyFraming::Chunked));
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -187,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn parser_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            drop(HttpResponse::parse(&bytes));
+            drop(ProxyResponse::parse(&bytes));
         }
     }
 }

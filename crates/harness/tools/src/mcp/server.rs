@@ -195,7 +195,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.find_tool(&request.name) else {
-            let unknown = format!("there is no tool `{}`", request.name);
+            let unknown = format!("unknown tool `{}`", request.name);
             return Err(ErrorData::invalid_params(unknown, None));
         };
         let session = self.session()?;

@@ -28,7 +28,7 @@ const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// State of a command, the same for every backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct ProcessState {
+pub struct WatchedState {
     /// Whether it has exited.
     pub has_exited: bool,
     /// Its exit code.
@@ -70,7 +70,7 @@ pub(super) struct ProcessShared {
     buffers: Mutex<OutputBuffers>,
     /// Notified on every change. One call waits at a time.
     pub(super) changed: Notify,
-    pub(super) state: watch::Sender<ProcessState>,
+    pub(super) state: watch::Sender<WatchedState>,
     /// Whether the end event was sent.
     pub(super) end_reported: watch::Sender<bool>,
 }
@@ -91,17 +91,17 @@ pub struct ProcessSummary {
     /// When it started.
     pub started: SystemTime,
     /// Current state.
-    pub state: ProcessState,
+    pub state: WatchedState,
 }
 
 impl UnifiedExecProcess {
     /// Returns the current state.
-    pub fn state(&self) -> ProcessState {
+    pub fn state(&self) -> WatchedState {
         self.shared.state.borrow().clone()
     }
 
     /// Returns a receiver of state changes.
-    pub fn states(&self) -> watch::Receiver<ProcessState> {
+    pub fn states(&self) -> watch::Receiver<WatchedState> {
         self.shared.state.subscribe()
     }
 
@@ -140,7 +140,7 @@ impl UnifiedExecProcess {
 
 impl CommandDetails {
     /// Returns a summary for a list.
-    pub(super) fn summary(&self, state: ProcessState) -> ProcessSummary {
+    pub(super) fn summary(&self, state: WatchedState) -> ProcessSummary {
         let Self {
             number,
             call_id,
@@ -167,7 +167,7 @@ impl ProcessShared {
         Self {
             buffers: Mutex::new(buffers),
             changed: Notify::new(),
-            state: watch::Sender::new(ProcessState::default()),
+            state: watch::Sender::new(WatchedState::default()),
             end_reported: watch::Sender::new(false),
         }
     }
@@ -254,7 +254,7 @@ impl ProcessWatcher {
                 }
                 Some(ExecProcessEvent::Exited(seq, exit)) => {
                     self.shared.lock().last_seq = seq;
-                    self.shared.state.send_replace(ProcessState {
+                    self.shared.state.send_replace(WatchedState {
                         has_exited: true,
                         exit_code: Some(exit.code),
                         failure: None,
@@ -307,7 +307,7 @@ impl ProcessWatcher {
             Ok(exit) => (Some(exit), None),
             Err(error) => (None, Some(error)),
         };
-        self.shared.state.send_replace(ProcessState {
+        self.shared.state.send_replace(WatchedState {
             has_exited: exit.is_some(),
             exit_code: exit.as_ref().map(|exit| exit.code),
             failure: failure.as_ref().map(ToString::to_string),

@@ -93,7 +93,7 @@ pub enum HubTokenFileError {
         path: PathBuf,
     },
     /// Caller: the file is not valid TOML or has unknown members.
-    #[error("{path} is no token file: line {line}: {message}")]
+    #[error("invalid token file {path}: line {line}: {message}")]
     Syntax {
         /// The file.
         path: PathBuf,

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse(head: &str) -> Result<HttpRequest, HttpRequestError> {
-    HttpRequest::parse(head.as_bytes())
+fn parse(head: &str) -> Result<ProxyRequest, HttpRequestError> {
+    ProxyRequest::parse(head.as_bytes())
 }
 
 fn forwarded(head: &str) -> String {
@@ -145,7 +145,7 @@ fn only_websocket_upgrades_are_forwarded() {
 proptest! {
     #[test]
     fn parser_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        drop(HttpRequest::parse(&bytes));
+        drop(ProxyRequest::parse(&bytes));
     }
 
     #[test]

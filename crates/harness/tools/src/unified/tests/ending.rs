@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{ExecFixture, command, summary, write};
 use crate::unified::{
-    AbandonedCommand, CallId, ExecCommand, ExecCommandError, ProcessState, UnifiedExecSettings,
-    UnrestrictedPolicy, WaitFor, WriteStdin, WriteStdinError,
+    AbandonedCommand, CallId, ExecCommand, ExecCommandError, UnifiedExecSettings,
+    UnrestrictedPolicy, WaitFor, WatchedState, WriteStdin, WriteStdinError,
 };
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ async fn exit_between_calls_is_reported_and_shown_once() {
     fake.closes();
     let events = fixture.events.wait_for_count(3).await;
     assert_eq!(events[2], "c end 1 Ok(4) \"last words\" 250ms");
-    let state = ProcessState {
+    let state = WatchedState {
         has_exited: true,
         exit_code: Some(4),
         failure: None,
