@@ -243,7 +243,7 @@ impl Default for ExecServerRuntimePaths {
 /// Runs as spawner or helper and never returns, if this process was started as one. Not needed with
 /// glibc, where it runs before `main`.
 pub fn run_if_helper() {
-    exec_process::spawner::run_if_spawner();
+    exec_spawn::spawner::run_if_spawner();
     exec_sandbox::sandboxed_fs::run_if_fs_worker();
 }
 

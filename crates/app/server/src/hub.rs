@@ -24,7 +24,7 @@ use exec_hub::{
     tokens as hub_tokens,
     url::PublicUrl,
 };
-use exec_process::release_free_memory;
+use exec_spawn::release_free_memory;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{

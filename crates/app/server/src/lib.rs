@@ -91,35 +91,31 @@ pub use exec_cli::{command, doctor, environments};
 pub use exec_client::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
-    client::ExecServerClient,
+    client::{ConnectionState, ExecServerClient, ExecServerClientConnectOptions},
     connect::{
         RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
     },
-    connection::ConnectionState,
     error::{ConnectError, ExecServerError, FaultParty},
     filesystem::RemoteFileSystem,
     http::RemoteHttpClient,
-    options::ExecServerClientConnectOptions,
     process::RemoteProcess,
-    trace::TraceSource,
 };
 pub use exec_core::output_log::{
     BackpressureMode, ExitInfo, FollowOptions, FollowStart as FollowFrom, HeadTail, LogPage,
     OutputChunk, OutputSnapshot,
 };
 pub use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    catalog::{ExecutorCatalog, NoCatalog},
-    command::{Command, ProcessIo, StdinMode},
-    disconnect::DisconnectReason,
-    environment::Environment,
+    command::{Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StdinMode},
+    environment::{
+        DisconnectReason, Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError,
+        StartedProcess,
+    },
     filesystem::{
         ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, FileStream,
         MissingPathsRequest, MissingPathsWatch, OpenFile, OpenFileRequest, PathWatcher, WatchDepth,
         WatchPathRequest,
     },
     http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse, NoHttpClient},
-    network::{CommandNetwork, NetworkPolicyHook},
     process::{
         self, CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions,
         CommunicateOutput, EventStream, ExecProcess, ExecProcessEvent, OutputHold,
@@ -142,6 +138,7 @@ pub use exec_local::{
     http_client::LocalHttpClient,
 };
 pub use exec_process::LocalProcess;
+pub use exec_transport::trace::TraceSource;
 pub use exec_transport::{
     connect::{
         BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders, ServerAddress,
@@ -177,7 +174,7 @@ pub use self::{
 /// ```
 pub mod protocol {
     pub use exec_wire::{
-        config, discovery, environment, error, fs, http, id, initialize, limits, method, network,
-        path_uri, process, sandbox,
+        discovery, environment, error, fs, http, id, initialize, limits, method, network, path_uri,
+        process, sandbox,
     };
 }

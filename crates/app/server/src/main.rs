@@ -50,7 +50,7 @@ fn run() -> ExitCode {
     if cli.background {
         bounded_log::detach_from_terminal();
     }
-    if let Err(error) = exec_process::spawner::adopt_orphans() {
+    if let Err(error) = exec_spawn::spawner::adopt_orphans() {
         // Without it, commands that kill spawner and supervisor leave orphans.
         tracing::debug!(%error, "cannot adopt orphans of commands");
     }

@@ -6,12 +6,11 @@
 use std::{fmt, io, sync::Arc};
 
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
     discovery::{
         DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoot,
         DiscoveredRoots, DiscoveryRoot,
     },
-    environment::EnvironmentInfo,
+    environment::{EnvironmentConfig, EnvironmentInfo, ReadEnvironmentConfig},
     error::RpcError,
     path_uri::NativePathError,
     process::SandboxType,

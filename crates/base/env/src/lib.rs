@@ -10,20 +10,3 @@ pub mod environment;
 pub mod filesystem;
 pub mod http;
 pub mod process;
-
-#[doc(hidden)]
-pub mod backend {
-    pub use crate::environment::{ExecBackend, StartError, StartedProcess}; // MOVED
-}
-#[doc(hidden)]
-pub mod catalog {
-    pub use crate::environment::{ExecutorCatalog, NoCatalog}; // MOVED
-}
-#[doc(hidden)]
-pub mod disconnect {
-    pub use crate::environment::DisconnectReason; // MOVED
-}
-#[doc(hidden)]
-pub mod network {
-    pub use crate::command::{CommandNetwork, NetworkPolicyHook}; // MOVED
-}

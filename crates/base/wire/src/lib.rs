@@ -22,5 +22,3 @@ pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
-
-pub use self::environment as config; // MOVED

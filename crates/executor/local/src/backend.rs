@@ -11,15 +11,16 @@ use std::{
 
 use exec_core::output_log::RetentionLimits;
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
     command::{Command, ProcessIo, StdinMode},
+    environment::{ExecBackend, StartError, StartedProcess},
 };
 use exec_process::{
-    LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, discard_startup_code, launch,
+    LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
     spawner::{SpawnError, SpawnStage, Spawner},
 };
 use exec_proxy::connector::{Connector, SystemConnector};
 use exec_sandbox::{CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxFactory};
+use exec_spawn::discard_startup_code;
 use exec_wire::{
     environment::{EnvironmentInfo, ServerCapabilities},
     error::RpcError,

@@ -14,12 +14,12 @@ mod tests;
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use exec_env::{
-    catalog::ExecutorCatalog,
+    environment::ExecutorCatalog,
     filesystem::{ExecutorFileSystem, FileError, FileFuture},
 };
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
     discovery::{DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoots},
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
     limits,
 };
 use futures_util::future::{FutureExt, ready};

@@ -12,18 +12,16 @@ use std::{
 };
 
 use exec_env::{
-    backend::StartError,
-    network::{CommandNetwork, NetworkPolicyHook},
+    command::{CommandNetwork, NetworkPolicyHook},
+    environment::StartError,
     process::ExecProcess,
 };
 use exec_process::LocalProcess;
 use exec_proxy::{
-    bridge::ProxyBridge,
     connector::Connector,
     environment,
     limits::ProxyLimits,
-    listeners::ProxyListeners,
-    proxy::{ProxyConfig, ProxyServer},
+    proxy::{ProxyBridge, ProxyConfig, ProxyListeners, ProxyServer},
     settings::{self, CheckedSettings},
 };
 use exec_sandbox::ManagedNetworkRequest;

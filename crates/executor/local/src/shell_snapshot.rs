@@ -25,8 +25,8 @@ use std::{
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    backend::StartError,
     command::Command,
+    environment::StartError,
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_process::{LaunchStdio, OutputSettings, ProcessLaunch, launch, spawner::InheritedFd};

@@ -13,9 +13,6 @@ pub mod spawner;
 mod stdin_queue;
 mod stdio;
 
-pub use exec_spawn::sandbox_setup; // MOVED
-pub use exec_spawn::{discard_startup_code, release_free_memory, set_descriptors_close_on_exec}; // MOVED
-
 pub use self::{
     launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
     local_process::LocalProcess,

@@ -52,7 +52,6 @@ pub use exec_spawn::spawner::{
     CommandSpec, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage,
     SupervisorReport,
 };
-pub use exec_spawn::spawner::{adopt_orphans, run_if_spawner}; // MOVED
 
 /// The executable of this process, even if its file was replaced or removed.
 const THIS_PROGRAM: &str = "/proc/self/exe";

@@ -23,6 +23,3 @@ mod tunnel;
 
 #[cfg(test)]
 mod tests;
-
-// MOVED
-pub use self::{proxy as bridge, proxy as listeners};

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::network::NetworkPolicyHook;
+use exec_env::command::NetworkPolicyHook;
 use exec_wire::id::ProcessId;
 use tokio::{
     net::TcpStream,

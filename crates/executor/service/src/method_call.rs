@@ -3,9 +3,8 @@
 use bytes::Bytes;
 use exec_wire::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
-    config::ReadEnvironmentConfig,
     discovery::{DiscoverCapabilities, DiscoverRoots},
-    environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
+    environment::{ReadEnvironmentConfig, ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::RpcError,
     fs,
     http::{CancelHttpRequest, HttpRequest},

@@ -6,8 +6,8 @@ use std::{
 };
 
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
     command::{Command, ProcessIo, StdinMode},
+    environment::{ExecBackend, StartError, StartedProcess},
 };
 use exec_wire::{
     environment::EnvironmentInfo,

@@ -1,12 +1,12 @@
 //! Configuration, plugins and skills of a remote host.
 
 use exec_env::{
-    catalog::ExecutorCatalog,
+    environment::ExecutorCatalog,
     filesystem::{FileError, FileFuture},
 };
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
     discovery::{DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoots},
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
     method::Method,
 };
 use futures_util::future::FutureExt;

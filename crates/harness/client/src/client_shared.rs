@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::disconnect::DisconnectReason;
+use exec_env::environment::DisconnectReason;
 use exec_wire::{
     id::{HandleId, HttpRequestId, WatchId},
     initialize::InitializeResponse,

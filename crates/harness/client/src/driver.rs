@@ -32,7 +32,7 @@ pub(crate) use self::{
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::disconnect::DisconnectReason;
+use exec_env::environment::DisconnectReason;
 use tokio::{sync::mpsc, time::Instant};
 
 use self::{

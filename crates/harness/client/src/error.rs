@@ -2,7 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
-use exec_env::disconnect::DisconnectReason;
+use exec_env::environment::DisconnectReason;
 use exec_registry::{api::RegistryErrorCode, registry::RegistryError};
 use exec_transport::connect;
 use exec_wire::{

@@ -20,20 +20,3 @@ pub mod http;
 mod notification;
 pub mod process;
 mod server_kind;
-
-#[doc(hidden)]
-pub mod connection {
-    pub use crate::client::ConnectionState; // MOVED
-}
-#[doc(hidden)]
-pub mod connector {
-    pub use crate::connect::{RetryDelay, ServerConnector, SessionContinuity}; // MOVED
-}
-#[doc(hidden)]
-pub mod options {
-    pub use crate::client::ExecServerClientConnectOptions; // MOVED
-}
-#[doc(hidden)]
-pub mod trace {
-    pub use exec_transport::trace::TraceSource; // MOVED
-}

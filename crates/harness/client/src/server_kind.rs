@@ -4,8 +4,8 @@
 //! Not here: unknown methods, which servers reject themselves.
 
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo},
+    environment::StartError,
     filesystem::{FileError, OpenFileRequest},
 };
 use exec_wire::{

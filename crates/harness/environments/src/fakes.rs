@@ -13,10 +13,10 @@ use std::{
 
 use bytes::Bytes;
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    catalog::{ExecutorCatalog, NoCatalog},
     command::Command,
-    environment::Environment,
+    environment::{
+        Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError, StartedProcess,
+    },
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
@@ -24,12 +24,11 @@ use exec_env::{
     http::NoHttpClient,
 };
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
     discovery::{
         DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoot,
         DiscoveredRoots, DiscoveryRoot,
     },
-    environment::EnvironmentInfo,
+    environment::{EnvironmentConfig, EnvironmentInfo, ReadEnvironmentConfig},
     error::RpcError,
     fs::{
         CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,

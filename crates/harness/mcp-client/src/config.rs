@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use exec_env::{
-    backend::ExecBackend,
     command::{Command, ProcessIo, StdinMode},
+    environment::ExecBackend,
 };
 use exec_wire::{
     id::ProcessId,

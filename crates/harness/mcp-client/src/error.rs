@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exec_core::output_log::ExitInfo;
-use exec_env::{backend::StartError, process::ProcessError};
+use exec_env::{environment::StartError, process::ProcessError};
 use rmcp::service::ClientInitializeError;
 
 /// Why a message cannot be sent, or will not get a response.

@@ -180,7 +180,7 @@ impl ServerReader {
 /// Returns the error for an event stream that ended before the process.
 fn early_end_error() -> ProcessError {
     let broken = "process events ended before the close event".to_owned();
-    exec_env::disconnect::DisconnectReason::Protocol(broken).into()
+    exec_env::environment::DisconnectReason::Protocol(broken).into()
 }
 
 /// Splits chunks into lines.

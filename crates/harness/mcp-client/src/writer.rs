@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     process::{ExecProcess, ProcessError},
 };
 use exec_wire::process::{TerminateMode, WaitUntil, WriteStatus};

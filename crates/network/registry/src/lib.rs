@@ -15,5 +15,3 @@ pub mod forward;
 pub mod harness;
 pub mod http;
 pub mod registry;
-
-pub use self::api::sigv4; // MOVED

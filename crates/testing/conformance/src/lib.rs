@@ -27,4 +27,3 @@ pub mod server;
 pub mod subject;
 mod suite;
 mod upstream_server;
-pub use cutting_proxy as cutting; // MOVED

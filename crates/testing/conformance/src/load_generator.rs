@@ -18,9 +18,8 @@ use std::{
 use bytes::Bytes;
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo, StdinMode},
-    environment::Environment,
+    environment::{Environment, StartError},
     process::{EventStream, ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{

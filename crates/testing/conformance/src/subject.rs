@@ -14,10 +14,8 @@ use std::{
 use exec_client::client::ExecServerClient;
 use exec_core::output_log::ExitInfo;
 use exec_env::{
-    backend::{ExecBackend, StartError},
-    catalog::ExecutorCatalog,
     command::{Command, ProcessIo, StdinMode},
-    environment::Environment,
+    environment::{Environment, ExecBackend, ExecutorCatalog, StartError},
     filesystem::ExecutorFileSystem,
     http::HttpClient,
 };

@@ -6,13 +6,13 @@ use std::{
 };
 
 use exec_client::{
-    client::ExecServerClient, connector::SessionContinuity, options::ExecServerClientConnectOptions,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
+    connect::SessionContinuity,
 };
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart, RetentionLimits};
 use exec_env::{
-    catalog::NoCatalog,
     command::Command,
-    environment::Environment,
+    environment::{Environment, NoCatalog},
     http::NoHttpClient,
     process::{ExecProcess, ExecProcessEvent as Event},
 };

@@ -4,10 +4,9 @@
 use std::{ffi::OsString, path::Path, time::Duration};
 
 use exec_client::{
-    client::ExecServerClient,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
     error::FaultParty,
-    options::ExecServerClientConnectOptions,
 };
 use exec_conformance::server::{self, Server};
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};

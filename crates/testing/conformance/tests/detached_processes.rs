@@ -5,14 +5,15 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_client::{
-    client::ExecServerClient, connect::RemoteExecServerConnectArgs, connection::ConnectionState,
+    client::{ConnectionState, ExecServerClient},
+    connect::RemoteExecServerConnectArgs,
     error::ExecServerError,
 };
 use exec_conformance::{cutting_proxy::CuttingProxy, server::Server};
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo, StdinMode},
+    environment::StartError,
     process::{ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{

@@ -13,10 +13,8 @@ use exec_core::output_log::{
     OutputSnapshot, RetentionLimits,
 };
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    catalog::NoCatalog,
     command::Command,
-    environment::Environment,
+    environment::{Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

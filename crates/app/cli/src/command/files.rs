@@ -137,7 +137,7 @@ pub(crate) async fn is_dangling_link(
 mod tests {
     use std::{cell::Cell, os::unix::fs::symlink};
 
-    use exec_env::disconnect::DisconnectReason;
+    use exec_env::environment::DisconnectReason;
     use exec_local::filesystem::LocalFileSystem;
     use futures_util::future::{FutureExt, ready};
 

@@ -11,10 +11,10 @@ mod terminal_mode;
 
 use std::{cell::RefCell, io, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
-use exec_client::{client::ExecServerClient, connection::ConnectionState};
+use exec_client::client::{ConnectionState, ExecServerClient};
 use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart as FollowFrom};
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError},
 };
 use exec_wire::{

@@ -5,8 +5,8 @@ mod exec_args;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo, StdinMode},
+    environment::StartError,
 };
 use exec_wire::{
     error::ErrorCode,

@@ -5,7 +5,7 @@ use std::{io::Write, os::fd::AsFd, sync::Arc};
 use anyhow::{Context, ensure};
 use exec_cli::settings_source::text;
 use exec_registry::{
-    api::RegistryEnvironmentId,
+    api::{RegistryEnvironmentId, sigv4::SigningScope},
     aws::AwsKeyChain,
     credentials::{
         AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, ChatGptToken, CredentialPipe,
@@ -16,7 +16,6 @@ use exec_registry::{
     forward::{ForwardDestination, Forwarder},
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
-    sigv4::SigningScope,
 };
 use exec_relay::identity::NoiseIdentity;
 use rustix::fs::{FileType, fstat};

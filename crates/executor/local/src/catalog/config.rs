@@ -10,7 +10,7 @@ use std::path::Path;
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    config::{ConfigLayer, ConfigStack, EnvironmentConfig, ReadEnvironmentConfig},
+    environment::{ConfigLayer, ConfigStack, EnvironmentConfig, ReadEnvironmentConfig},
     limits,
     path_uri::PathUri,
 };

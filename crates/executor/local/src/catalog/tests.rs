@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_env::{catalog::ExecutorCatalog, filesystem::FileFuture};
+use exec_env::{environment::ExecutorCatalog, filesystem::FileFuture};
 use exec_wire::{
-    config::ReadEnvironmentConfig, discovery::DiscoverCapabilities, path_uri::PathUri,
+    discovery::DiscoverCapabilities, environment::ReadEnvironmentConfig, path_uri::PathUri,
 };
 use futures_util::future::poll_fn;
 

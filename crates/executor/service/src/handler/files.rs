@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::{
-    catalog::ExecutorCatalog,
+    environment::ExecutorCatalog,
     filesystem::{
         ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPathsRequest,
         OpenFileRequest, WatchDepth, WatchPathRequest,

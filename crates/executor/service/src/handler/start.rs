@@ -5,9 +5,8 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use exec_core::output_log::FollowStart;
 use exec_env::{
-    backend::{StartError, StartedProcess},
-    command::{Command, ProcessIo, StdinMode},
-    network::{CommandNetwork, NetworkPolicyHook},
+    command::{Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StdinMode},
+    environment::{StartError, StartedProcess},
 };
 use exec_wire::{
     error::RpcError,

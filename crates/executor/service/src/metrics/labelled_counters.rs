@@ -1,6 +1,6 @@
 //! Counters with a label: exit causes, failed starts and network policy decisions.
 
-use exec_env::backend::StartError;
+use exec_env::environment::StartError;
 use exec_wire::process::ExitCause;
 
 use super::Counter;

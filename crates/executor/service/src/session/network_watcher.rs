@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::network::NetworkPolicyHook;
+use exec_env::command::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
     method::notification,

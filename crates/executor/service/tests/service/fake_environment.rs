@@ -16,13 +16,12 @@ use exec_core::output_log::{
     RetentionLimits,
 };
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    command::Command,
+    command::{Command, NetworkPolicyHook},
+    environment::{ExecBackend, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
     },
-    network::NetworkPolicyHook,
     process::{
         EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
     },

@@ -3,7 +3,9 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use exec_env::{
-    catalog::NoCatalog, command::Command, environment::Environment, http::NoHttpClient,
+    command::Command,
+    environment::{Environment, NoCatalog},
+    http::NoHttpClient,
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use exec_env::{
-    backend::{StartError, StartedProcess},
     command::Command,
+    environment::{StartError, StartedProcess},
     process::ExecProcess,
 };
 use exec_wire::{

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_env::{disconnect::DisconnectReason, process::ProcessError};
+use exec_env::{environment::DisconnectReason, process::ProcessError};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     limits,

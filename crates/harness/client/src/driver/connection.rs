@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt, future::poll_fn, io, sync::Arc, time::Dura
 
 use bytes::Bytes;
 use exec_core::peer::PendingCalls;
-use exec_env::disconnect::DisconnectReason;
+use exec_env::environment::DisconnectReason;
 use exec_transport::link::{DataEncoding, Link, LinkPathState, LinkReadError, MessageWriter};
 use exec_wire::{
     id::{ProcessId, SessionId},

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::disconnect::DisconnectReason;
+use exec_env::environment::DisconnectReason;
 use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 

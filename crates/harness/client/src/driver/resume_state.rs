@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use exec_env::{disconnect::DisconnectReason, process::ProcessError};
+use exec_env::{environment::DisconnectReason, process::ProcessError};
 use exec_wire::{error::ErrorCode, id::SessionId, method::Method, process::StartProcess};
 use tokio::{sync::oneshot, time::Instant};
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use exec_env::{disconnect::DisconnectReason, http::HttpError};
+use exec_env::{environment::DisconnectReason, http::HttpError};
 use exec_wire::{
     fs::{MissingPathNotification, WatchNotification},
     http::HttpBodyDelta,

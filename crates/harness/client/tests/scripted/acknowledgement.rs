@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient, connector::SessionContinuity};
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, connect::SessionContinuity};
 use exec_env::{
-    backend::{ExecBackend, StartError},
+    environment::{ExecBackend, StartError},
     process::ExecProcess,
 };
 use exec_transport::link::DataEncoding;

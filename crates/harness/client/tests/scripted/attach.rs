@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_env::{
-    backend::{StartError, StartedProcess},
-    disconnect::DisconnectReason,
+    environment::{DisconnectReason, StartError, StartedProcess},
     process::{ExecProcess, ExecProcessEvent, OutputReadRequest, ProcessError},
 };
 use exec_wire::{

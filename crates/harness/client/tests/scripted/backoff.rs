@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use exec_client::connector::RetryDelay;
+use exec_client::connect::RetryDelay;
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_wire::environment::ReadEnvironmentStatus;

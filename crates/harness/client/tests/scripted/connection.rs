@@ -1,7 +1,8 @@
 //! The connection state of a client.
 
 use exec_client::{
-    client::ExecServerClient, connection::ConnectionState, connector::SessionContinuity,
+    client::{ConnectionState, ExecServerClient},
+    connect::SessionContinuity,
     error::ExecServerError,
 };
 use exec_wire::environment::ReadEnvironmentStatus;

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use exec_client::{
     backend::RemoteBackend,
-    client::ExecServerClient,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError, FaultParty},
-    options::ExecServerClientConnectOptions,
 };
 use exec_env::{
-    backend::{ExecBackend, StartError},
+    environment::{ExecBackend, StartError},
     process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
 use exec_transport::{link::DataEncoding, memory};

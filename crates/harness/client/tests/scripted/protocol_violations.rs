@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use exec_client::client::ExecServerClient;
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     process::{ExecProcess, ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
 use exec_transport::link::DataEncoding;

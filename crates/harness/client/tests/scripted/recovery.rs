@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use exec_client::{backend::RemoteBackend, filesystem::RemoteFileSystem};
 use exec_env::{
-    backend::{ExecBackend, StartError},
-    disconnect::DisconnectReason,
+    environment::{DisconnectReason, ExecBackend, StartError},
     process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
 use exec_wire::{

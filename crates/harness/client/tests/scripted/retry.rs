@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, error::ExecServerError, filesystem::RemoteFileSystem};
 use exec_env::{
-    backend::ExecBackend,
-    disconnect::DisconnectReason,
+    environment::{DisconnectReason, ExecBackend},
     filesystem::{ExecutorFileSystem, FileError},
     process::{OutputReadRequest, ProcessError},
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exec_client::connector::SessionContinuity;
+use exec_client::connect::SessionContinuity;
 use exec_env::process::{
     EventStream, ExecProcess, ExecProcessEvent, OutputReadRequest, ProcessError,
 };

@@ -9,9 +9,8 @@ use std::{
 };
 
 use exec_client::{
-    client::ExecServerClient,
-    connector::{RetryDelay, ServerConnector, SessionContinuity},
-    options::ExecServerClientConnectOptions,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
+    connect::{RetryDelay, ServerConnector, SessionContinuity},
 };
 use exec_transport::{connect::ConnectError, link::Link, memory};
 use futures_util::future::{BoxFuture, FutureExt, ready};

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_client::{
-    backend::RemoteBackend, client::ExecServerClient, options::ExecServerClientConnectOptions,
+    backend::RemoteBackend,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
 };
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    backend::{ExecBackend, StartedProcess},
     command::Command,
-    disconnect::DisconnectReason,
+    environment::{DisconnectReason, ExecBackend, StartedProcess},
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_transport::{

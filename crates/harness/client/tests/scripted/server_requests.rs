@@ -3,14 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use exec_client::{
-    backend::RemoteBackend, client::ExecServerClient, connector::SessionContinuity,
-    options::ExecServerClientConnectOptions,
+    backend::RemoteBackend,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
+    connect::SessionContinuity,
 };
 use exec_env::{
-    backend::{ExecBackend, StartedProcess},
-    command::Command,
-    disconnect::DisconnectReason,
-    network::{CommandNetwork, NetworkPolicyHook},
+    command::{Command, CommandNetwork, NetworkPolicyHook},
+    environment::{DisconnectReason, ExecBackend, StartedProcess},
     process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_transport::memory;

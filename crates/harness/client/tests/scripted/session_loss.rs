@@ -5,12 +5,11 @@ use std::time::Duration;
 use exec_client::{
     backend::RemoteBackend,
     client::ExecServerClient,
-    connector::SessionContinuity,
+    connect::SessionContinuity,
     error::{ConnectError, ExecServerError, FaultParty},
 };
 use exec_env::{
-    backend::{ExecBackend, StartError},
-    disconnect::DisconnectReason,
+    environment::{DisconnectReason, ExecBackend, StartError},
     process::{ExecProcessEvent as Event, OutputReadRequest, ProcessError},
 };
 use exec_transport::link::DataEncoding;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_env::{
-    backend::{ExecBackend, StartError},
     command::{Command, ProcessIo},
+    environment::{ExecBackend, StartError},
     filesystem::{ExecutorFileSystem, FileError, MissingPathsRequest, OpenFileRequest},
     process::{OutputReadRequest, ProcessError},
 };

@@ -5,11 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use exec_client::{
-    client::ExecServerClient, options::ExecServerClientConnectOptions, trace::TraceSource,
-};
+use exec_client::client::{ExecServerClient, ExecServerClientConnectOptions};
 use exec_env::process::ExecProcess;
 use exec_transport::memory;
+use exec_transport::trace::TraceSource;
 use exec_wire::{environment::ReadEnvironmentStatus, message::TraceContext};
 use serde_json::{Value, json};
 

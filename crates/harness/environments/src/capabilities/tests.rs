@@ -4,7 +4,10 @@ mod bounds;
 
 use std::sync::Arc;
 
-use exec_env::{disconnect::DisconnectReason, environment::Environment, filesystem::FileError};
+use exec_env::{
+    environment::{DisconnectReason, Environment},
+    filesystem::FileError,
+};
 use exec_wire::{
     discovery::{CapabilityFile, DiscoveredRoot, SkillFiles},
     path_uri::PathUri,

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io};
 use exec_wire::error::RpcError;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use exec_env::{disconnect::DisconnectReason, environment::Environment};
+use exec_env::environment::{DisconnectReason, Environment};
 
 /// Opens an environment: immediately if it is local, or by connecting to a server.
 pub trait EnvironmentSource: fmt::Debug + Send + Sync {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_env::{disconnect::DisconnectReason, process::ProcessError};
+use exec_env::{environment::DisconnectReason, process::ProcessError};
 use exec_mcp_client::{
     config::ConnectedServer,
     error::{LaunchError, McpTransportError},

@@ -15,7 +15,8 @@ use std::{
 use exec_client::{backend::RemoteBackend, client::ExecServerClient};
 use exec_core::output_log::RetentionLimits;
 use exec_env::{
-    backend::ExecBackend, catalog::NoCatalog, environment::Environment, http::NoHttpClient,
+    environment::{Environment, ExecBackend, NoCatalog},
+    http::NoHttpClient,
 };
 use exec_local::{
     backend::{LocalBackend, LocalConfig},

@@ -9,10 +9,8 @@ use std::{io::Cursor, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    catalog::NoCatalog,
     command::Command,
-    environment::Environment,
+    environment::{Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

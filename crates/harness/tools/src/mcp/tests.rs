@@ -9,7 +9,10 @@ mod patches;
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, sync::Arc};
 
 use exec_core::output_log::RetentionLimits;
-use exec_env::{catalog::NoCatalog, environment::Environment, http::NoHttpClient};
+use exec_env::{
+    environment::{Environment, NoCatalog},
+    http::NoHttpClient,
+};
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     filesystem::LocalFileSystem,

@@ -315,12 +315,12 @@ impl ToolPolicy for AgentWorkspace {
         &self,
         _request: &ApprovalRequest,
         _attempt: usize,
-    ) -> exec_env::network::CommandNetwork {
+    ) -> exec_env::command::CommandNetwork {
         let is_proxied =
             self.network == NetworkMode::Loopback && self.enclosure != WorkspaceAccess::Open;
-        exec_env::network::CommandNetwork {
+        exec_env::command::CommandNetwork {
             proxy: is_proxied.then(NetworkProxy::for_loopback),
-            ..exec_env::network::CommandNetwork::default()
+            ..exec_env::command::CommandNetwork::default()
         }
     }
 

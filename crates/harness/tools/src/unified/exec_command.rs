@@ -5,8 +5,8 @@ use std::{sync::Arc, time::SystemTime};
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo, StdinMode},
+    environment::StartError,
     process::TableFull,
 };
 use exec_wire::{

@@ -11,7 +11,9 @@ use std::{sync::Arc, time::Duration};
 
 use exec_core::output_log::ExitInfo;
 use exec_env::{
-    catalog::NoCatalog, environment::Environment, http::NoHttpClient, process::ProcessNumber,
+    environment::{Environment, NoCatalog},
+    http::NoHttpClient,
+    process::ProcessNumber,
 };
 use exec_local::filesystem::LocalFileSystem;
 use tokio::sync::watch;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exec_env::network::CommandNetwork;
+use exec_env::command::CommandNetwork;
 use exec_wire::{
     path_uri::PathUri,
     sandbox::{

@@ -8,7 +8,9 @@ use std::{
 use exec_client::client::ExecServerClient;
 use exec_core::output_log::RetentionLimits;
 use exec_env::{
-    catalog::NoCatalog, environment::Environment, http::NoHttpClient, process::ProcessNumber,
+    environment::{Environment, NoCatalog},
+    http::NoHttpClient,
+    process::ProcessNumber,
 };
 use exec_local::{
     backend::{LocalBackend, LocalConfig},

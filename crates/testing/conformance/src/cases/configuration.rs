@@ -6,7 +6,7 @@ use std::{
 };
 
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
     path_uri::PathUri,
 };
 

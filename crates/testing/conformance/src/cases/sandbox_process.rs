@@ -3,8 +3,8 @@
 use std::{net::TcpListener, path::Path, process};
 
 use exec_env::{
-    backend::{StartError, StartedProcess},
     command::Command,
+    environment::{StartError, StartedProcess},
 };
 use exec_wire::{
     error::ErrorCode,

@@ -3,8 +3,8 @@
 use std::{io::ErrorKind, path::Path};
 
 use exec_env::{
-    backend::StartError,
     command::{Command, ProcessIo, StdinMode},
+    environment::StartError,
 };
 use exec_wire::{error::ErrorCode, process::TerminalSize};
 

@@ -1,6 +1,6 @@
 //! Processes on a pseudo-terminal.
 
-use exec_env::{backend::StartError, process::ProcessError};
+use exec_env::{environment::StartError, process::ProcessError};
 use exec_wire::process::{OutputStream, TerminalSize};
 
 use crate::{

@@ -14,10 +14,9 @@ use std::{
 };
 
 use exec_client::{
-    client::ExecServerClient,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     connect::RemoteConnector,
     error::{ConnectError, ExecServerError},
-    options::ExecServerClientConnectOptions,
 };
 use exec_transport::listen_url::lock_path;
 use rustix::fs::OFlags;
@@ -274,7 +273,7 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
     let error_log = open(&log).and_then(|file| file.set_len(0).map(|()| file));
     let error_log = error_log.map_err(|error| failed(error.to_string()))?;
     // Inherited descriptors, such as locks and pipes, must not leak into the long-running server.
-    exec_process::set_descriptors_close_on_exec();
+    exec_spawn::set_descriptors_close_on_exec();
     let mut listen = std::ffi::OsString::from("unix://");
     listen.push(socket.path());
     let mut child = Command::new(THIS_PROGRAM)

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_client::connection::ConnectionState;
+use exec_client::client::ConnectionState;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 

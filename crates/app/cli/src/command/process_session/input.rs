@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
-use exec_client::{client::ExecServerClient, connection::ConnectionState};
+use exec_client::client::{ConnectionState, ExecServerClient};
 use exec_env::process::{ExecProcess, ProcessError};
 use exec_wire::process::{ProcessSignal, WriteStatus};
 use futures_util::{StreamExt, stream::FuturesOrdered};

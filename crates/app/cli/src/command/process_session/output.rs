@@ -6,7 +6,7 @@
 use std::{io, os::fd::BorrowedFd, pin::pin, process::ExitCode};
 
 use bytes::Bytes;
-use exec_client::{client::ExecServerClient, connection::ConnectionState};
+use exec_client::client::{ConnectionState, ExecServerClient};
 use exec_wire::process::OutputStream;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

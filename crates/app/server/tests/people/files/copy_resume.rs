@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use exec_conformance::cutting::CuttingProxy;
+use exec_conformance::cutting_proxy::CuttingProxy;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::sleep;

@@ -2,7 +2,7 @@ use std::{fs, sync::Arc};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
     path_uri::PathUri,
 };
 use tempfile::TempDir;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use exec_wire::{
-    config::{EnvironmentConfig, ReadEnvironmentConfig},
     discovery::{
         CapabilityFile, DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities,
         DiscoveredRoot, DiscoveredRoots, PluginFiles,
     },
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
 };
 use futures_util::future::{FutureExt, ready};
 
@@ -17,7 +17,7 @@ use crate::{
     fakes::{FakeCatalog, environment_with, within},
 };
 use exec_env::{
-    catalog::{ExecutorCatalog, NoCatalog},
+    environment::{ExecutorCatalog, NoCatalog},
     filesystem::FileFuture,
 };
 

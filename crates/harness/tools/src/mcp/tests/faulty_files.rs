@@ -7,7 +7,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_env::{
-    disconnect::DisconnectReason,
+    environment::DisconnectReason,
     process::{CheckoutError, ProcessError, ProcessNumber},
 };
 use tokio::time::{Instant, timeout};

@@ -16,8 +16,8 @@ use exec_core::output_log::{
     RetentionLimits,
 };
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
+    environment::{ExecBackend, StartError, StartedProcess},
     process::{
         EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
         ProcessStatus,
