@@ -35,10 +35,10 @@ pub(crate) struct Options {
     /// Exit non-zero if ours misses a reach
     #[arg(long)]
     pub(crate) check: bool,
-    /// Measure only rows whose group contains TEXT: spawn, inflight, echo, output, terminal, memory,
-    /// stalled, flood, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, sandbox, client, tools, people, relay, hub-frames,
-    /// hub-crowd, hub-nodes; so `fs` is all about files and `hub` all about hubs;
-    /// repeatable
+    /// Measure only rows whose group contains TEXT: spawn, inflight, echo, output, terminal,
+    /// memory, stalled, flood, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, sandbox,
+    /// client, tools, people, relay, hub-frames, hub-crowd, hub-nodes; so `fs` is all about files
+    /// and `hub` all about hubs; repeatable
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Vec<String>,
     /// Directory for results, logs and the stock server's CODEX_HOME (not below a temp directory)

@@ -26,7 +26,8 @@ pub(crate) fn at(offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Checks that `data` has the length, and at a few places the bytes, of the `len` bytes at `offset`.
+/// Checks that `data` has the length, and at a few places the bytes, of the `len` bytes at
+/// `offset`.
 pub(crate) fn check(offset: u64, len: usize, data: Data<'_>) -> Result<()> {
     let (size, expected) = match data {
         Data::Base64(text) => (text.len(), base64::encoded_len(len)),

@@ -1,11 +1,11 @@
-//! Measures exec-server: floors, ours and any peer, in one run, over the websocket wire. One measure goes
-//! through our client, to tell what that costs.
+//! Measures exec-server: floors, ours and any peer, in one run, over the websocket wire. One
+//! measure goes through our client, to tell what that costs.
 //!
-//! Standalone on purpose: but for that measure it shares no code with the server, so a mistake there cannot
-//! hide here.
-//! Floors and targets take turns in blocks, so that the noise of the machine hits all alike.
-//! Invariant: every loop is bounded in count and in time; only what was started here is ended.
-//! Not here: correctness beyond what the numbers rest on (`exec-conformance` has that).
+//! Standalone on purpose: but for that measure it shares no code with the server, so a mistake
+//! there cannot hide here. Floors and targets take turns in blocks, so that the noise of the
+//! machine hits all alike. Invariant: every loop is bounded in count and in time; only what was
+//! started here is ended. Not here: correctness beyond what the numbers rest on (`exec-conformance`
+//! has that).
 #![expect(
     clippy::print_stdout,
     reason = "the table on stdout is what this program is for"

@@ -1,4 +1,5 @@
-//! Raw endpoints: they register and connect through the registry, and send hand-written relay frames.
+//! Raw endpoints: they register and connect through the registry, and send hand-written relay
+//! frames.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

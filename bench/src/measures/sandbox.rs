@@ -195,8 +195,8 @@ fn read_only() -> Value {
     policy(json!([special("root", "read")]), "enabled", None)
 }
 
-/// What the stock client asks for by default: a workspace that can be written, with its `.git` apart,
-/// and no network.
+/// What the stock client asks for by default: a workspace that can be written, with its `.git`
+/// apart, and no network.
 fn workspace_write(workspace: &str) -> Value {
     let entries = json!([
         special("root", "read"),

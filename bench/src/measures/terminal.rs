@@ -1,7 +1,8 @@
 //! Bulk output of a terminal; every byte is counted.
 //!
-//! The kernel hands out at most 4 KiB of a terminal a read, so that how a server reads matters more than
-//! what it does with the bytes. The floor is a process that reads a terminal and does nothing else.
+//! The kernel hands out at most 4 KiB of a terminal a read, so that how a server reads matters more
+//! than what it does with the bytes. The floor is a process that reads a terminal and does nothing
+//! else.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio as ChildStdio};

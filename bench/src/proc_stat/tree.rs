@@ -11,8 +11,8 @@ use super::process::{self, Stat};
 pub(crate) struct Usage {
     /// Resident bytes of the server process.
     pub(crate) server_rss: u64,
-    /// Resident bytes of its helpers, summed; helpers that share one address space count once, pages
-    /// shared with the server count again.
+    /// Resident bytes of its helpers, summed; helpers that share one address space count once,
+    /// pages shared with the server count again.
     pub(crate) helper_rss: u64,
     /// Peak resident bytes of the server process, since it started.
     pub(crate) server_peak: u64,
@@ -89,8 +89,8 @@ pub(crate) fn workload(server: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns what the processes below `server` that call themselves `name` use, each with its share of
-/// what it has in common with others.
+/// Returns what the processes below `server` that call themselves `name` use, each with its share
+/// of what it has in common with others.
 pub(crate) fn named(server: u32, name: &str) -> impl Iterator<Item = u64> {
     let stats: Vec<Stat> = process::all().filter_map(Stat::read).collect();
     let pids = tree(&stats, server).into_iter().map(|stat| stat.pid);

@@ -19,8 +19,8 @@ const WORDS: &[&str] = &[
     "CREDENTIALS",
 ];
 
-/// Checks one file: the name of a variable that may be a credential belongs into the list. Tests may name
-/// what they like, and so may variables that hold a path.
+/// Checks one file: the name of a variable that may be a credential belongs into the list. Tests
+/// may name what they like, and so may variables that hold a path.
 pub(crate) fn check(file: &File) -> Vec<Finding> {
     let is_test = file.path.ends_with("tests.rs") || file.path.contains("/tests/");
     if is_test || !READERS.iter().any(|place| file.path.starts_with(place)) {

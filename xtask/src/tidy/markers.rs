@@ -5,8 +5,9 @@ use super::{
     source::{Source, has_word},
 };
 
-/// Where `unsafe` may be: the crate that clones, execs and talks to the kernel directly, the file that
-/// hands descriptors to tokio, the sandbox, and the program that tries what a sandbox must refuse.
+/// Where `unsafe` may be: the crate that clones, execs and talks to the kernel directly, the file
+/// that hands descriptors to tokio, the sandbox, and the program that tries what a sandbox must
+/// refuse.
 const UNSAFE_IN: &[&str] = &[
     "crates/executor/spawn/",
     "crates/executor/process/src/stdio.rs",

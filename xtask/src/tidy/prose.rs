@@ -1,7 +1,8 @@
 //! Comments, messages and documents in plain technical English, at most 100 columns wide.
 //!
 //! A list of phrases cannot judge a sentence. It finds the habits that made this project hard to
-//! read: *who* and *what* clauses as subjects, personified parts, and "is no X" for "not a valid X".
+//! read: *who* and *what* clauses as subjects, personified parts, and "is no X" for "not a valid
+//! X".
 
 use super::{finding::Finding, source::has_word, tree::File, type_names::is_product};
 

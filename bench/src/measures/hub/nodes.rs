@@ -28,7 +28,8 @@ use crate::target::Target;
 
 /// Longest that all of it may take.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Lines of each writer, one every 10 ms: long enough to see the recovery whole, or only that it works.
+/// Lines of each writer, one every 10 ms: long enough to see the recovery whole, or only that it
+/// works.
 const LINES: usize = 1500;
 const QUICK_LINES: usize = 500;
 /// Lines that come before the node is killed.

@@ -4,8 +4,8 @@
 //! ```text
 //! TOKEN=$(exec-server hub token create --name me)
 //! exec-server hub &
-//! EXEC_SERVER_REMOTE_TOKEN=$TOKEN exec-server --remote http://127.0.0.1:8765 --environment-id box &
-//! cargo run --example through_a_hub -- http://127.0.0.1:8765 box "$TOKEN" 'uname -a'
+//! EXEC_SERVER_REMOTE_TOKEN=$TOKEN exec-server --remote http://127.0.0.1:8765 --environment-id box
+//! & cargo run --example through_a_hub -- http://127.0.0.1:8765 box "$TOKEN" 'uname -a'
 //! ```
 
 use std::{

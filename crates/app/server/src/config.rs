@@ -53,7 +53,7 @@ pub(crate) use self::environment::STDIN_CLOSE;
 pub struct ServerConfig {
     /// Listener address.
     pub listen: ListenUrl,
-    /// Authentication of websocket clients. Always [`Auth::Open`] without a network listener.
+    /// Authentication of websocket clients. Always [`AuthPolicy::Open`] without a network listener.
     pub auth: AuthPolicy,
     /// Certificate and key: set if and only if the listener is [`ListenUrl::Wss`].
     pub tls: Option<TlsPaths>,

@@ -6,8 +6,8 @@
 //! # An environment
 //!
 //! A harness uses an [`Environment`] to run commands, access files and send HTTP requests. It is
-//! either this machine ([`local_environment`]) or a server ([`ExecServerClient::environment`]), with
-//! the same interface.
+//! either this machine ([`local_environment`]) or a server ([`ExecServerClient::environment`]),
+//! with the same interface.
 //!
 //! ```
 //! use exec_server::{
@@ -37,8 +37,8 @@
 //! # Several environments
 //!
 //! [`EnvironmentManager`] keeps environments under stable ids. A selection
-//! ([`environments::EnvironmentSelection`]) reads them from our `environments.toml`, the settings of
-//! Codex, and variables.
+//! ([`environments::EnvironmentSelection`]) reads them from our `environments.toml`, the settings
+//! of Codex, and variables.
 //!
 //! ```no_run
 //! use exec_server::{ExecServerRuntimePaths, environments::EnvironmentSelection};

@@ -1,6 +1,6 @@
 //! RPC peer of one connection: the server's handshake gate and the caller's pending calls.
 //!
-//! Decoding is in `exec-wire`, request ordering in [`crate::order`].
+//! Decoding is in `exec-wire`, request ordering in [`crate::request_order`].
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ enum State {
 /// Action that the server takes for an incoming message.
 #[derive(Debug)]
 pub enum MessageAction<'a> {
-    /// Run a method, if [`Gate::admit`] allows it.
+    /// Run a method, if [`HandshakeGate::admit`] allows it.
     Request(RpcRequest<'a>),
     /// Send this message immediately.
     Reply(OutgoingMessage),

@@ -4,7 +4,7 @@
 //! A FIFO readers-writer order. Reads overlap with reads, starts of different processes with
 //! starts, and file changes with file changes; any other change runs alone. No request overtakes an
 //! earlier one. Control methods are not queued here, and a request that only waits leaves the order
-//! with [`Order::finish`].
+//! with [`RequestOrder::finish`].
 
 use std::collections::{BTreeMap, VecDeque};
 

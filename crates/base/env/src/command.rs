@@ -40,8 +40,8 @@ pub struct Command {
     pub sandbox: Option<Box<SandboxPolicy>>,
     /// Managed network.
     pub network: CommandNetwork,
-    /// Returns whether the caller has already approved and sandboxed the command. A server may accept
-    /// only such commands, or none of them. Absent: not approved.
+    /// Returns whether the caller has already approved and sandboxed the command. A server may
+    /// accept only such commands, or none of them. Absent: not approved.
     pub mode: Option<ExecMode>,
 }
 

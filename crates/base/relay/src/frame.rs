@@ -1,7 +1,8 @@
 //! Relay frames: everything sent on the rendezvous websocket.
 //!
-//! Invariant: a [`Frame`] is valid; [`Frame::decode`] refuses invalid ones. Payloads are slices of
-//! the message they arrived in. A relay reads only the route of a frame ([`crate::route`]).
+//! Invariant: a [`RelayFrame`] is valid; [`RelayFrame::decode`] refuses invalid ones. Payloads are
+//! slices of the message they arrived in. A relay reads only the route of a frame
+//! ([`crate::frame_route`]).
 
 #[rustfmt::skip]
 #[expect(unreachable_pub, reason = "generated from the schema")]

@@ -1,7 +1,7 @@
 //! Routing information of a frame, which is all that a relay reads: its stream and its kind.
 //!
-//! Invariant: for every frame that [`crate::frame::Frame::decode`] accepts, the route has the same
-//! stream and kind. Payloads are skipped and nothing is allocated.
+//! Invariant: for every frame that [`crate::frame::RelayFrame::decode`] accepts, the route has the
+//! same stream and kind. Payloads are skipped and nothing is allocated.
 
 use crate::frame::{RelayFrameError, VERSION, check_stream_id};
 

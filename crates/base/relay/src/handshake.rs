@@ -1,4 +1,4 @@
-//! Hybrid Noise handshake: two messages, after which both endpoints have a [`Channel`].
+//! Hybrid Noise handshake: two messages, after which both endpoints have a [`NoiseChannel`].
 //!
 //! Invariant: both sides mix the same environment, registration and stream into the transcript,
 //! otherwise the first message does not decrypt. Message lengths are checked before the Noise
@@ -48,8 +48,8 @@ impl NoiseInitiator {
     /// Reads the executor's response, which proves that it has its private key.
     ///
     /// # Errors
-    /// [`HandshakeError::RegistryAuthentication`] if the executor reports that the registry rejects
-    /// its credential.
+    /// [`NoiseHandshakeError::RegistryAuthentication`] if the executor reports that the registry
+    /// rejects its credential.
     pub fn finish(mut self, message: &[u8]) -> Result<NoiseChannel, NoiseHandshakeError> {
         self.noise.read_second(message)?;
         self.noise.split()

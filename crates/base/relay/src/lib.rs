@@ -1,7 +1,7 @@
 //! Relay protocol without I/O: frames, Noise channel and reliable streams.
 //!
-//! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`route`]) but
-//! cannot read them. The endpoints agree on keys with a hybrid Noise handshake ([`identity`],
+//! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`frame_route`])
+//! but cannot read them. The endpoints agree on keys with a hybrid Noise handshake ([`identity`],
 //! [`handshake`]), seal records with them ([`channel`]), and send messages in records ([`stream`]).
 //! Between two endpoints of this crate a stream also survives the loss of its connection.
 //!

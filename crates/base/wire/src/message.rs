@@ -1,7 +1,7 @@
 //! Message envelope: JSON-RPC without the `jsonrpc` member, with structural limits.
 //!
-//! Invariant: a [`Message`] comes only from text that is one JSON object, has no duplicate key at
-//! any depth, and respects the limits on values and nesting. Methods are in [`crate::method`].
+//! Invariant: a [`RpcMessage`] comes only from text that is one JSON object, has no duplicate key
+//! at any depth, and respects the limits on values and nesting. Methods are in [`crate::method`].
 
 mod structure;
 #[cfg(test)]

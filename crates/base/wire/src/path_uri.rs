@@ -1,7 +1,7 @@
 //! Path URIs: the form of all paths on the wire.
 //!
-//! A [`PathUri`] contains the canonical text of a `file:` URI. Its [`Convention`] need not be the
-//! convention of this host; only [`PathUri::to_native`] checks that. Paths that a `file:` URI
+//! A [`PathUri`] contains the canonical text of a `file:` URI. Its [`PathConvention`] need not be
+//! the convention of this host; only [`PathUri::to_native`] checks that. Paths that a `file:` URI
 //! cannot represent become *opaque* URIs, which contain the native bytes and have no lexical
 //! structure.
 //!

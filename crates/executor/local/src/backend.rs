@@ -101,7 +101,7 @@ impl LocalBackend {
     }
 
     /// Protects files and directories from changes in every sandbox, even if its policy allows them
-    /// ([`Sandboxes::protecting`]).
+    /// ([`SandboxFactory::with_protected_paths`]).
     #[must_use]
     pub fn with_protected_paths(self, paths: Vec<PathBuf>) -> Self {
         let sandboxes = self.sandboxes.clone().with_protected_paths(paths);

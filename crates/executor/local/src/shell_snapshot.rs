@@ -1,6 +1,6 @@
 //! Shell snapshots: a login shell's state, captured once and replayed before each command.
 //!
-//! [`ShellSnapshots`] runs [`capture::argv`], parses the output with [`capture::parse_capture`],
+//! `ShellSnapshots` runs [`capture::argv`], parses the output with [`capture::parse_capture`],
 //! caches the result in a [`SnapshotCache`] and starts commands as [`replay`] rewrites them. If any
 //! step fails, the command runs unchanged.
 //!

@@ -1,8 +1,9 @@
 //! Managed network of a process: a proxy for HTTP, CONNECT and SOCKS5 that enforces an allow-list.
 //!
-//! [`check`](settings::check) validates the settings of a request, [`Proxy`](proxy::Proxy) serves
-//! HTTP and SOCKS5 accordingly, and [`Bridge`](proxy::Bridge) forwards connections to a proxy that
-//! the client runs. Both accept listening sockets from another network namespace.
+//! [`check`](settings::check_settings) validates the settings of a request,
+//! [`Proxy`](proxy::ProxyServer) serves HTTP and SOCKS5 accordingly, and
+//! [`Bridge`](proxy::ProxyBridge) forwards connections to a proxy that the client runs. Both accept
+//! listening sockets from another network namespace.
 //!
 //! Invariant: every connection goes to an address that the policy has checked, and no name is
 //! resolved twice. Not here: creating namespaces, starting processes, asking clients.

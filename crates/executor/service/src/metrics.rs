@@ -178,7 +178,7 @@ pub struct LatencyHistogram {
 /// Values of a histogram at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HistogramSnapshot {
-    /// Cumulative counts for each bound of [`BOUNDS_MICROS`].
+    /// Cumulative counts for each bound of [`BUCKET_BOUNDS_MICROS`].
     pub at_most: [u64; BUCKET_BOUNDS_MICROS.len()],
     /// Number of recorded durations.
     pub count: u64,

@@ -1,6 +1,6 @@
 //! Connectors: how to reach a server, and whether its sessions survive a disconnect.
 //!
-//! Connect arguments are plain values. Each yields a [`Connector`] that opens links for the
+//! Connect arguments are plain values. Each yields a [`ServerConnector`] that opens links for the
 //! lifetime of the client, and the client's options. Not here: the links themselves
 //! (`exec-transport`), and recovery (`driver`).
 
@@ -32,13 +32,13 @@ pub trait ServerConnector: fmt::Debug + Send + Sync {
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>>;
 
     /// Opens a link for resuming a session, to the same server that holds it. The default is
-    /// [`Connector::connect`], for servers that cannot be replaced.
+    /// [`ServerConnector::connect`], for servers that cannot be replaced.
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         self.connect()
     }
 
     /// Opens a link for a new session after the previous one was lost, to any server that answers
-    /// now. The default is [`Connector::connect`], for servers with permanent refusals.
+    /// now. The default is [`ServerConnector::connect`], for servers with permanent refusals.
     fn renew(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
         self.connect()
     }

@@ -27,8 +27,8 @@ use crate::manager::{
 /// not block.
 ///
 /// Asks `manager` to start selected environments that are neither ready nor starting in the
-/// snapshot: lazy ones that were not started, and failed ones that are due for a retry. Only a later step
-/// can find them ready; this one ignores them even if they are ready by now.
+/// snapshot: lazy ones that were not started, and failed ones that are due for a retry. Only a
+/// later step can find them ready; this one ignores them even if they are ready by now.
 pub fn resolve(
     selection: &SelectedRoots,
     snapshot: &EnvironmentSnapshot,

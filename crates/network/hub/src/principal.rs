@@ -232,7 +232,7 @@ pub struct EnvironmentGlobs {
 impl EnvironmentGlobs {
     /// Longest glob and maximum number per token: more than any hand-written list.
     pub const MAX_GLOB_BYTES: usize = 256;
-    /// See [`Environments::MAX_GLOB_BYTES`].
+    /// See [`EnvironmentGlobs::MAX_GLOB_BYTES`].
     pub const MAX_GLOBS: usize = 64;
 
     /// Parses the globs.

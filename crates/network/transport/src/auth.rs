@@ -35,7 +35,7 @@ impl AuthPolicy {
     ///
     /// Returns the client's principal, if its credentials name one.
     ///
-    /// [`Auth::Open`] ignores the header. Only signed tokens use `now`.
+    /// [`AuthPolicy::Open`] ignores the header. Only signed tokens use `now`.
     ///
     /// # Errors
     /// Returns the rejection to answer with status 401. Its text is the whole response body.

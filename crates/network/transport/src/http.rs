@@ -1,5 +1,5 @@
-//! The HTTP side of a listener. A server's [endpoint](Door) has the routes `/`, `/healthz`,
-//! `/readyz` and `/metrics`; a [service](site) brings its own routes.
+//! The HTTP side of a listener. A server's [endpoint](HttpEndpoint) has the routes `/`, `/healthz`,
+//! `/readyz` and `/metrics`; a [`service`] brings its own routes.
 
 mod allowed_hosts;
 mod connection;

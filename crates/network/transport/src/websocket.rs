@@ -1,8 +1,8 @@
 //! Our websocket framing: a message is encoded straight into its frame, large messages are
 //! fragmented, and limits are checked before memory is allocated.
 //!
-//! A [`link()`] carries session messages; a [`Socket`](socket::Socket) carries raw binary messages
-//! for relays.
+//! A [`link()`] carries session messages; a [`Socket`](socket::BinarySocket) carries raw binary
+//! messages for relays.
 
 mod frame;
 mod frame_output;

@@ -2,8 +2,8 @@
 //!
 //! [`conformance_suite!`] makes every case a named test of a [`Subject`](subject::Subject).
 //! Legitimate differences between subjects are declared in their
-//! [`SubjectCapabilities`](subject::SubjectCapabilities), and the cases assert both variants. The subjects
-//! themselves are built in `tests/`.
+//! [`SubjectCapabilities`](subject::SubjectCapabilities), and the cases assert both variants. The
+//! subjects themselves are built in `tests/`.
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Connections that are cut under load, direct and through a hub: nothing is lost, repeated or hangs.
+//! Connections that are cut under load, direct and through a hub: nothing is lost, repeated or
+//! hangs.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
-//! Runs the suite over every transport: memory, stdio, unix socket, websocket, and relay through a hub.
+//! Runs the suite over every transport: memory, stdio, unix socket, websocket, and relay through a
+//! hub.
 #![expect(
     clippy::unwrap_used,
     reason = "a subject that cannot be built fails its case"

@@ -1,4 +1,5 @@
-//! Probes of IPC on this host: unix sockets by path and abstract name, shared memory, message queues.
+//! Probes of IPC on this host: unix sockets by path and abstract name, shared memory, message
+//! queues.
 
 use std::{
     ffi::{CString, OsStr},

@@ -1,5 +1,5 @@
-//! Client that sends and receives raw messages, with request parameters and the events of a process.
-//! Every wait is bounded.
+//! Client that sends and receives raw messages, with request parameters and the events of a
+//! process. Every wait is bounded.
 
 use std::{collections::VecDeque, fmt};
 

@@ -110,7 +110,8 @@ pub(crate) enum SessionEnd {
     Signalled(i32),
     /// The user typed the detach keys.
     Detached,
-    /// Local output failed, for example because the pipe is closed. A process of ours was terminated.
+    /// Local output failed, for example because the pipe is closed. A process of ours was
+    /// terminated.
     Unwritten(io::Error),
     /// The process can no longer be reached.
     Lost(ProcessError),

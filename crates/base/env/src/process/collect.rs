@@ -3,8 +3,8 @@
 //! Invariant: consecutive windows return every chunk once and the exit once, in sequence order.
 //! Output that was still in a pipe when the process was reaped follows the exit, so a process is
 //! finished at its close. Between two windows the process is not paused: chunks that leave the
-//! retained range are counted as missed. Keep a [`Hold`](super::Hold) between windows to miss
-//! nothing.
+//! retained range are counted as missed. Keep a [`OutputHold`](super::OutputHold) between windows
+//! to miss nothing.
 
 use std::time::Duration;
 

@@ -131,8 +131,8 @@ pub(super) struct WorkerAnswer {
     pub(super) file: Option<OwnedFd>,
 }
 
-/// Performs a request. Requests cannot be cancelled: the server kills the process to abandon a read,
-/// and changes run to completion.
+/// Performs a request. Requests cannot be cancelled: the server kills the process to abandon a
+/// read, and changes run to completion.
 pub(super) fn perform_request(
     request: WorkerRequest,
     data: &[u8],

@@ -272,7 +272,7 @@ pub enum McpStdioError {
 impl McpTools {
     /// Serves one client until its input ends, then ends its commands. Pending calls get a few
     /// seconds to complete, for clients that write all requests at once. Dropping the future does
-    /// not end the commands: call [`Tools::shut_down`].
+    /// not end the commands: call [`McpTools::shut_down`].
     ///
     /// # Errors
     /// Fails if the client violates the protocol.

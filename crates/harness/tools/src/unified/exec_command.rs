@@ -67,8 +67,8 @@ pub enum ExecCommandError {
 impl UnifiedExec {
     /// Runs a command and shows its output until it exits, the time is up, or the awaited condition
     /// is met. Otherwise it keeps running. Dropping the future terminates the command, because its
-    /// number is not disclosed, unless [`Settings::abandoned`](super::Settings::abandoned) keeps
-    /// it.
+    /// number is not disclosed, unless
+    /// [`Settings::abandoned`](super::UnifiedExecSettings::abandoned) keeps it.
     pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
         let began = Instant::now();
         if call.view == OutputView::Screen && !call.tty {

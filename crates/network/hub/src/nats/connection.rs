@@ -1,6 +1,6 @@
 //! A connection to the broker and its state.
-//! Invariant: each loss increments [`NatsLinkState::losses`], so that users of the connection notice a
-//! loss even if it is already back.
+//! Invariant: each loss increments [`NatsLinkState::losses`], so that users of the connection
+//! notice a loss even if it is already back.
 
 use std::{error::Error, io, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Rules that apply to every kind of token, and the capability token, through [`Auth::check`].
+//! Rules that apply to every kind of token, and the capability token, through
+//! [`AuthPolicy::check`].
 
 use std::time::{Duration, UNIX_EPOCH};
 

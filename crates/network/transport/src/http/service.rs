@@ -34,8 +34,8 @@ pub trait HttpService: Send + Sync + 'static {
     /// Context of an accepted websocket.
     type Upgrade: Send + 'static;
 
-    /// Handles one request. The service limits the body; [`SiteOptions::request_timeout`] limits
-    /// the time.
+    /// Handles one request. The service limits the body; [`HttpServiceOptions::request_timeout`]
+    /// limits the time.
     fn respond(
         &self,
         request: Request<Incoming>,

@@ -1,8 +1,8 @@
 //! The executor's end of a relay: one websocket with many streams, each of which is a link.
 //!
-//! Invariant: a harness that the [validator](Validator) has not accepted gets a reset without a
-//! reason, or learns that the registry rejects the executor itself. Reliable streams are parked for
-//! a while when their connection is lost.
+//! Invariant: a harness that the [validator](HarnessValidator) has not accepted gets a reset
+//! without a reason, or learns that the registry rejects the executor itself. Reliable streams are
+//! parked for a while when their connection is lost.
 
 mod connection;
 mod keepalive;

@@ -1,7 +1,7 @@
 //! The harness's end of a relay: one websocket for one stream, which is one link.
 //!
 //! A link to an executor that acknowledges survives the loss of its websocket: it fetches another
-//! [grant](Ticket), opens another websocket and resumes. Any other link ends.
+//! [grant](RendezvousGrant), opens another websocket and resumes. Any other link ends.
 //! Invariant: a grant is used once, and the executor's key never changes during a link.
 
 mod driver;
@@ -54,7 +54,7 @@ pub struct HarnessOptions {
     /// Timeout for opening a websocket.
     pub connect_timeout: Duration,
     /// Timeout for the executor's handshake response. The session handshake shares it: see
-    /// [`Link::handshake_began`].
+    /// [`Link::handshake_started_at`].
     pub handshake_timeout: Duration,
     /// How long a reliable link may be without a websocket. Longer than an executor parks a stream,
     /// and shorter than it keeps a session.

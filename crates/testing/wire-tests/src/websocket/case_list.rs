@@ -1,6 +1,6 @@
 // Cases of RFC 6455, numbered as in the Autobahn test suite (sections 1 to 7, 9 and 10). Data only:
-// `exec-wire-tests` runs them against a server process, `exec-transport` against both ends of its own
-// framing.
+// `exec-wire-tests` runs them against a server process, `exec-transport` against both ends of its
+// own framing.
 
 /// Frames to send, and the expected reply.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! Validation rules of signed tokens, through [`Auth::check`]. The tests build tokens by hand, so
-//! that they can be invalid in every way and share no code with the verifier.
+//! Validation rules of signed tokens, through [`AuthPolicy::check`]. The tests build tokens by
+//! hand, so that they can be invalid in every way and share no code with the verifier.
 
 use std::time::Duration;
 
