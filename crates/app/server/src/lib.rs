@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use exec_server::{
-//!     Command, Communicate, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
+//!     Command, CommunicateOptions, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
 //!     local_environment,
 //! };
 //!
@@ -21,7 +21,7 @@
 //!     let started = environment.backend.start(command).await?;
 //!     let said = started
 //!         .process
-//!         .communicate(Default::default(), Communicate::default())
+//!         .communicate(Default::default(), CommunicateOptions::default())
 //!         .await?;
 //!     Ok(said.stdout.data)
 //! }

@@ -60,9 +60,9 @@ impl RemoteEnvironmentConfig {
     /// Reads no variables.
     ///
     /// ```
-    /// use exec_server::{RemoteEnvironmentConfig, remote::{RemoteCredentials, Token}};
+    /// use exec_server::{RemoteEnvironmentConfig, remote::{RegistryToken, RemoteCredentials}};
     ///
-    /// let token = RemoteCredentials::Token(Token::new("the hub's token")?);
+    /// let token = RemoteCredentials::Token(RegistryToken::new("the hub's token")?);
     /// let config = RemoteEnvironmentConfig::new("https://hub.example", "box-7", token)?;
     /// assert_eq!(config.environment_id.as_str(), "box-7");
     /// # Ok::<(), anyhow::Error>(())
