@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 #[derive(Debug, Default)]
 pub struct HandshakeGate {
     state: State,
-    /// [`Extension::Acknowledge`] was granted.
+    /// [`ProtocolExtension::Acknowledge`] was granted.
     acknowledges: bool,
     unsolicited: u64,
 }

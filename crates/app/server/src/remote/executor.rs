@@ -343,7 +343,7 @@ fn stdin_close(
 }
 
 /// Forwards until SIGTERM or SIGINT, or until the end of stdin like
-/// [`run_remote_environment`](crate::remote::run_remote_environment). Then cuts all connections.
+/// [`run_remote_environment`]. Then cuts all connections.
 ///
 /// # Errors
 /// When the registry rejects the environment, at first or later, or there are no credentials.

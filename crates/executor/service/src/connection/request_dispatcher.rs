@@ -1,8 +1,8 @@
 //! Request dispatch: decodes requests, admits them, orders them and runs them.
 //!
-//! Invariant: requests that conflict take effect in order of arrival. [`exec_core::order`] decides
-//! the order; this module executes it. Queued requests and blocked responses are bounded: at the
-//! bound the dispatcher stops reading, which is the backpressure on the client.
+//! Invariant: requests that conflict take effect in order of arrival. [`exec_core::request_order`]
+//! decides the order; this module executes it. Queued requests and blocked responses are bounded:
+//! at the bound the dispatcher stops reading, which is the backpressure on the client.
 
 use std::{
     collections::BTreeMap,
