@@ -15,7 +15,7 @@ use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
     files::{
-        ATTEMPTS, FileFingerprint, display_path, file_failure, metadata_if_exists,
+        FileFingerprint, MAX_RETRIES, display_path, file_failure, metadata_if_exists,
         retry_disconnected,
     },
     operand::{OperandResolver, RemotePath},
@@ -88,13 +88,13 @@ async fn print(
         }
         Some(found) => FileFingerprint::from(found),
     };
-    let (mut offset, mut left) = (0, ATTEMPTS);
+    let (mut offset, mut left) = (0, MAX_RETRIES);
     loop {
         let begun = offset;
         match print_from(files, path, &mut offset, numbers).await {
             Ok(()) => return Ok(()),
             Err(CatError::Output(error)) => return Err(PrintError::Output(error)),
-            Err(CatError::Cut) if offset > begun => left = ATTEMPTS,
+            Err(CatError::Cut) if offset > begun => left = MAX_RETRIES,
             Err(CatError::Cut) if left > 0 => left -= 1,
             Err(CatError::Cut) => {
                 return Err(wrong(

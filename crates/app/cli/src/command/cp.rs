@@ -55,8 +55,8 @@ use crate::command::{
 #[derive(Args, Clone, Debug)]
 #[command(
     override_usage = "exec-server cp [OPTIONS] SOURCE... TARGET",
-    after_help = "A path in the environment starts with a colon: `cp -E box notes.txt :/srv/`, \
-                  `cp -r box:logs .`. Write `./` before a local file with a colon in its \
+    after_help = "A path in an environment starts with a colon, or with its name and a colon: \
+                  `cp -E box notes.txt :/srv/`, `cp -r box:logs .`. Write `./` before a local file with a colon in its \
                   name.\n\nAn interrupted copy leaves a hidden partial file next to its target; \
                   the same command resumes it. Modes are kept, and so are times of local \
                   targets; -a keeps all times. Links in directories are copied as links; -L \

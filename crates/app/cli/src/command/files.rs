@@ -17,15 +17,15 @@ pub(crate) use self::{
     entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory},
 };
 
-/// Maximum attempts of a request after lost connections. The client waits for a connection each
+/// Maximum retries of a request after lost connections. The client waits for a connection each
 /// time.
-pub(crate) const ATTEMPTS: u32 = 8;
+pub(crate) const MAX_RETRIES: u32 = 8;
 
 /// Repeats an idempotent request while the connection is lost during it.
 pub(crate) async fn retry_disconnected<T>(
     mut ask: impl FnMut() -> FileFuture<T>,
 ) -> Result<T, FileError> {
-    let mut left = ATTEMPTS;
+    let mut left = MAX_RETRIES;
     loop {
         match ask().await {
             Err(FileError::Disconnected(_)) if left > 0 => left -= 1,
@@ -167,7 +167,7 @@ mod tests {
             ready(Err::<(), _>(cut())).boxed()
         })
         .await;
-        assert_eq!((outcome, asked.get()), (Err(cut()), ATTEMPTS + 1));
+        assert_eq!((outcome, asked.get()), (Err(cut()), MAX_RETRIES + 1));
         let refused = FileError::Refused("no".to_owned());
         let outcome = retry_disconnected(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
         assert_eq!(outcome, Err(refused));

@@ -102,7 +102,7 @@ impl McpCommand {
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
         let scene = McpContext::open(&self.env_args).await?;
-        let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
+        let workspace = scene.workspace(&self.workspace, self.access(), self.network());
         let workspace = workspace.await?.with_git(match self.allow_git {
             true => GitAccess::Writable,
             false => GitAccess::Protected,
@@ -135,7 +135,7 @@ impl McpCommand {
         &self.http_host
     }
 
-    fn enclosure(&self) -> WorkspaceAccess {
+    fn access(&self) -> WorkspaceAccess {
         match self.sandbox {
             McpSandbox::ReadOnly => WorkspaceAccess::ReadOnly,
             McpSandbox::WorkspaceWrite => WorkspaceAccess::WorkspaceWrite,
@@ -199,7 +199,7 @@ impl McpContext {
     async fn workspace(
         &self,
         directories: &[PathBuf],
-        enclosure: WorkspaceAccess,
+        access: WorkspaceAccess,
         network: NetworkMode,
     ) -> Result<AgentWorkspace, CommandFailure> {
         let mut roots = self.paths(directories).await?;
@@ -207,7 +207,7 @@ impl McpContext {
             roots.push(self.here().await?);
         }
         let root = roots.remove(0);
-        let workspace = AgentWorkspace::new(root, enclosure, network);
+        let workspace = AgentWorkspace::new(root, access, network);
         Ok(workspace.with_more(roots).on(&self.info))
     }
 

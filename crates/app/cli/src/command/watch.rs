@@ -54,7 +54,7 @@ const QUICK: Duration = Duration::from_secs(2);
 /// This many quick restarts in a row mean that the command changes files itself.
 const MAX_QUICK_RESTARTS: u32 = 10;
 /// Interval between requests to terminate.
-const KILL_AFTER: Duration = Duration::from_secs(1);
+const TERMINATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reruns a command whenever files change.
 ///
@@ -246,7 +246,7 @@ impl WatchCommand {
                 }),
             });
             recv.await.map_err(CommandFailure::from)?;
-            match timeout(KILL_AFTER, &mut run).await {
+            match timeout(TERMINATE_INTERVAL, &mut run).await {
                 Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
                 Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
                 // The status of a terminated command does not matter.

@@ -52,7 +52,7 @@ impl McpTools {
     pub fn new(environment: Environment, workspace: AgentWorkspace, version: &str) -> Self {
         Self {
             shared: Arc::new(McpShared {
-                tools: tool::tools(workspace.enclosure()),
+                tools: tool::tools(workspace.access()),
                 environment,
                 workspace: Arc::new(workspace),
                 version: version.to_owned(),

@@ -205,7 +205,7 @@ impl std::fmt::Debug for RegisteredTool {
 }
 
 /// Returns the tool list for a sandbox mode.
-pub(super) fn tools(enclosure: WorkspaceAccess) -> Vec<RegisteredTool> {
+pub(super) fn tools(access: WorkspaceAccess) -> Vec<RegisteredTool> {
     let mut tools = vec![
         RegisteredTool::new::<ExecCommandTool>(),
         RegisteredTool::new::<WriteStdinTool>(),
@@ -220,7 +220,7 @@ pub(super) fn tools(enclosure: WorkspaceAccess) -> Vec<RegisteredTool> {
         RegisteredTool::new::<SearchFiles>(),
         RegisteredTool::new::<WatchFiles>(),
     ];
-    if enclosure == WorkspaceAccess::ReadOnly {
+    if access == WorkspaceAccess::ReadOnly {
         tools.retain(|tool| !tool.effect.writes_files());
     }
     tools

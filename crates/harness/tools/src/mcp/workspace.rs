@@ -20,7 +20,7 @@ use crate::unified::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDe
 pub struct AgentWorkspace {
     root: PathUri,
     roots: Vec<PathUri>,
-    enclosure: WorkspaceAccess,
+    access: WorkspaceAccess,
     network: NetworkMode,
     git: GitAccess,
     temporary: Option<Vec<PathUri>>,
@@ -61,11 +61,11 @@ pub enum GitAccess {
 
 impl AgentWorkspace {
     /// Creates the workspace of a directory, which is the base of relative paths.
-    pub fn new(root: PathUri, enclosure: WorkspaceAccess, network: NetworkMode) -> Self {
+    pub fn new(root: PathUri, access: WorkspaceAccess, network: NetworkMode) -> Self {
         Self {
             roots: vec![root.clone()],
             root,
-            enclosure,
+            access,
             network,
             git: GitAccess::default(),
             temporary: None,
@@ -101,8 +101,8 @@ impl AgentWorkspace {
     }
 
     /// Returns the access to files.
-    pub fn enclosure(&self) -> WorkspaceAccess {
-        self.enclosure
+    pub fn access(&self) -> WorkspaceAccess {
+        self.access
     }
 
     /// Returns the base directories for parsing paths.
@@ -131,7 +131,7 @@ impl AgentWorkspace {
             let slash_tmp = self.root.join("/tmp").ok();
             temporary.chain(slash_tmp.as_ref()).any(contains)
         };
-        match self.enclosure {
+        match self.access {
             WorkspaceAccess::Open => None,
             WorkspaceAccess::ReadOnly => Some("the sandbox does not allow writes".to_owned()),
             WorkspaceAccess::WorkspaceWrite if self.is_protected(path) => Some(format!(
@@ -157,7 +157,7 @@ impl AgentWorkspace {
     /// Describes the restrictions of the sandbox, and the flags of `exec-server mcp` that change
     /// them.
     pub(super) fn restrictions(&self) -> String {
-        let files = match self.enclosure {
+        let files = match self.access {
             WorkspaceAccess::Open => {
                 return "There is no sandbox: commands and tools have the rights of the account."
                     .to_owned();
@@ -198,7 +198,7 @@ impl AgentWorkspace {
 
     /// Explains what the sandbox probably denied to a failed command.
     pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
-        if self.enclosure == WorkspaceAccess::Open {
+        if self.access == WorkspaceAccess::Open {
             return None;
         }
         let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
@@ -251,7 +251,7 @@ impl AgentWorkspace {
 
     /// Returns the sandbox policy for commands and file operations.
     pub(super) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
-        let writable: &[SpecialPath] = match self.enclosure {
+        let writable: &[SpecialPath] = match self.access {
             WorkspaceAccess::Open => return None,
             WorkspaceAccess::ReadOnly => &[],
             WorkspaceAccess::WorkspaceWrite => &[
@@ -267,7 +267,7 @@ impl AgentWorkspace {
                 .cloned()
                 .map(|path| special_entry(path, EntryAccess::Write)),
         );
-        if self.enclosure == WorkspaceAccess::WorkspaceWrite && self.git == GitAccess::Writable {
+        if self.access == WorkspaceAccess::WorkspaceWrite && self.git == GitAccess::Writable {
             let subpath = Some(".git".to_owned());
             entries.push(special_entry(
                 SpecialPath::ProjectRoots { subpath },
@@ -317,7 +317,7 @@ impl ToolPolicy for AgentWorkspace {
         _attempt: usize,
     ) -> exec_env::command::CommandNetwork {
         let is_proxied =
-            self.network == NetworkMode::Loopback && self.enclosure != WorkspaceAccess::Open;
+            self.network == NetworkMode::Loopback && self.access != WorkspaceAccess::Open;
         exec_env::command::CommandNetwork {
             proxy: is_proxied.then(NetworkProxy::for_loopback),
             ..exec_env::command::CommandNetwork::default()
@@ -367,9 +367,9 @@ pub(super) fn native_path(path: &PathUri) -> String {
 mod tests {
     use super::*;
 
-    fn workspace(enclosure: WorkspaceAccess) -> AgentWorkspace {
+    fn workspace(access: WorkspaceAccess) -> AgentWorkspace {
         let root = PathUri::parse("file:///work/a%20b").unwrap();
-        AgentWorkspace::new(root, enclosure, NetworkMode::Closed)
+        AgentWorkspace::new(root, access, NetworkMode::Closed)
     }
 
     #[test]
@@ -390,9 +390,9 @@ mod tests {
 
     #[test]
     fn denial_reason_names_the_sandbox() {
-        let forbidden = |enclosure, uri: &str| {
+        let forbidden = |access, uri: &str| {
             let more = PathUri::parse("file:///more").unwrap();
-            let workspace = workspace(enclosure).with_more([more]);
+            let workspace = workspace(access).with_more([more]);
             workspace.denial_reason(&PathUri::parse(uri).unwrap())
         };
         for inside in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
@@ -407,8 +407,8 @@ mod tests {
     #[test]
     fn only_an_open_workspace_has_no_sandbox_policy() {
         assert!(workspace(WorkspaceAccess::Open).sandbox().is_none());
-        let writable = |enclosure| {
-            let sandbox = workspace(enclosure).sandbox().unwrap();
+        let writable = |access| {
+            let sandbox = workspace(access).sandbox().unwrap();
             let SandboxPermissions::Managed {
                 file_system,
                 network,

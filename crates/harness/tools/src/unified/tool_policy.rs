@@ -103,7 +103,7 @@ impl ToolPolicy for WorkspaceWritePolicy {
             SpecialPath::Tmpdir,
             SpecialPath::SlashTmp,
         ];
-        enclosed(request, &writable, &self.workspace)
+        restricted_attempt(request, &writable, &self.workspace)
     }
 
     fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
@@ -117,7 +117,7 @@ impl ToolPolicy for ReadOnlyPolicy {
     }
 
     fn sandbox(&self, request: &ApprovalRequest, _: usize) -> SandboxChoice {
-        enclosed(request, &[], &[])
+        restricted_attempt(request, &[], &[])
     }
 
     fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
@@ -140,7 +140,7 @@ impl ToolPolicy for UnrestrictedPolicy {
 }
 
 /// Builds a sandbox that reads everything and writes the given paths.
-fn enclosed(
+fn restricted_attempt(
     request: &ApprovalRequest,
     writable: &[SpecialPath],
     workspace: &[PathUri],

@@ -25,7 +25,7 @@ use crate::command::{
     },
     failure::{CommandFailure, FailureKind},
     files::{
-        ATTEMPTS, FileFingerprint, display_path, file_failure, metadata_if_exists,
+        FileFingerprint, MAX_RETRIES, display_path, file_failure, metadata_if_exists,
         retry_disconnected,
     },
 };
@@ -287,7 +287,7 @@ impl<'a> Copier<'a> {
                 Err(trouble) => trouble,
             };
             failures = if done > before { 0 } else { failures + 1 };
-            if !trouble.is_cut() || failures > ATTEMPTS {
+            if !trouble.is_cut() || failures > MAX_RETRIES {
                 return Err(self.copy_failure(job, part, trouble).await);
             }
         }
@@ -315,7 +315,7 @@ impl<'a> Copier<'a> {
         };
         let end = length.saturating_sub(COMPARED_BYTES);
         let beginning = end.min(COMPARED_BYTES);
-        let mut left = ATTEMPTS;
+        let mut left = MAX_RETRIES;
         loop {
             let compared = async {
                 let source = open(&self.from.files, &job.source, OpenMode::Read).await?;

@@ -237,7 +237,7 @@ fn set_time_here(path: &Path, modified_at_ms: i64) -> io::Result<()> {
 /// Limit for one command.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum starts of a command: the connection may be lost meanwhile.
-const ATTEMPTS: usize = 3;
+const MAX_RETRIES: usize = 3;
 /// Maximum retained output, which includes the link list of large trees.
 const KEPT_BYTES: usize = 16 << 20;
 
@@ -266,7 +266,7 @@ pub(super) async fn run_with_input(
 ) -> Result<(), String> {
     let input = Bytes::from(input);
     let mut outcome = Ok(());
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_RETRIES {
         outcome = match run_once(env, words, input.clone()).await {
             Ok(said) if said.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
             Ok(said) => Err(why(words, &said)),

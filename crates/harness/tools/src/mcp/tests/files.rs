@@ -261,8 +261,8 @@ async fn invalid_arguments_are_named_in_the_error() {
 
 #[test]
 fn writing_tools_are_hidden_in_a_read_only_workspace() {
-    let names = |enclosure| -> Vec<String> {
-        let tools = tool::tools(enclosure);
+    let names = |access| -> Vec<String> {
+        let tools = tool::tools(access);
         tools
             .iter()
             .map(|tool| tool.definition().name.to_string())
