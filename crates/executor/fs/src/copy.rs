@@ -5,13 +5,13 @@
 
 #[cfg(test)]
 mod tests;
-mod tree_copy;
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::File,
     io::{self, Read},
-    path::Path,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
 };
 
 use exec_env::filesystem::FileError;
@@ -19,16 +19,16 @@ use exec_wire::fs::CopyPath;
 use rustix::{
     fd::{BorrowedFd, OwnedFd},
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, fstat, ftruncate, mkdirat, readlinkat, statat,
+        AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, ftruncate, mkdirat, readlinkat, statat,
         symlinkat,
     },
     io::Errno,
 };
 
-use self::tree_copy::{TreeCopy, directory_mode};
 use crate::{
     CancelFlag,
-    directory_stack::InodeId,
+    directory::{self, DirectoryListing},
+    directory::{DirectoryStack, InodeId},
     host_path::{host_error, invalid_request, native_path, partial_write_error},
     regular_file::{RegularFile, TO_READ, TO_WRITE, carried_mode},
     resolve::{self, EntryLocation, LinkPolicy},
@@ -154,16 +154,16 @@ fn open_or_create_directory(path: &Path, mode: Mode) -> rustix::io::Result<Owned
 
 /// Source or destination of a copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CopyEndpoint<'a> {
-    pub(super) directory: BorrowedFd<'a>,
-    pub(super) name: &'a OsStr,
+struct CopyEndpoint<'a> {
+    directory: BorrowedFd<'a>,
+    name: &'a OsStr,
     /// The path as named in errors.
-    pub(super) path: &'a Path,
+    path: &'a Path,
 }
 
 /// Result of copying one entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum CopyOutcome {
+enum CopyOutcome {
     /// The entry was copied.
     Copied,
     /// The source no longer exists.
@@ -173,7 +173,7 @@ pub(super) enum CopyOutcome {
 }
 
 /// Copies a regular file. Follows a link at the end of `to`, but not at the end of `from`.
-pub(super) fn copy_file(
+fn copy_file(
     from: &CopyEndpoint<'_>,
     to: &CopyEndpoint<'_>,
     stop: &CancelFlag,
@@ -215,10 +215,7 @@ pub(super) fn copy_file(
 }
 
 /// Creates a link with the same target.
-pub(super) fn copy_link(
-    from: &CopyEndpoint<'_>,
-    to: &CopyEndpoint<'_>,
-) -> Result<CopyOutcome, FileError> {
+fn copy_link(from: &CopyEndpoint<'_>, to: &CopyEndpoint<'_>) -> Result<CopyOutcome, FileError> {
     let text = match readlinkat(from.directory, from.name, Vec::new()) {
         Ok(text) => text,
         Err(Errno::NOENT) => return Ok(CopyOutcome::Gone),
@@ -248,3 +245,176 @@ fn fill(
 
 /// Bytes copied between two checks for cancellation.
 const BLOCK_BYTES: u64 = 16 << 20;
+
+/// A copy in progress: source and destination tree side by side.
+#[derive(Debug)]
+struct TreeCopy<'a> {
+    source: TreeSide,
+    destination: TreeSide,
+    /// The destination's root. It is never entered as part of the source, even if it is moved
+    /// there.
+    top: InodeId,
+    stop: &'a CancelFlag,
+}
+
+impl<'a> TreeCopy<'a> {
+    /// Starts at two existing directories.
+    fn new(
+        source: (OwnedFd, &Path),
+        destination: (OwnedFd, &Path),
+        stop: &'a CancelFlag,
+    ) -> Result<Self, FileError> {
+        let top = InodeId::of(&destination.0)
+            .map_err(|error| host_error("look at", destination.1, error))?;
+        Ok(Self {
+            source: TreeSide::new(source),
+            destination: TreeSide::new(destination),
+            top,
+            stop,
+        })
+    }
+
+    /// Copies everything below the source.
+    fn copy(mut self) -> Result<(), FileError> {
+        let mut levels = vec![self.copy_files()?];
+        while let Some(directories) = levels.last_mut() {
+            self.stop.check()?;
+            if let Some(name) = directories.pop() {
+                if self.enter(&name)? == EnterOutcome::Both {
+                    levels.push(self.copy_files()?);
+                }
+                continue;
+            }
+            levels.pop();
+            self.source.leave()?;
+            self.destination.leave()?;
+        }
+        Ok(())
+    }
+
+    /// Copies files and links of the current directory, and returns its subdirectories.
+    fn copy_files(&self) -> Result<Vec<OsString>, FileError> {
+        let host_error = |error| host_error("copy", &self.source.path, error);
+        let mut directories = Vec::new();
+        let listing = match DirectoryListing::of(self.source.current()) {
+            Ok(listing) => listing,
+            Err(Errno::NOENT) => return Ok(directories),
+            Err(error) => return Err(host_error(error)),
+        };
+        for entry in listing {
+            self.stop.check()?;
+            let entry = entry.map_err(host_error)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let kind = directory::kind(self.source.current(), name, entry.file_type());
+            match kind {
+                Ok(FileType::Directory) => directories.push(name.to_owned()),
+                Ok(kind) => self.copy_entry(name, kind)?,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(host_error(error)),
+            }
+        }
+        Ok(directories)
+    }
+
+    fn copy_entry(&self, name: &OsStr, kind: FileType) -> Result<(), FileError> {
+        let (source, destination) = (
+            self.source.path.join(name),
+            self.destination.path.join(name),
+        );
+        let from = CopyEndpoint {
+            directory: self.source.current(),
+            name,
+            path: &source,
+        };
+        let to = CopyEndpoint {
+            directory: self.destination.current(),
+            name,
+            path: &destination,
+        };
+        match kind {
+            FileType::RegularFile => copy_file(&from, &to, self.stop).map(drop),
+            FileType::Symlink => copy_link(&from, &to).map(drop),
+            FileType::Directory
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, name: &OsStr) -> Result<EnterOutcome, FileError> {
+        let path = self.source.path.join(name);
+        let source = match resolve::directory_at(self.source.current(), name) {
+            Ok(source) => source,
+            Err(Errno::NOENT) => return Ok(EnterOutcome::Neither),
+            Err(error) => return Err(host_error("copy", &path, error)),
+        };
+        let stat = fstat(&source).map_err(|error| host_error("copy", &path, error))?;
+        if InodeId::from(&stat) == self.top {
+            return Err(invalid_request("copy", &path, "it is the destination"));
+        }
+        let destination = self.destination_directory(name, directory_mode(&stat))?;
+        self.source.enter(source, name)?;
+        self.destination.enter(destination, name)?;
+        Ok(EnterOutcome::Both)
+    }
+
+    /// Creates a directory, or opens an existing one. A link to a directory does not count.
+    fn destination_directory(&self, name: &OsStr, mode: Mode) -> Result<OwnedFd, FileError> {
+        let above = self.destination.current();
+        match mkdirat(above, name, mode) {
+            Ok(()) | Err(Errno::EXIST) => resolve::directory_at(above, name),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| host_error("create directory", &self.destination.path.join(name), error))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum EnterOutcome {
+    Both,
+    /// The source directory is gone.
+    Neither,
+}
+
+/// One of the two trees, at the current directory.
+#[derive(Debug)]
+struct TreeSide {
+    levels: DirectoryStack,
+    path: PathBuf,
+}
+
+impl TreeSide {
+    fn new((directory, path): (OwnedFd, &Path)) -> Self {
+        Self {
+            levels: DirectoryStack::new(directory),
+            path: path.to_owned(),
+        }
+    }
+
+    fn enter(&mut self, directory: OwnedFd, name: &OsStr) -> Result<(), FileError> {
+        self.path.push(name);
+        self.levels
+            .enter(directory)
+            .map_err(|error| host_error("copy", &self.path, error))
+    }
+
+    fn leave(&mut self) -> Result<(), FileError> {
+        self.levels
+            .leave()
+            .map_err(|error| host_error("copy", &self.path, error))?;
+        self.path.pop();
+        Ok(())
+    }
+
+    fn current(&self) -> BorrowedFd<'_> {
+        self.levels.current()
+    }
+}
+
+/// Returns the permission bits of a copied directory, before the umask. The owner can always write
+/// to it.
+fn directory_mode(source: &Stat) -> Mode {
+    Mode::from_raw_mode(source.st_mode) & Mode::from_raw_mode(0o777) | Mode::RWXU
+}

@@ -22,7 +22,7 @@ use rustix::{
 
 use crate::{
     cancel_flag::CancelFlag,
-    directory_stack::InodeId,
+    directory::InodeId,
     regular_file::TO_READ,
     resolve::{LinkPolicy, directory_at, open_at},
 };

@@ -1,4 +1,8 @@
-//! Creates and lists directories.
+//! Creates, lists and descends directories.
+//!
+//! On the way down a tree few directories are open at once, however deep the tree is. A closed one
+//! is reopened as `..` of its child, and accepted only if it is the same directory, so a tree that
+//! is moved meanwhile does not redirect the operation.
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +18,8 @@ use exec_wire::{
     limits,
 };
 use rustix::{
-    fd::{AsFd, OwnedFd},
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, statat},
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, statat},
     io::{self, Errno, fcntl_dupfd_cloexec},
 };
 
@@ -138,3 +142,94 @@ pub(crate) fn kind(directory: impl AsFd, name: &OsStr, listed: FileType) -> io::
 pub(crate) const LISTED: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NONBLOCK);
+
+/// The directories from the top of a tree down to the current one.
+#[derive(Debug)]
+pub(crate) struct DirectoryStack {
+    current: OwnedFd,
+    above: Vec<StackLevel>,
+}
+
+impl DirectoryStack {
+    /// Starts at the top.
+    pub(crate) fn new(top: OwnedFd) -> Self {
+        Self {
+            current: top,
+            above: Vec::new(),
+        }
+    }
+
+    /// Enters a subdirectory of the current directory.
+    pub(crate) fn enter(&mut self, directory: OwnedFd) -> std::io::Result<()> {
+        let above = std::mem::replace(&mut self.current, directory);
+        self.above.push(StackLevel::Open(above));
+        if let Some(far) = self.above.len().checked_sub(OPEN_LEVELS + 1) {
+            self.above[far].close()?;
+        }
+        Ok(())
+    }
+
+    /// Returns to the parent directory. Does nothing at the top.
+    pub(crate) fn leave(&mut self) -> std::io::Result<()> {
+        self.current = match self.above.pop() {
+            None => return Ok(()),
+            Some(StackLevel::Open(directory)) => directory,
+            Some(StackLevel::Closed(identity)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let directory = resolve::open_at(&self.current, "..", flags, Mode::empty())?;
+                if InodeId::of(&directory)? != identity {
+                    return Err(std::io::Error::other("directory was moved meanwhile"));
+                }
+                directory
+            }
+        };
+        Ok(())
+    }
+
+    /// Returns the current directory.
+    pub(crate) fn current(&self) -> BorrowedFd<'_> {
+        self.current.as_fd()
+    }
+}
+
+#[derive(Debug)]
+enum StackLevel {
+    Open(OwnedFd),
+    Closed(InodeId),
+}
+
+impl StackLevel {
+    fn close(&mut self) -> std::io::Result<()> {
+        if let Self::Open(directory) = self {
+            *self = Self::Closed(InodeId::of(directory)?);
+        }
+        Ok(())
+    }
+}
+
+/// Most ancestors that stay open. Trees are seldom deeper, and the whole server shares its
+/// descriptors.
+const OPEN_LEVELS: usize = 16;
+
+/// Identifies a file by device and inode number.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct InodeId {
+    device: u64,
+    inode: u64,
+}
+
+impl InodeId {
+    /// Returns the identity of an open file.
+    pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
+        fstat(file).map(|stat| Self::from(&stat))
+    }
+}
+
+impl From<&Stat> for InodeId {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}

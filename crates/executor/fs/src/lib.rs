@@ -7,13 +7,11 @@
 //! ignored here), the wire's encoding.
 
 mod ancestor_watch;
-mod block_file;
 mod cached_reader;
 mod cancel_flag;
 mod copy;
 mod descent;
 mod directory;
-mod directory_stack;
 mod filtered_tree;
 mod find;
 mod host_path;
@@ -28,23 +26,21 @@ mod search;
 mod test_dir;
 mod walk;
 mod watch;
-mod whole_file;
 mod write_file;
 
 pub use self::{
     ancestor_watch::watch_missing,
-    block_file::BlockFile,
     cached_reader::CachedReader,
     cancel_flag::CancelFlag,
     copy::copy,
     directory::{create_directory, read_directory},
     find::find,
     metadata::{canonicalize, metadata},
+    regular_file::{BlockFile, WholeFile},
     remove::remove,
     rename::rename,
     search::search,
     walk::walk,
     watch::watch,
-    whole_file::WholeFile,
     write_file::write_file,
 };

@@ -20,7 +20,7 @@ use rustix::{
 use crate::{
     CancelFlag,
     directory::DirectoryListing,
-    directory_stack::DirectoryStack,
+    directory::DirectoryStack,
     host_path::{host_error, invalid_request, native_path},
     resolve::{self, EntryLocation, LinkPolicy},
 };

@@ -186,7 +186,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{directory_stack::InodeId, test_dir::TestDir};
+    use crate::{directory::InodeId, test_dir::TestDir};
 
     /// Both implementations of opening a directory without links.
     const WAYS: [fn(&Path) -> io::Result<OwnedFd>; 2] = [by_kernel, |path| {

@@ -35,7 +35,7 @@ use rustix::{
 use crate::{
     cancel_flag::{self, CancelFlag},
     descent::{DescentRoot, DirectoryNames, NameKind},
-    directory_stack::InodeId,
+    directory::InodeId,
     host_path::{host_error, native_path},
     resolve::LinkPolicy,
 };

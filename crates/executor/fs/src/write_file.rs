@@ -6,8 +6,6 @@
 //! the file has the old or the new content, too.
 
 #[cfg(test)]
-mod replace_tests;
-#[cfg(test)]
 mod tests;
 
 use std::{

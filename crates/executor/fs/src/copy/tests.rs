@@ -10,9 +10,10 @@ use std::{
 use exec_env::filesystem::FileError;
 use exec_wire::fs::{CopyPath, RemovePath};
 
+use super::*;
 use crate::{
     CancelFlag,
-    test_dir::{Outcome, TestDir, names, odd_name, outcome, uri, within_seconds},
+    test_dir::{Outcome, TestDir, names, odd_name, open_directory, outcome, uri, within_seconds},
 };
 
 fn request(source: &Path, destination: &Path) -> CopyPath {
@@ -334,4 +335,61 @@ fn cancelled_operation_stops() {
         assert!(!scratch.path("copy/file").exists());
         fs::remove_file(scratch.path("copy")).unwrap_or_default();
     }
+}
+
+fn tree<'a>(scratch: &TestDir, stop: &'a CancelFlag) -> TreeCopy<'a> {
+    let (source, destination) = (scratch.directory("from"), scratch.directory("to"));
+    TreeCopy::new(
+        (open_directory(&source), &source),
+        (open_directory(&destination), &destination),
+        stop,
+    )
+    .unwrap()
+}
+
+#[test]
+fn entries_that_disappear_are_skipped() {
+    let (scratch, stop) = (TestDir::new(), CancelFlag::default());
+    let mut tree = tree(&scratch, &stop);
+    let gone = OsStr::new("gone");
+    for kind in [FileType::RegularFile, FileType::Symlink, FileType::Fifo] {
+        assert_eq!(tree.copy_entry(gone, kind), Ok(()));
+    }
+    assert_eq!(tree.enter(gone), Ok(EnterOutcome::Neither));
+    fs::remove_dir(scratch.path("from")).unwrap();
+    assert_eq!(tree.copy_files(), Ok(Vec::new()));
+    assert!(names(&scratch.path("to")).is_empty());
+}
+
+#[test]
+fn entry_that_became_a_link_is_not_followed() {
+    let (scratch, stop) = (TestDir::new(), CancelFlag::default());
+    scratch.file("secret/file", "");
+    let mut tree = tree(&scratch, &stop);
+    scratch.link("from/directory", "../secret");
+    scratch.link("from/file", "../secret/file");
+    let entered = tree.enter(OsStr::new("directory"));
+    assert_eq!(outcome(entered), Outcome::Host);
+    let copied = tree.copy_entry(OsStr::new("file"), FileType::RegularFile);
+    assert_eq!(outcome(copied), Outcome::Host);
+    assert!(names(&scratch.path("to")).is_empty());
+}
+
+#[test]
+fn entry_that_became_special_is_skipped() {
+    let (scratch, stop) = (TestDir::new(), CancelFlag::default());
+    let tree = tree(&scratch, &stop);
+    scratch.fifo("from/fifo");
+    let copied = tree.copy_entry(OsStr::new("fifo"), FileType::RegularFile);
+    assert_eq!(copied, Ok(()));
+    assert!(names(&scratch.path("to")).is_empty());
+}
+
+#[test]
+fn destination_moved_into_the_source_is_not_entered() {
+    let (scratch, stop) = (TestDir::new(), CancelFlag::default());
+    let tree = tree(&scratch, &stop);
+    scratch.file("from/file", "");
+    fs::rename(scratch.path("to"), scratch.path("from/to")).unwrap();
+    assert_eq!(outcome(tree.copy()), Outcome::Invalid);
 }

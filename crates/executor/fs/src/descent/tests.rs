@@ -7,7 +7,7 @@ use rustix::{
 use super::{DescentRoot, DirectoryNames, NameKind, open_by_name, open_file};
 use crate::{
     cancel_flag::CancelFlag,
-    directory_stack::InodeId,
+    directory::InodeId,
     resolve::LinkPolicy,
     test_dir::{TestDir, odd_name, open_directory, within_seconds},
 };

@@ -1,7 +1,9 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
+use crate::test_dir::{
+    Outcome, TestDir, odd_name, open_directory, outcome, text, uri, within_seconds,
+};
 
 fn request(path: &Path) -> CreateDirectory {
     CreateDirectory {
@@ -161,4 +163,41 @@ fn too_many_entries_are_an_error() {
     assert_eq!(listed.len(), limits::MAX_DIRECTORY_ENTRIES);
     scratch.file("one more", "");
     assert_eq!(outcome(list(scratch.root())), Outcome::Host);
+}
+
+fn down(levels: &mut DirectoryStack, names: usize) {
+    for _ in 0..names {
+        let below = resolve::directory_at(levels.current(), "d").unwrap();
+        levels.enter(below).unwrap();
+    }
+}
+
+#[test]
+fn leaving_retraces_the_entered_directories_with_few_descriptors() {
+    let scratch = TestDir::new();
+    let top = scratch.deep("top", 100);
+    let mut levels = DirectoryStack::new(open_directory(&top));
+    let mut seen = vec![InodeId::of(levels.current())];
+    for _ in 0..100 {
+        down(&mut levels, 1);
+        seen.push(InodeId::of(levels.current()));
+        let open = |level: &&StackLevel| matches!(level, StackLevel::Open(_));
+        assert!(levels.above.iter().filter(open).count() <= OPEN_LEVELS);
+    }
+    while let Some(identity) = seen.pop() {
+        assert_eq!(InodeId::of(levels.current()), identity);
+        levels.leave().unwrap();
+    }
+}
+
+#[test]
+fn moved_tree_does_not_redirect() {
+    let scratch = TestDir::new();
+    let top = scratch.deep("top", 40);
+    let elsewhere = scratch.directory("elsewhere");
+    let mut levels = DirectoryStack::new(open_directory(&top));
+    down(&mut levels, 40);
+    fs::rename(top.join("d/d/d"), elsewhere.join("d")).unwrap();
+    let left = std::iter::repeat_with(|| levels.leave()).take_while(Result::is_ok);
+    assert_eq!(left.count(), 37);
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exec_wire::{fs::EntryKind, limits};
 
-use super::line_collector::MatchedLine;
+use super::MatchedLine;
 use crate::{filtered_tree::FilteredTree, find::PathGlob};
 
 /// The files to search, shared by all threads.

@@ -6,7 +6,7 @@ use grep_regex::RegexMatcher;
 use grep_searcher::Searcher;
 
 use super::{
-    super::line_collector::{LineCollector, MatchedLine},
+    super::{LineCollector, MatchedLine},
     *,
 };
 use crate::test_dir::{Outcome, odd_name, outcome, text, unprivileged, within_seconds};

@@ -10,7 +10,7 @@ use super::{
     *,
 };
 use crate::{
-    descent::DescentRoot, directory_stack::InodeId, resolve::LinkPolicy, test_dir::open_directory,
+    descent::DescentRoot, directory::InodeId, resolve::LinkPolicy, test_dir::open_directory,
 };
 
 #[test]

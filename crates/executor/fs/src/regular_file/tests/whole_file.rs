@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use super::*;
+use super::super::*;
 use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
 fn request(path: &Path) -> ReadFile {

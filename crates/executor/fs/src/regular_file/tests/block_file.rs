@@ -1,6 +1,6 @@
 use std::{fs, path::Path};
 
-use super::*;
+use super::super::*;
 use crate::test_dir::{Outcome, TestDir, odd_name, outcome, text, uri, within_seconds};
 
 fn open(path: &Path, mode: OpenMode) -> Result<BlockFile, FileError> {
