@@ -51,18 +51,18 @@ pub fn watch_missing(paths: &MissingPathsRequest) -> Result<Option<MissingPathsW
     if !expected.iter().all(PathExpectation::holds) {
         return Ok(None);
     }
-    let (reported, answer) = mpsc::sync_channel(1);
+    let (reply_sender, reply) = mpsc::sync_channel(1);
     let (changed, change) = oneshot::channel();
     let subscription = inotify::subscribe(Box::new(move |watches| {
         let watch = AncestorWatch::begin(&expected, changed, watches);
         // The caller may have stopped waiting.
-        reported.send(watch.is_some()).ok();
+        reply_sender.send(watch.is_some()).ok();
         Some(Box::new(watch?))
     }));
     let Ok(subscription) = subscription else {
         return Ok(None);
     };
-    if answer.recv() != Ok(true) {
+    if reply.recv() != Ok(true) {
         return Ok(None);
     }
     Ok(Some(Box::pin(async move {
@@ -142,17 +142,17 @@ impl AncestorWatch {
             PathExpectation::Present(path) => (path, ENTRY_EVENTS.union(WatchFlags::MODIFY)),
         };
         let mut names = path.strip_prefix("/").ok()?.iter().peekable();
-        let mut here = PathBuf::from("/");
+        let mut directory = PathBuf::from("/");
         while let Some(name) = names.next() {
             let is_last = names.peek().is_none();
-            let what = if is_last { last } else { ENTRY_EVENTS };
-            let watched = watches.watch(&here, what).ok()?;
+            let mask = if is_last { last } else { ENTRY_EVENTS };
+            let watched = watches.watch(&directory, mask).ok()?;
             self.names
                 .entry(watched)
                 .or_default()
                 .insert(name.to_owned());
-            here.push(name);
-            match (kind(&here).ok()?, expected) {
+            directory.push(name);
+            match (kind(&directory).ok()?, expected) {
                 (None, PathExpectation::Missing(_)) => return Some(()),
                 (None, PathExpectation::Present(_)) => return None,
                 (Some(kind), _) if kind.is_dir() => {}
@@ -173,7 +173,7 @@ impl AncestorWatch {
         }
     }
 
-    fn matters(&self, directory: WatchDescriptor, name: Option<&OsStr>) -> bool {
+    fn is_relevant(&self, directory: WatchDescriptor, name: Option<&OsStr>) -> bool {
         let names = self.names.get(&directory);
         names.is_some_and(|names| name.is_some_and(|name| names.contains(name)))
     }
@@ -181,8 +181,8 @@ impl AncestorWatch {
 
 impl WatchTask for AncestorWatch {
     fn handle_event(&mut self, event: &InotifyEvent<'_>, _watches: &mut TaskWatches<'_>) {
-        let gone = ReadFlags::IGNORED | ReadFlags::UNMOUNT;
-        if event.what.intersects(gone) || self.matters(event.directory, event.name) {
+        let watch_ended = ReadFlags::IGNORED | ReadFlags::UNMOUNT;
+        if event.mask.intersects(watch_ended) || self.is_relevant(event.directory, event.name) {
             self.notify_changed();
         }
     }
@@ -203,7 +203,7 @@ impl WatchTask for AncestorWatch {
         false
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.changed.is_none()
     }
 }

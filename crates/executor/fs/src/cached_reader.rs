@@ -45,7 +45,7 @@ impl CachedReader {
     /// Learns the device of a path, so that later requests can be served. May block.
     pub fn learn_device(&self, path: &PathUri) {
         if let Ok(path) = native_path(path) {
-            self.devices.note(&path);
+            self.devices.remember(&path);
         }
     }
 
@@ -59,16 +59,16 @@ impl CachedReader {
             Err(error) => return Some(Err(error)),
         };
         let missing = |errno| Some(Err(host_error("look at", &path, errno)));
-        let itself = match resolve(&path, OFlags::PATH | OFlags::NOFOLLOW)? {
-            Ok(itself) => itself,
+        let entry = match resolve(&path, OFlags::PATH | OFlags::NOFOLLOW)? {
+            Ok(entry) => entry,
             Err(errno) => return missing(errno),
         };
-        let (found, _) = self.look(&itself)?;
+        let (found, _) = self.local_metadata(&entry)?;
         if FileType::from_raw_mode(found.stx_mode.into()) != FileType::Symlink {
             return Some(Ok(from_statx(&found, false)));
         }
         match resolve(&path, OFlags::PATH)? {
-            Ok(target) => Some(Ok(from_statx(&self.look(&target)?.0, true))),
+            Ok(target) => Some(Ok(from_statx(&self.local_metadata(&target)?.0, true))),
             Err(errno) => missing(errno),
         }
     }
@@ -87,13 +87,13 @@ impl CachedReader {
             Ok(found) => found,
             Err(errno) => return Some(Err(host_error("open", &path, errno))),
         };
-        let (size, medium) = self.small(&found)?;
+        let (size, medium) = self.small_file(&found)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = resolve(&path, flags)?.ok()?;
         // One byte more than the size, to detect the end. If the name refers to another file by
         // now, that file differs in size or cannot be read at an offset.
         let mut content = vec![0; size + 1];
-        let length = read_now(&file, 0, &mut content, medium)?;
+        let length = read_cached(&file, 0, &mut content, medium)?;
         if length != size {
             return None;
         }
@@ -102,19 +102,19 @@ impl CachedReader {
     }
 
     /// Reads a block if all of it is in memory. Returns its length.
-    pub fn read_block(&self, file: &BlockFile, offset: u64, into: &mut [u8]) -> Option<usize> {
-        let (found, medium) = self.look(file.file())?;
-        let length = read_now(file.file(), offset, into, medium)?;
+    pub fn read_block(&self, file: &BlockFile, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let (found, medium) = self.local_metadata(file.file())?;
+        let length = read_cached(file.file(), offset, buffer, medium)?;
         // A short read is the end of the file, or of the cached part.
-        let whole = length == into.len() || offset + length as u64 >= found.stx_size;
-        whole.then_some(length)
+        let is_complete = length == buffer.len() || offset + length as u64 >= found.stx_size;
+        is_complete.then_some(length)
     }
 
     /// Returns the metadata of a file on a known local device.
-    fn look(&self, file: impl AsFd) -> Option<(Statx, StorageMedium)> {
+    fn local_metadata(&self, file: impl AsFd) -> Option<(Statx, StorageMedium)> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(file, "", flags, wanted).ok()?;
+        let fields = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(file, "", flags, fields).ok()?;
         let medium = self
             .devices
             .medium((found.stx_dev_major, found.stx_dev_minor))?;
@@ -122,8 +122,8 @@ impl CachedReader {
     }
 
     /// Returns the size and medium of a small regular file.
-    fn small(&self, file: &OwnedFd) -> Option<(usize, StorageMedium)> {
-        let (found, medium) = self.look(file)?;
+    fn small_file(&self, file: &OwnedFd) -> Option<(usize, StorageMedium)> {
+        let (found, medium) = self.local_metadata(file)?;
         let kind = FileType::from_raw_mode(found.stx_mode.into());
         let small = kind == FileType::RegularFile && found.stx_size <= MAX_FILE_BYTES;
         small.then_some((usize::try_from(found.stx_size).ok()?, medium))
@@ -131,11 +131,16 @@ impl CachedReader {
 }
 
 /// Reads the part of a regular file that is in memory.
-fn read_now(file: impl AsFd, offset: u64, into: &mut [u8], medium: StorageMedium) -> Option<usize> {
+fn read_cached(
+    file: impl AsFd,
+    offset: u64,
+    buffer: &mut [u8],
+    medium: StorageMedium,
+) -> Option<usize> {
     match medium {
-        StorageMedium::Memory => pread(file, into, offset).ok(),
+        StorageMedium::Memory => pread(file, buffer, offset).ok(),
         StorageMedium::Disk => {
-            let mut slices = [IoSliceMut::new(into)];
+            let mut slices = [IoSliceMut::new(buffer)];
             preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT).ok()
         }
     }
@@ -165,10 +170,10 @@ pub(super) enum StorageMedium {
 pub(super) type Device = (u32, u32);
 
 /// Most devices that are remembered.
-const MAX_KNOWN: usize = 1024;
+const MAX_KNOWN_DEVICES: usize = 1024;
 
 /// Local file systems, by the numbers in `linux/magic.h` and their own sources.
-const LOCAL: &[(u64, StorageMedium)] = &[
+const LOCAL_FILE_SYSTEMS: &[(u64, StorageMedium)] = &[
     (0xef53, StorageMedium::Disk),        // ext2, ext3, ext4
     (0x5846_5342, StorageMedium::Disk),   // xfs
     (0x9123_683e, StorageMedium::Disk),   // btrfs
@@ -186,7 +191,7 @@ pub(super) struct LocalDevices(RwLock<BTreeMap<Device, StorageMedium>>);
 
 impl LocalDevices {
     /// Remembers the device of a path if it is local. May block.
-    pub(super) fn note(&self, path: &Path) {
+    pub(super) fn remember(&self, path: &Path) {
         let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) else {
             return;
         };
@@ -198,9 +203,9 @@ impl LocalDevices {
             return;
         };
         let local = |(magic, _): &&(u64, StorageMedium)| u64::try_from(kind) == Ok(*magic);
-        if let Some((_, medium)) = LOCAL.iter().find(local) {
+        if let Some((_, medium)) = LOCAL_FILE_SYSTEMS.iter().find(local) {
             let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            if known.len() < MAX_KNOWN {
+            if known.len() < MAX_KNOWN_DEVICES {
                 known.insert(device, *medium);
             }
         }
@@ -282,7 +287,7 @@ mod tests {
             Mode::empty(),
             ResolveFlags::CACHED,
         );
-        let known = probe.is_ok_and(|file| cached.look(&file).is_some());
+        let known = probe.is_ok_and(|file| cached.local_metadata(&file).is_some());
         assert_eq!(cached.read_file(&read(&file)).is_some(), known);
         assert_eq!(cached.metadata(&get(&file)).is_some(), known);
     }

@@ -27,10 +27,9 @@ use rustix::{
 
 use crate::{
     CancelFlag,
-    directory::{self, DirectoryListing},
-    directory::{DirectoryStack, InodeId},
+    directory::{self, DirectoryListing, DirectoryStack, InodeId},
     host_path::{host_error, invalid_request, native_path, partial_write_error},
-    regular_file::{RegularFile, TO_READ, TO_WRITE, carried_mode},
+    regular_file::{READ_FLAGS, RegularFile, WRITE_FLAGS, copied_mode},
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
@@ -44,10 +43,10 @@ pub fn copy(copy: &CopyPath, stop: &CancelFlag) -> Result<(), FileError> {
     let source = native_path(&copy.source_path)?;
     let destination = native_path(&copy.destination_path)?;
     let host_error = |error| host_error("copy", &source, error);
-    let place = EntryLocation::open_parent(&source, LinkPolicy::Follow).map_err(host_error)?;
+    let location = EntryLocation::open_parent(&source, LinkPolicy::Follow).map_err(host_error)?;
     let from = CopyEndpoint {
-        directory: place.directory(),
-        name: place.name(),
+        directory: location.directory(),
+        name: location.name(),
         path: &source,
     };
     let to = CopyEndpoint {
@@ -56,7 +55,7 @@ pub fn copy(copy: &CopyPath, stop: &CancelFlag) -> Result<(), FileError> {
         path: &destination,
     };
     let named = statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
-    let found = match FileType::from_raw_mode(named.st_mode) {
+    let outcome = match FileType::from_raw_mode(named.st_mode) {
         FileType::RegularFile => copy_file(&from, &to, stop)?,
         FileType::Symlink => copy_link(&from, &to)?,
         FileType::Directory if !copy.recursive => {
@@ -73,7 +72,7 @@ pub fn copy(copy: &CopyPath, stop: &CancelFlag) -> Result<(), FileError> {
         | FileType::BlockDevice
         | FileType::Unknown => CopyOutcome::Special,
     };
-    match found {
+    match outcome {
         CopyOutcome::Copied => Ok(()),
         CopyOutcome::Gone => Err(host_error(Errno::NOENT)),
         CopyOutcome::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
@@ -101,8 +100,8 @@ fn copy_directory(
     {
         return Err(FileError::Invalid(INTO_ITSELF.to_owned()));
     }
-    let made = open_or_create_directory(destination, directory_mode(&stat)).map_err(write)?;
-    TreeCopy::new((directory, source), (made, destination), stop)?.copy()
+    let created = open_or_create_directory(destination, directory_mode(&stat)).map_err(write)?;
+    TreeCopy::new((directory, source), (created, destination), stop)?.copy()
 }
 
 /// Opens the directory, or its nearest existing ancestor.
@@ -179,7 +178,7 @@ fn copy_file(
     stop: &CancelFlag,
 ) -> Result<CopyOutcome, FileError> {
     let copy = |error| host_error("copy", from.path, error);
-    let flags = TO_READ | OFlags::NOFOLLOW;
+    let flags = READ_FLAGS | OFlags::NOFOLLOW;
     let source = match resolve::open_at(from.directory, from.name, flags, Mode::empty()) {
         Ok(source) => File::from(source),
         Err(Errno::NOENT) => return Ok(CopyOutcome::Gone),
@@ -199,13 +198,13 @@ fn copy_file(
     }
 
     let bits = Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o777);
-    let opened = resolve::open_at(to.directory, to.name, TO_WRITE, bits);
+    let opened = resolve::open_at(to.directory, to.name, WRITE_FLAGS, bits);
     let destination = RegularFile::to_write(opened, to.path)?;
     if InodeId::from(&stat) == InodeId::from(&destination.stat) {
         let reason = format!("`{}` is the same file", to.path.display());
         return Err(invalid_request("copy", from.path, reason));
     }
-    let mode = carried_mode(&stat, &destination.stat);
+    let mode = copied_mode(&stat, &destination.stat);
     let write = |error| host_error("write", to.path, error);
     destination.set_mode(mode).map_err(write)?;
     ftruncate(&destination.file, 0).map_err(write)?;

@@ -23,7 +23,7 @@ use rustix::{
 use crate::{
     cancel_flag::CancelFlag,
     directory::InodeId,
-    regular_file::TO_READ,
+    regular_file::READ_FLAGS,
     resolve::{LinkPolicy, directory_at, open_at},
 };
 
@@ -39,7 +39,7 @@ impl DescentRoot {
     /// itself, and no link below it is followed.
     pub(crate) fn open(path: &Path, links: LinkPolicy) -> Result<Self> {
         let directory = match links {
-            LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
+            LinkPolicy::Follow => open_at(CWD, path, BASE_FLAGS, Mode::empty()),
             LinkPolicy::Refuse => directory_at(CWD, path),
         };
         directory.map(|directory| Self { directory, links })
@@ -49,9 +49,9 @@ impl DescentRoot {
     /// is the root.
     pub(crate) fn directory(&self, below: &[u8]) -> Result<OwnedFd> {
         match self.links {
-            _ if below.is_empty() => open_at(&self.directory, c".", LISTED, Mode::empty()),
-            LinkPolicy::Follow => open_at(&self.directory, below, LISTED, Mode::empty()),
-            LinkPolicy::Refuse => open_below(self.directory.as_fd(), below, LISTED),
+            _ if below.is_empty() => open_at(&self.directory, c".", LIST_FLAGS, Mode::empty()),
+            LinkPolicy::Follow => open_at(&self.directory, below, LIST_FLAGS, Mode::empty()),
+            LinkPolicy::Refuse => open_below(self.directory.as_fd(), below, LIST_FLAGS),
         }
     }
 
@@ -70,7 +70,7 @@ impl DescentRoot {
 /// Opens a regular file below a directory for reading. Follows no link, and never blocks on a
 /// special file.
 pub(crate) fn open_file(directory: BorrowedFd<'_>, below: &[u8]) -> Result<File> {
-    let file = open_below(directory, below, TO_READ)?;
+    let file = open_below(directory, below, READ_FLAGS)?;
     if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
         return Err(Errno::INVAL);
     }
@@ -107,9 +107,9 @@ pub(super) fn open_by_name(
 }
 
 /// Flags to open a directory as a base only, which needs no permission on it.
-const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+const BASE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Flags to open a directory for listing.
-const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+const LIST_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// The names in a directory, sorted bytewise, without dangling links.
 #[derive(Debug, Default)]
@@ -120,21 +120,21 @@ pub(crate) struct DirectoryNames {
 }
 
 impl DirectoryNames {
-    /// Reads a directory, keeping only the first `keep` names. `buffer` is reused between calls.
-    /// After a cancellation some names may be missing.
+    /// Reads a directory, keeping only the first `max_names` names. `buffer` is reused between
+    /// calls. After a cancellation some names may be missing.
     ///
     /// # Errors
     /// Fails if the directory cannot be listed.
     pub(crate) fn read(
         directory: BorrowedFd<'_>,
-        keep: usize,
+        max_names: usize,
         buffer: &mut Vec<u8>,
         stop: &CancelFlag,
     ) -> Result<Self> {
         buffer.clear();
         buffer.reserve(BUFFER_BYTES);
         // Without search permission only the names can be read.
-        let search = statat(directory, c".", AtFlags::empty()).map(drop);
+        let search_permission = statat(directory, c".", AtFlags::empty()).map(drop);
         let mut names = Self::default();
         let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
@@ -146,14 +146,14 @@ impl DirectoryNames {
             if stop.is_cancelled() {
                 break;
             }
-            if let Some(kind) = kind_of(directory, name, entry.file_type(), search) {
+            if let Some(kind) = name_kind(directory, name, entry.file_type(), search_permission) {
                 names.push(name.to_bytes(), kind);
             }
-            if names.spans.len() > keep.saturating_mul(2).max(PRUNE_FROM) {
-                names.sort_and_keep(keep);
+            if names.spans.len() > max_names.saturating_mul(2).max(PRUNE_FROM) {
+                names.sort_and_truncate(max_names);
             }
         }
-        names.sort_and_keep(keep);
+        names.sort_and_truncate(max_names);
         Ok(names)
     }
 
@@ -193,18 +193,18 @@ impl DirectoryNames {
         self.spans.push(NameSpan { start, end, kind });
     }
 
-    fn sort_and_keep(&mut self, keep: usize) {
+    fn sort_and_truncate(&mut self, max_names: usize) {
         let text = &self.text;
         let name = |span: &NameSpan| text.get(span.start..span.end).unwrap_or_default();
         self.spans.sort_unstable_by(|a, b| name(a).cmp(name(b)));
-        if self.spans.len() <= keep {
+        if self.spans.len() <= max_names {
             return;
         }
-        let mut kept = Self::default();
-        for span in self.spans.iter().take(keep) {
-            kept.push(self.bytes(span), span.kind);
+        let mut first_names = Self::default();
+        for span in self.spans.iter().take(max_names) {
+            first_names.push(self.bytes(span), span.kind);
         }
-        *self = kept;
+        *self = first_names;
     }
 
     fn bytes(&self, span: &NameSpan) -> &[u8] {
@@ -235,11 +235,11 @@ struct NameSpan {
 }
 
 /// Returns the kind of a name. `None`: it does not exist, or is a dangling link.
-fn kind_of(
+fn name_kind(
     directory: BorrowedFd<'_>,
     name: &CStr,
     file_type: FileType,
-    search: Result<()>,
+    search_permission: Result<()>,
 ) -> Option<NameKind> {
     let file_type = if file_type == FileType::Unknown {
         // Some file systems do not report the type.
@@ -260,7 +260,7 @@ fn kind_of(
             NameKind::Other
         });
     }
-    Some(match search {
+    Some(match search_permission {
         Err(errno) => NameKind::Unreadable(errno),
         Ok(()) if file_type.is_dir() => NameKind::Directory,
         Ok(()) if file_type.is_file() => NameKind::File,

@@ -25,7 +25,7 @@ use rustix::{
 
 use crate::{
     host_path::{host_error, native_path},
-    resolve::{self, EntryLocation, LinkPolicy, NEW_DIRECTORY},
+    resolve::{self, EntryLocation, LinkPolicy, NEW_DIRECTORY_MODE},
 };
 
 /// Creates a directory.
@@ -35,18 +35,18 @@ use crate::{
 pub fn create_directory(create: &CreateDirectory) -> Result<(), FileError> {
     let path = native_path(&create.path)?;
     let links = LinkPolicy::from_request(create.follow_symlinks);
-    let made = if create.recursive.unwrap_or(true) {
+    let created = if create.recursive.unwrap_or(true) {
         resolve::open_or_create_directory(&path, links).map(drop)
     } else {
-        make_one(&path, links)
+        create_one(&path, links)
     };
-    made.map_err(|error| host_error("create directory", &path, error))
+    created.map_err(|error| host_error("create directory", &path, error))
 }
 
-fn make_one(path: &Path, links: LinkPolicy) -> io::Result<()> {
-    let place = EntryLocation::open_parent(path, links)?;
-    let mode = Mode::from_raw_mode(NEW_DIRECTORY);
-    mkdirat(place.directory(), place.name(), mode)
+fn create_one(path: &Path, links: LinkPolicy) -> io::Result<()> {
+    let location = EntryLocation::open_parent(path, links)?;
+    let mode = Mode::from_raw_mode(NEW_DIRECTORY_MODE);
+    mkdirat(location.directory(), location.name(), mode)
 }
 
 /// Lists a directory, unsorted and without dangling links.
@@ -58,12 +58,12 @@ pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileE
     let host_error = |error| host_error("list", &path, error);
     // Opened for listing only: reading names needs no search permission.
     let opened =
-        resolve::open(&path, LinkPolicy::Follow, LISTED, Mode::empty()).map_err(host_error)?;
+        resolve::open(&path, LinkPolicy::Follow, LIST_FLAGS, Mode::empty()).map_err(host_error)?;
     let directory = fcntl_dupfd_cloexec(&opened, 0).map_err(host_error)?;
     let mut entries = Vec::new();
     for entry in DirectoryListing::new(opened).map_err(host_error)? {
         let entry = entry.map_err(host_error)?;
-        let Some(kind) = kind_behind(&directory, entry.file_name(), entry.file_type()) else {
+        let Some(kind) = target_kind(&directory, entry.file_name(), entry.file_type()) else {
             continue;
         };
         if entries.len() == limits::MAX_DIRECTORY_ENTRIES {
@@ -80,7 +80,7 @@ pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileE
 
 /// Returns the type of an entry, following links. `None`: a dangling link. `Unknown`: it cannot be
 /// inspected.
-fn kind_behind(directory: &OwnedFd, name: &CStr, listed: FileType) -> Option<FileType> {
+fn target_kind(directory: &OwnedFd, name: &CStr, listed: FileType) -> Option<FileType> {
     if !matches!(listed, FileType::Symlink | FileType::Unknown) {
         return Some(listed);
     }
@@ -105,7 +105,7 @@ pub(crate) struct DirectoryListing(Dir);
 impl DirectoryListing {
     /// Starts at the first name, even if the directory was opened with `O_PATH`.
     pub(crate) fn of(directory: impl AsFd) -> io::Result<Self> {
-        let opened = resolve::open_at(directory, ".", LISTED, Mode::empty())?;
+        let opened = resolve::open_at(directory, ".", LIST_FLAGS, Mode::empty())?;
         Self::new(opened)
     }
 
@@ -139,7 +139,7 @@ pub(crate) fn kind(directory: impl AsFd, name: &OsStr, listed: FileType) -> io::
 }
 
 /// Flags to open a directory for listing.
-pub(crate) const LISTED: OFlags = OFlags::RDONLY
+pub(crate) const LIST_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NONBLOCK);
 
@@ -163,8 +163,8 @@ impl DirectoryStack {
     pub(crate) fn enter(&mut self, directory: OwnedFd) -> std::io::Result<()> {
         let above = std::mem::replace(&mut self.current, directory);
         self.above.push(StackLevel::Open(above));
-        if let Some(far) = self.above.len().checked_sub(OPEN_LEVELS + 1) {
-            self.above[far].close()?;
+        if let Some(distant) = self.above.len().checked_sub(OPEN_LEVELS + 1) {
+            self.above[distant].close()?;
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ pub(crate) struct FilteredTree<'a> {
     root_bytes: usize,
     rules: IgnoreRules,
     frames: Vec<TreeFrame>,
-    left: usize,
+    remaining_names: usize,
     is_truncated: bool,
     buffer: Vec<u8>,
     stop: &'a CancelFlag,
@@ -69,17 +69,13 @@ impl<'a> FilteredTree<'a> {
         Self::open_with(root, limits::MAX_SEARCH_ENTRIES, stop)
     }
 
-    /// As [`open`](Self::open), but examines at most `most` names.
-    fn open_with(
-        root: &Path,
-        most: usize,
-        stop: &'a CancelFlag,
-    ) -> Result<Self, FileError> {
-        let cannot = |error: std::io::Error| host_error("list", root, error);
+    /// As [`open`](Self::open), but examines at most `max_names` names.
+    fn open_with(root: &Path, max_names: usize, stop: &'a CancelFlag) -> Result<Self, FileError> {
+        let list_error = |error: std::io::Error| host_error("list", root, error);
         // Ignore files are looked up in the ancestors of the real path.
-        let path = root.canonicalize().map_err(cannot)?;
-        let opened =
-            DescentRoot::open(&path, LinkPolicy::Refuse).map_err(|errno| cannot(errno.into()))?;
+        let path = root.canonicalize().map_err(list_error)?;
+        let opened = DescentRoot::open(&path, LinkPolicy::Refuse)
+            .map_err(|errno| list_error(errno.into()))?;
         let rules = IgnoreRules::above(&path);
         let mut path = path.into_os_string().into_encoded_bytes();
         if path == b"/" {
@@ -91,12 +87,12 @@ impl<'a> FilteredTree<'a> {
             path,
             rules,
             frames: Vec::new(),
-            left: most,
+            remaining_names: max_names,
             is_truncated: false,
             buffer: Vec::new(),
             stop,
         };
-        tree.enter().map_err(|errno| cannot(errno.into()))?;
+        tree.enter().map_err(|errno| list_error(errno.into()))?;
         Ok(tree)
     }
 
@@ -114,13 +110,14 @@ impl<'a> FilteredTree<'a> {
     fn enter(&mut self) -> io::Result<()> {
         let below = self.path.get(self.root_bytes + 1..).unwrap_or_default();
         let directory = self.root.directory(below)?;
-        let keep = self.left + 1;
-        let mut names = DirectoryNames::read(directory.as_fd(), keep, &mut self.buffer, self.stop)?;
-        if names.len() == keep {
-            names.truncate(self.left);
+        let limit = self.remaining_names + 1;
+        let mut names =
+            DirectoryNames::read(directory.as_fd(), limit, &mut self.buffer, self.stop)?;
+        if names.len() == limit {
+            names.truncate(self.remaining_names);
             self.is_truncated = true;
         }
-        self.left -= names.len();
+        self.remaining_names -= names.len();
         let has_rules = self.rules.enter(directory.as_fd(), self.path.len(), &names);
         let steps = self.steps(&names);
         self.frames.push(TreeFrame {
@@ -142,7 +139,7 @@ impl<'a> FilteredTree<'a> {
                 NameKind::Directory => EntryKind::Directory,
                 NameKind::DirectoryLink | NameKind::Other | NameKind::Unreadable(_) => continue,
             };
-            if self.is_left_out(name.as_bytes(), kind) {
+            if self.is_excluded(name.as_bytes(), kind) {
                 continue;
             }
             steps.push(TreeStep::List(index, kind));
@@ -154,16 +151,16 @@ impl<'a> FilteredTree<'a> {
         steps
     }
 
-    fn is_left_out(&mut self, name: &[u8], kind: EntryKind) -> bool {
+    fn is_excluded(&mut self, name: &[u8], kind: EntryKind) -> bool {
         let directory_bytes = self.path.len();
         self.path.push(b'/');
         self.path.extend_from_slice(name);
-        let verdict = self.rules.verdict(&self.path, kind);
+        let verdict = self.rules.match_path(&self.path, kind);
         self.path.truncate(directory_bytes);
         match verdict {
             IgnoreVerdict::Ignored => true,
-            IgnoreVerdict::Wanted => false,
-            IgnoreVerdict::Silent => name.starts_with(b"."),
+            IgnoreVerdict::Whitelisted => false,
+            IgnoreVerdict::Unmatched => name.starts_with(b"."),
         }
     }
 }
@@ -195,7 +192,7 @@ impl Iterator for FilteredTree<'_> {
                     let below = below.to_vec();
                     return Some(TreeEntry { below, kind });
                 }
-                TreeStep::Enter(_) if self.left == 0 => self.is_truncated = true,
+                TreeStep::Enter(_) if self.remaining_names == 0 => self.is_truncated = true,
                 // A directory that cannot be listed, or is gone, has nothing to find. A
                 // directory beyond the path limit may have.
                 TreeStep::Enter(_) => {
@@ -257,9 +254,9 @@ enum IgnoreVerdict {
     /// The path is ignored.
     Ignored,
     /// A `!` pattern whitelists the path, even if it is hidden.
-    Wanted,
+    Whitelisted,
     /// No rule matches.
-    Silent,
+    Unmatched,
 }
 
 impl IgnoreRules {
@@ -277,13 +274,13 @@ impl IgnoreRules {
                 b"/" => 0,
                 path => path.len(),
             };
-            let mut found = DirectoryRules {
+            let mut directory_rules = DirectoryRules {
                 path_bytes,
                 is_repository: statat(&directory, c".git", AtFlags::empty()).is_ok(),
                 files: Vec::new(),
             };
-            found.read(directory.as_fd(), |_| true);
-            rules.directories.push(found);
+            directory_rules.read(directory.as_fd(), |_| true);
+            rules.directories.push(directory_rules);
         }
         rules
     }
@@ -296,15 +293,15 @@ impl IgnoreRules {
         path_bytes: usize,
         names: &DirectoryNames,
     ) -> bool {
-        let mut found = DirectoryRules {
+        let mut directory_rules = DirectoryRules {
             path_bytes,
             is_repository: names.contains(b".git"),
             files: Vec::new(),
         };
-        found.read(directory, |name| names.contains(name));
-        let has_rules = found.is_repository || !found.files.is_empty();
+        directory_rules.read(directory, |name| names.contains(name));
+        let has_rules = directory_rules.is_repository || !directory_rules.files.is_empty();
         if has_rules {
-            self.directories.push(found);
+            self.directories.push(directory_rules);
         }
         has_rules
     }
@@ -319,7 +316,7 @@ impl IgnoreRules {
     /// `.rgignore` takes precedence over `.ignore`, `.gitignore` and the repository's exclude file.
     /// For each kind, the nearest file with a matching rule decides. Git rules above a repository
     /// do not apply in it.
-    fn verdict(&self, path: &[u8], kind: EntryKind) -> IgnoreVerdict {
+    fn match_path(&self, path: &[u8], kind: EntryKind) -> IgnoreVerdict {
         let is_directory = kind == EntryKind::Directory;
         for source in IGNORE_SOURCES {
             for directory in self.directories.iter().rev() {
@@ -329,15 +326,15 @@ impl IgnoreRules {
                     match file.matched(below, is_directory) {
                         Match::None => {}
                         Match::Ignore(_) => return IgnoreVerdict::Ignored,
-                        Match::Whitelist(_) => return IgnoreVerdict::Wanted,
+                        Match::Whitelist(_) => return IgnoreVerdict::Whitelisted,
                     }
                 }
-                if directory.is_repository && source.is_of_git() {
+                if directory.is_repository && source.is_git_specific() {
                     break;
                 }
             }
         }
-        IgnoreVerdict::Silent
+        IgnoreVerdict::Unmatched
     }
 }
 
@@ -351,17 +348,17 @@ struct DirectoryRules {
 }
 
 impl DirectoryRules {
-    /// Reads the existing ignore files; `may_be` rules out missing ones.
-    fn read(&mut self, directory: BorrowedFd<'_>, may_be: impl Fn(&[u8]) -> bool) {
+    /// Reads the existing ignore files; `may_exist` rules out missing ones.
+    fn read(&mut self, directory: BorrowedFd<'_>, may_exist: impl Fn(&[u8]) -> bool) {
         for source in IGNORE_SOURCES {
             let is_possible = match source {
                 IgnoreSource::Exclude => self.is_repository,
                 IgnoreSource::Ripgrep | IgnoreSource::Any | IgnoreSource::Git => {
-                    may_be(source.path())
+                    may_exist(source.path())
                 }
             };
             if is_possible
-                && let Some(file) = parsed(directory, source.path())
+                && let Some(file) = parse_ignore_file(directory, source.path())
                 && !file.is_empty()
             {
                 self.files.push((source, file));
@@ -389,7 +386,7 @@ impl IgnoreSource {
         }
     }
 
-    fn is_of_git(self) -> bool {
+    fn is_git_specific(self) -> bool {
         match self {
             Self::Ripgrep | Self::Any => false,
             Self::Git | Self::Exclude => true,
@@ -398,7 +395,7 @@ impl IgnoreSource {
 }
 
 /// Parses an ignore file. Skips invalid lines, and files that are not regular.
-fn parsed(directory: BorrowedFd<'_>, path: &[u8]) -> Option<Gitignore> {
+fn parse_ignore_file(directory: BorrowedFd<'_>, path: &[u8]) -> Option<Gitignore> {
     let file = open_file(directory, path).ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;

@@ -49,11 +49,11 @@ use crate::{
 /// cancellation.
 pub fn find(find: &FindPaths, stop: &CancelFlag) -> Result<FoundPaths, FileError> {
     if !(1..=limits::MAX_FIND_RESULTS).contains(&find.max_results) {
-        let most = limits::MAX_FIND_RESULTS;
-        let text = format!("maxResults must be between 1 and {most}");
+        let max_results = limits::MAX_FIND_RESULTS;
+        let text = format!("maxResults must be between 1 and {max_results}");
         return Err(FileError::Refused(text));
     }
-    let wanted = match (&find.glob, &find.query) {
+    let criterion = match (&find.glob, &find.query) {
         (Some(glob), None) => FindCriterion::Glob(PathGlob::new(glob)?),
         (None, Some(query)) => FindCriterion::Query(FuzzyQuery::new(query)?),
         (Some(_), Some(_)) | (None, None) => {
@@ -62,8 +62,8 @@ pub fn find(find: &FindPaths, stop: &CancelFlag) -> Result<FoundPaths, FileError
         }
     };
     let root = native_path(&find.path)?;
-    let found = stat(&root).map_err(|errno| host_error("look below", &root, errno))?;
-    if !FileType::from_raw_mode(found.st_mode).is_dir() {
+    let metadata = stat(&root).map_err(|errno| host_error("look below", &root, errno))?;
+    if !FileType::from_raw_mode(metadata.st_mode).is_dir() {
         return Err(invalid_request(
             "look below",
             &root,
@@ -71,9 +71,9 @@ pub fn find(find: &FindPaths, stop: &CancelFlag) -> Result<FoundPaths, FileError
         ));
     }
     let tree = FilteredTree::open(&root, stop)?;
-    let (paths, is_truncated) = match wanted {
-        FindCriterion::Glob(glob) => first(tree, &glob, find.max_results),
-        FindCriterion::Query(query) => best(tree, query, find.max_results),
+    let (paths, is_truncated) = match criterion {
+        FindCriterion::Glob(glob) => first_matches(tree, &glob, find.max_results),
+        FindCriterion::Query(query) => best_matches(tree, query, find.max_results),
     };
     stop.check()?;
     let paths = paths
@@ -91,39 +91,47 @@ enum FindCriterion {
 }
 
 /// Returns the first matching paths, and whether there are more.
-fn first(mut tree: FilteredTree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, bool) {
+fn first_matches(
+    mut tree: FilteredTree<'_>,
+    glob: &PathGlob,
+    max_results: usize,
+) -> (Vec<Vec<u8>>, bool) {
     let mut paths = Vec::new();
-    for found in tree.by_ref() {
-        if !glob.is_match(&found.below) {
+    for entry in tree.by_ref() {
+        if !glob.is_match(&entry.below) {
             continue;
         }
-        if paths.len() == most {
+        if paths.len() == max_results {
             return (paths, true);
         }
-        paths.push(found.below);
+        paths.push(entry.below);
     }
     (paths, tree.is_truncated())
 }
 
 /// Returns the best matching paths, and whether there are more.
-fn best(mut tree: FilteredTree<'_>, mut query: FuzzyQuery, most: usize) -> (Vec<Vec<u8>>, bool) {
+fn best_matches(
+    mut tree: FilteredTree<'_>,
+    mut query: FuzzyQuery,
+    max_results: usize,
+) -> (Vec<Vec<u8>>, bool) {
     let mut is_truncated = false;
     // The worst match is on top, and is dropped first.
-    let mut kept = BinaryHeap::new();
-    for found in tree.by_ref() {
-        let Some(score) = query.score(&found.below) else {
+    let mut ranking = BinaryHeap::new();
+    for entry in tree.by_ref() {
+        let Some(score) = query.score(&entry.below) else {
             continue;
         };
-        kept.push(RankedPath {
+        ranking.push(RankedPath {
             score,
-            below: found.below,
+            below: entry.below,
         });
-        if kept.len() > most {
-            kept.pop();
+        if ranking.len() > max_results {
+            ranking.pop();
             is_truncated = true;
         }
     }
-    let ranked = kept.into_sorted_vec();
+    let ranked = ranking.into_sorted_vec();
     let paths = ranked.into_iter().map(|ranked| ranked.below).collect();
     (paths, is_truncated || tree.is_truncated())
 }
@@ -138,8 +146,8 @@ struct RankedPath {
 impl Ord for RankedPath {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |ranked: &Self| (Reverse(ranked.score), ranked.below.len());
-        let by_worth = key(self).cmp(&key(other));
-        by_worth.then_with(|| self.below.cmp(&other.below))
+        let by_rank = key(self).cmp(&key(other));
+        by_rank.then_with(|| self.below.cmp(&other.below))
     }
 }
 
@@ -241,8 +249,8 @@ pub(crate) fn file_name(below: &[u8]) -> &[u8] {
 /// Rejects patterns that are too long.
 pub(crate) fn check_length(what: &str, text: &str) -> Result<(), FileError> {
     if text.len() > limits::MAX_PATTERN_BYTES {
-        let most = limits::MAX_PATTERN_BYTES;
-        let text = format!("{what} is longer than {most} bytes");
+        let max_bytes = limits::MAX_PATTERN_BYTES;
+        let text = format!("{what} is longer than {max_bytes} bytes");
         return Err(FileError::Refused(text));
     }
     Ok(())

@@ -32,7 +32,7 @@ pub(crate) fn uri(path: &Path) -> Result<PathUri, FileError> {
 pub(crate) fn host_error(what: &str, path: &Path, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let text = format!("cannot {what} `{}`: {error}", path.display());
-    of_kind(text, &error)
+    classify(text, &error)
 }
 
 /// Describes a write that failed after the file was truncated.
@@ -42,7 +42,7 @@ pub(crate) fn partial_write_error(path: &Path, error: impl Into<io::Error>) -> F
         "cannot write `{}`: {error}; the file may hold part of the new content",
         path.display()
     );
-    of_kind(text, &error)
+    classify(text, &error)
 }
 
 /// Rejects an operation that the host would perform wrongly, or not at all.
@@ -55,7 +55,7 @@ pub(crate) fn not_a_file(path: &Path) -> FileError {
     FileError::Invalid(format!("path `{}` is not a file", path.display()))
 }
 
-fn of_kind(text: String, error: &io::Error) -> FileError {
+fn classify(text: String, error: &io::Error) -> FileError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => FileError::NotFound(text),
         Some(Errno::INVAL | Errno::ACCESS | Errno::PERM) => FileError::Invalid(text),
@@ -79,7 +79,7 @@ mod tests {
     };
 
     /// Returns the result of every operation for a path. A rejected operation has no effect.
-    fn said_by_each(path: &PathUri) -> Vec<Outcome> {
+    fn outcomes(path: &PathUri) -> Vec<Outcome> {
         let (path, stop, sandbox) = (path.clone(), CancelFlag::default(), None);
         let elsewhere = PathUri::parse("file:///nonexistent/elsewhere").unwrap();
         let get = GetMetadata {
@@ -155,7 +155,7 @@ mod tests {
             PathUri::from_native(with_nul).unwrap(),
         ];
         for path in refused {
-            assert_eq!(said_by_each(&path), [Outcome::Invalid; 11], "{path}");
+            assert_eq!(outcomes(&path), [Outcome::Invalid; 11], "{path}");
         }
     }
 
@@ -163,6 +163,6 @@ mod tests {
     fn necessary_opaque_path_is_accepted() {
         let path = PathUri::from_native(Path::new("/Q:/nonexistent/x")).unwrap();
         assert!(path.is_opaque());
-        assert_eq!(said_by_each(&path), [Outcome::NotFound; 11]);
+        assert_eq!(outcomes(&path), [Outcome::NotFound; 11]);
     }
 }

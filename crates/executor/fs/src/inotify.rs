@@ -36,21 +36,21 @@ use rustix::{
 ///
 /// # Errors
 /// Fails if the user's limit of instances or threads is reached.
-pub(crate) fn subscribe(begin: StartTask) -> io::Result<WatchSubscription> {
+pub(crate) fn subscribe(start: StartTask) -> io::Result<WatchSubscription> {
     let id = WatchTaskId(NEXT_TASK.fetch_add(1, Ordering::Relaxed));
     let mut handle = watch_thread();
-    let mut command = WatchCommand::Add(id, begin);
-    if let Some(open) = &*handle {
-        match open.send(command) {
+    let mut command = WatchCommand::Add(id, start);
+    if let Some(handle) = &*handle {
+        match handle.send(command) {
             Ok(()) => return Ok(WatchSubscription(id)),
             Err(refused) => command = refused,
         }
     }
-    let opened = WatchThread::start()?;
-    opened
+    let started = WatchThread::start()?;
+    started
         .send(command)
         .map_err(|_| io::Error::other("watch thread has exited"))?;
-    *handle = Some(opened);
+    *handle = Some(started);
     Ok(WatchSubscription(id))
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct WatchSubscription(WatchTaskId);
 
 impl Drop for WatchSubscription {
     fn drop(&mut self) {
-        if let Some(open) = &*watch_thread() {
+        if let Some(handle) = &*watch_thread() {
             // A thread that has exited has no task left.
-            open.send(WatchCommand::Remove(self.0)).ok();
+            handle.send(WatchCommand::Remove(self.0)).ok();
         }
     }
 }
@@ -149,17 +149,17 @@ impl WatchThread {
             self.read_events();
             let now = Instant::now();
             for (&id, task) in &mut self.tasks {
-                let mut watches = self.instance.of(id);
+                let mut watches = self.instance.task_watches(id);
                 task.handle_timeout(&mut watches, now);
                 if task.has_work() {
                     task.work(&mut watches);
                 }
             }
-            let over = self.tasks.extract_if(.., |_, task| task.is_over());
-            for (id, _) in over {
+            let ended = self.tasks.extract_if(.., |_, task| task.has_ended());
+            for (id, _) in ended {
                 self.instance.release_all(id);
             }
-            self.instance.reap();
+            self.instance.remove_unwatched();
             if self.tasks.is_empty() {
                 match close_if_idle(&self.commands) {
                     Some(command) => self.handle(command),
@@ -191,10 +191,10 @@ impl WatchThread {
 
     fn handle(&mut self, command: WatchCommand) {
         match command {
-            WatchCommand::Add(id, begin) => {
+            WatchCommand::Add(id, start) => {
                 // Earlier events are not for the new task, which may share directories with others.
                 self.read_events();
-                match begin(&mut self.instance.of(id)) {
+                match start(&mut self.instance.task_watches(id)) {
                     Some(task) => {
                         self.tasks.insert(id, task);
                     }
@@ -219,12 +219,12 @@ impl WatchThread {
                 }
                 return;
             };
-            for id in self.instance.holders(event.directory) {
+            for id in self.instance.watchers(event.directory) {
                 if let Some(task) = self.tasks.get_mut(&id) {
-                    task.handle_event(&event, &mut self.instance.of(id));
+                    task.handle_event(&event, &mut self.instance.task_watches(id));
                 }
             }
-            if event.what.contains(ReadFlags::IGNORED) {
+            if event.mask.contains(ReadFlags::IGNORED) {
                 self.instance.forget(event.directory);
             }
         });
@@ -256,14 +256,14 @@ pub(crate) trait WatchTask: Send {
     fn has_work(&self) -> bool;
 
     /// Returns whether the task has ended by itself.
-    fn is_over(&self) -> bool;
+    fn has_ended(&self) -> bool;
 }
 
 /// An inotify instance of the kernel.
 #[derive(Debug)]
 pub(crate) struct InotifyInstance {
     queue: Arc<OwnedFd>,
-    holders: HashMap<WatchDescriptor, Vec<WatchTaskId>>,
+    watchers: HashMap<WatchDescriptor, Vec<WatchTaskId>>,
     /// Directories that no task watches any more, until the kernel's watch is removed.
     unwatched: VecDeque<WatchDescriptor>,
 }
@@ -273,13 +273,13 @@ impl InotifyInstance {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(Self {
             queue: Arc::new(queue),
-            holders: HashMap::new(),
+            watchers: HashMap::new(),
             unwatched: VecDeque::new(),
         })
     }
 
     /// Returns the view of one task.
-    pub(crate) fn of(&mut self, task: WatchTaskId) -> TaskWatches<'_> {
+    pub(crate) fn task_watches(&mut self, task: WatchTaskId) -> TaskWatches<'_> {
         TaskWatches {
             instance: self,
             task,
@@ -289,29 +289,29 @@ impl InotifyInstance {
     /// Releases all directories of a task that has ended.
     pub(crate) fn release_all(&mut self, task: WatchTaskId) {
         let unwatched = &mut self.unwatched;
-        self.holders.retain(|&directory, holders| {
-            holders.retain(|&holder| holder != task);
-            if holders.is_empty() {
+        self.watchers.retain(|&directory, watchers| {
+            watchers.retain(|&watcher| watcher != task);
+            if watchers.is_empty() {
                 unwatched.push_back(directory);
             }
-            !holders.is_empty()
+            !watchers.is_empty()
         });
     }
 
     /// Drops a directory that the kernel has stopped watching.
     pub(crate) fn forget(&mut self, directory: WatchDescriptor) {
-        self.holders.remove(&directory);
+        self.watchers.remove(&directory);
     }
 
     /// Removes some of the watches that no task needs. The kernel confirms each with an event, so
     /// removing all at once would overflow its queue.
-    pub(crate) fn reap(&mut self) {
-        for _ in 0..REAP_BATCH {
+    pub(crate) fn remove_unwatched(&mut self) {
+        for _ in 0..REMOVE_BATCH {
             let Some(directory) = self.unwatched.pop_front() else {
                 return;
             };
-            if !self.holders.contains_key(&directory) {
-                self.stop(directory);
+            if !self.watchers.contains_key(&directory) {
+                self.remove_watch(directory);
             }
         }
     }
@@ -327,12 +327,12 @@ impl InotifyInstance {
     }
 
     /// Returns the tasks that watch a directory.
-    pub(crate) fn holders(&self, directory: WatchDescriptor) -> Vec<WatchTaskId> {
-        self.holders.get(&directory).cloned().unwrap_or_default()
+    pub(crate) fn watchers(&self, directory: WatchDescriptor) -> Vec<WatchTaskId> {
+        self.watchers.get(&directory).cloned().unwrap_or_default()
     }
 
-    fn add(&self, path: &Path, what: WatchFlags) -> Result<WatchDescriptor, Errno> {
-        let flags = what
+    fn add(&self, path: &Path, mask: WatchFlags) -> Result<WatchDescriptor, Errno> {
+        let flags = mask
             // Keeps the event mask of other tasks.
             | WatchFlags::MASK_ADD
             | WatchFlags::ONLYDIR
@@ -342,7 +342,7 @@ impl InotifyInstance {
         inotify::add_watch(&*self.queue, path, flags).map(WatchDescriptor)
     }
 
-    fn stop(&self, directory: WatchDescriptor) {
+    fn remove_watch(&self, directory: WatchDescriptor) {
         // Fails for a removed directory, because the kernel has removed its watch.
         inotify::remove_watch(&*self.queue, directory.0).ok();
     }
@@ -360,29 +360,29 @@ pub(crate) struct TaskWatches<'a> {
 }
 
 impl TaskWatches<'_> {
-    /// Watches the directory at `path` for at least `what`. Does not follow a link as last
+    /// Watches the directory at `path` for at least `mask`. Does not follow a link as last
     /// component. Watching a directory twice has no further effect.
     pub(crate) fn watch(
         &mut self,
         path: &Path,
-        what: WatchFlags,
+        mask: WatchFlags,
     ) -> Result<WatchDescriptor, Errno> {
-        let directory = self.instance.add(path, what)?;
-        let holders = self.instance.holders.entry(directory).or_default();
-        if !holders.contains(&self.task) {
-            holders.push(self.task);
+        let directory = self.instance.add(path, mask)?;
+        let watchers = self.instance.watchers.entry(directory).or_default();
+        if !watchers.contains(&self.task) {
+            watchers.push(self.task);
         }
         Ok(directory)
     }
 
     /// Stops watching a directory.
     pub(crate) fn unwatch(&mut self, directory: WatchDescriptor) {
-        let Some(holders) = self.instance.holders.get_mut(&directory) else {
+        let Some(watchers) = self.instance.watchers.get_mut(&directory) else {
             return;
         };
-        holders.retain(|&holder| holder != self.task);
-        if holders.is_empty() {
-            self.instance.holders.remove(&directory);
+        watchers.retain(|&watcher| watcher != self.task);
+        if watchers.is_empty() {
+            self.instance.watchers.remove(&directory);
             self.instance.unwatched.push_back(directory);
         }
     }
@@ -391,8 +391,8 @@ impl TaskWatches<'_> {
     /// describes the present.
     pub(crate) fn descriptor_at(&mut self, path: &Path) -> Option<WatchDescriptor> {
         let directory = self.instance.add(path, WatchFlags::MOVED_FROM).ok()?;
-        if !self.instance.holders.contains_key(&directory) {
-            self.instance.stop(directory);
+        if !self.instance.watchers.contains_key(&directory) {
+            self.instance.remove_watch(directory);
             return None;
         }
         Some(directory)
@@ -400,7 +400,7 @@ impl TaskWatches<'_> {
 }
 
 /// A sixteenth of the kernel's queue.
-const REAP_BATCH: usize = 1024;
+const REMOVE_BATCH: usize = 1024;
 
 /// The kernel's id of a watched directory. It does not change when the directory is renamed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -416,7 +416,7 @@ pub(crate) struct InotifyEvent<'a> {
     /// The directory.
     pub(crate) directory: WatchDescriptor,
     /// The kind of change.
-    pub(crate) what: ReadFlags,
+    pub(crate) mask: ReadFlags,
     /// Equal for both events of a rename.
     pub(crate) cookie: RenameCookie,
     /// The changed entry. `None`: the directory itself.
@@ -451,7 +451,7 @@ pub(crate) fn read(
         }
         handle(Some(InotifyEvent {
             directory: WatchDescriptor(raw.wd()),
-            what: raw.events(),
+            mask: raw.events(),
             cookie: RenameCookie(raw.cookie()),
             name: raw
                 .file_name()

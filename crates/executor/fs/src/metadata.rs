@@ -26,15 +26,15 @@ pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
     let host_error = |error| host_error("look at", &path, error);
     match LinkPolicy::from_request(get.follow_symlinks) {
         LinkPolicy::Follow => {
-            let named = look_at(&path, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
+            let named = statx_path(&path, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
             if kind(&named) != FileType::Symlink {
                 return Ok(from_statx(&named, false));
             }
-            let behind = look_at(&path, AtFlags::empty()).map_err(host_error)?;
-            Ok(from_statx(&behind, true))
+            let target = statx_path(&path, AtFlags::empty()).map_err(host_error)?;
+            Ok(from_statx(&target, true))
         }
         LinkPolicy::Refuse => {
-            let named = look_without_links(&path).map_err(host_error)?;
+            let named = statx_without_links(&path).map_err(host_error)?;
             if kind(&named) == FileType::Symlink {
                 return Err(invalid_request(
                     "look at",
@@ -47,14 +47,14 @@ pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
     }
 }
 
-fn look_at(path: &Path, flags: AtFlags) -> io::Result<Statx> {
-    statx(CWD, path, flags, ASKED)
+fn statx_path(path: &Path, flags: AtFlags) -> io::Result<Statx> {
+    statx(CWD, path, flags, STATX_FIELDS)
 }
 
-fn look_without_links(path: &Path) -> io::Result<Statx> {
-    let place = EntryLocation::open_parent(path, LinkPolicy::Refuse)?;
+fn statx_without_links(path: &Path) -> io::Result<Statx> {
+    let location = EntryLocation::open_parent(path, LinkPolicy::Refuse)?;
     let flags = AtFlags::SYMLINK_NOFOLLOW;
-    statx(place.directory(), place.name(), flags, ASKED)
+    statx(location.directory(), location.name(), flags, STATX_FIELDS)
 }
 
 fn kind(stat: &Statx) -> FileType {
@@ -63,13 +63,13 @@ fn kind(stat: &Statx) -> FileType {
 
 /// Converts a `statx` record. `is_symlink`: the file was reached through a link.
 pub(crate) fn from_statx(stat: &Statx, is_symlink: bool) -> FileMetadata {
-    let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    let has_birth_time = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     FileMetadata {
         is_directory: kind(stat) == FileType::Directory,
         is_file: kind(stat) == FileType::RegularFile,
         is_symlink,
         size: stat.stx_size,
-        created_at_ms: if born {
+        created_at_ms: if has_birth_time {
             milliseconds(&stat.stx_btime)
         } else {
             0
@@ -80,17 +80,15 @@ pub(crate) fn from_statx(stat: &Statx, is_symlink: bool) -> FileMetadata {
 }
 
 fn milliseconds(time: &StatxTimestamp) -> i64 {
-    let below_a_second = i64::from(time.tv_nsec / 1_000_000);
-    time.tv_sec
-        .saturating_mul(1000)
-        .saturating_add(below_a_second)
+    let subsecond = i64::from(time.tv_nsec / 1_000_000);
+    time.tv_sec.saturating_mul(1000).saturating_add(subsecond)
 }
 
 /// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 
 /// Fields requested from the kernel.
-const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+const STATX_FIELDS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// Resolves all links of an existing path.
 ///
@@ -148,8 +146,8 @@ mod tests {
         let path = scratch.file("file", "");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o2751)).unwrap();
         assert_eq!(of(&path).unwrap().mode, Some(0o2751));
-        let behind = of(&scratch.link("link", "file")).unwrap();
-        assert_eq!(behind.mode, Some(0o2751));
+        let target = of(&scratch.link("link", "file")).unwrap();
+        assert_eq!(target.mode, Some(0o2751));
     }
 
     #[test]
@@ -184,7 +182,7 @@ mod tests {
     }
 
     fn of_root() -> Statx {
-        look_at(Path::new("/"), AtFlags::empty()).unwrap()
+        statx_path(Path::new("/"), AtFlags::empty()).unwrap()
     }
 
     #[test]

@@ -32,14 +32,14 @@ use crate::{
 };
 
 /// Flags to open a file for reading.
-pub(crate) const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+pub(crate) const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Flags to open or create a file for writing.
-pub(crate) const TO_WRITE: OFlags = OFlags::WRONLY
+pub(crate) const WRITE_FLAGS: OFlags = OFlags::WRONLY
     .union(OFlags::CREATE)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 /// Permission bits of a new file, before the umask.
-pub(crate) const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
+pub(crate) const NEW_FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// An open regular file and its metadata at that time.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct RegularFile {
 impl RegularFile {
     /// Opens a file for reading.
     pub(crate) fn to_read(path: &Path, links: LinkPolicy) -> Result<Self, FileError> {
-        let opened = resolve::open(path, links, TO_READ, Mode::empty())
+        let opened = resolve::open(path, links, READ_FLAGS, Mode::empty())
             .map_err(|error| host_error("open", path, error))?;
         Self::checked(opened, path)
     }
@@ -92,7 +92,7 @@ impl RegularFile {
 
     /// Restores the bits that writing clears on files of other users than root.
     pub(crate) fn restore_mode(&self, mode: Mode) -> io::Result<()> {
-        if mode.intersects(SPECIAL) {
+        if mode.intersects(SET_ID_BITS) {
             fchmod(&self.file, mode)?;
         }
         Ok(())
@@ -101,17 +101,17 @@ impl RegularFile {
 
 /// Returns the permission bits of a file's copy. Keeps set-user-id and set-group-id only if the
 /// owner is the same.
-pub(crate) fn carried_mode(from: &Stat, to: &Stat) -> Mode {
+pub(crate) fn copied_mode(from: &Stat, to: &Stat) -> Mode {
     let mode = Mode::from_raw_mode(from.st_mode);
     if (from.st_uid, from.st_gid) == (to.st_uid, to.st_gid) {
         mode
     } else {
-        mode - SPECIAL
+        mode - SET_ID_BITS
     }
 }
 
 /// The set-user-id and set-group-id bits.
-const SPECIAL: Mode = Mode::SUID.union(Mode::SGID);
+const SET_ID_BITS: Mode = Mode::SUID.union(Mode::SGID);
 
 /// An open regular file of at most [`limits::MAX_READ_FILE_BYTES`], to be read at once.
 #[derive(Debug)]
@@ -163,8 +163,8 @@ impl WholeFile {
     pub fn read(self) -> Result<Vec<u8>, FileError> {
         let mut content = Vec::new();
         self.reserve(&mut content, self.size)?;
-        if self.size >= TOGETHER_BYTES {
-            content = self.read_together(content.capacity())?;
+        if self.size >= PARALLEL_READ_BYTES {
+            content = self.read_parallel(content.capacity())?;
         }
         loop {
             if content.len() < content.capacity() {
@@ -173,7 +173,7 @@ impl WholeFile {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(host_error("read", &self.path, error)),
                 }
-            } else if self.read_beyond(&mut content)? == FileEnd::Reached {
+            } else if self.read_past_capacity(&mut content)? == FileEnd::Reached {
                 return Ok(content);
             }
             if content.len() as u64 > limits::MAX_READ_FILE_BYTES {
@@ -184,22 +184,22 @@ impl WholeFile {
 
     /// Reads the first bytes of a large file with several threads, because faulting in the new
     /// memory takes as long as filling it. Leaves the cursor after the bytes read.
-    fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
+    fn read_parallel(&self, length: usize) -> Result<Vec<u8>, FileError> {
         let mut content = vec![0; length];
         let part = length.div_ceil(cancel_flag::thread_count()).max(1);
         let read = thread::scope(|scope| {
             let readers: Vec<_> = content
                 .chunks_mut(part)
                 .zip((0..).step_by(part))
-                .map(|(into, offset)| scope.spawn(move || self.read_part(into, offset)))
+                .map(|(buffer, offset)| scope.spawn(move || self.read_part(buffer, offset)))
                 .collect();
             let mut read = 0;
-            let mut whole = true;
+            let mut contiguous = true;
             for reader in readers {
                 let filled = reader.join().unwrap_or(Err(Errno::IO))?;
                 // After a short part the file has shrunk; later parts are not contiguous.
-                read += if whole { filled } else { 0 };
-                whole &= filled == part;
+                read += if contiguous { filled } else { 0 };
+                contiguous &= filled == part;
             }
             seek(&self.file, SeekFrom::Start(read as u64))?;
             Ok(read)
@@ -208,10 +208,10 @@ impl WholeFile {
         Ok(content)
     }
 
-    fn read_part(&self, into: &mut [u8], offset: usize) -> io::Result<usize> {
+    fn read_part(&self, buffer: &mut [u8], offset: usize) -> io::Result<usize> {
         let mut filled = 0;
-        while filled < into.len() {
-            match pread(&self.file, &mut into[filled..], (offset + filled) as u64) {
+        while filled < buffer.len() {
+            match pread(&self.file, &mut buffer[filled..], (offset + filled) as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
@@ -228,8 +228,8 @@ impl WholeFile {
 
     /// Reads more than the buffer holds. Most files end here, so the buffer grows only for those
     /// that do not.
-    fn read_beyond(&self, content: &mut Vec<u8>) -> Result<FileEnd, FileError> {
-        let mut more = [0; BEYOND_BYTES];
+    fn read_past_capacity(&self, content: &mut Vec<u8>) -> Result<FileEnd, FileError> {
+        let mut more = [0; END_PROBE_BYTES];
         let length = retry_on_intr(|| read(&self.file, &mut more))
             .map_err(|error| host_error("read", &self.path, error))?;
         if length == 0 {
@@ -242,8 +242,8 @@ impl WholeFile {
 
     /// Grows the buffer, up to one byte more than the limit.
     fn reserve(&self, content: &mut Vec<u8>, more: u64) -> Result<(), FileError> {
-        let most = limits::MAX_READ_FILE_BYTES + BEYOND_BYTES as u64;
-        let more = more.min(most.saturating_sub(content.len() as u64));
+        let limit = limits::MAX_READ_FILE_BYTES + END_PROBE_BYTES as u64;
+        let more = more.min(limit.saturating_sub(content.len() as u64));
         usize::try_from(more)
             .ok()
             .and_then(|more| content.try_reserve_exact(more).ok())
@@ -265,9 +265,9 @@ fn too_large() -> FileError {
 }
 
 /// Size from which several threads read a file.
-const TOGETHER_BYTES: u64 = 8 << 20;
+const PARALLEL_READ_BYTES: u64 = 8 << 20;
 /// Bytes read to detect the end of a file.
-const BEYOND_BYTES: usize = 4096;
+const END_PROBE_BYTES: usize = 4096;
 /// Least growth of the buffer for a file that is larger than reported.
 const GROWTH_BYTES: u64 = 64 << 10;
 
@@ -290,7 +290,7 @@ impl BlockFile {
         let opened = match mode {
             OpenMode::Read => RegularFile::to_read(&path, LinkPolicy::Follow)?,
             OpenMode::Replace | OpenMode::Update => {
-                let opened = resolve::open(&path, LinkPolicy::Follow, TO_WRITE, NEW_FILE);
+                let opened = resolve::open(&path, LinkPolicy::Follow, WRITE_FLAGS, NEW_FILE_MODE);
                 let opened = RegularFile::to_write(opened, &path)?;
                 if mode == OpenMode::Replace {
                     ftruncate(&opened.file, 0)
@@ -323,20 +323,20 @@ impl BlockFile {
     /// # Errors
     /// Fails if no file can have such a block.
     pub fn check_read(offset: u64, length: u64) -> Result<usize, FileError> {
-        check(offset, length, "read")
+        check_block(offset, length, "read")
     }
 
-    /// Reads from `offset` until `into` is full or the file ends. Returns the number of bytes; a
+    /// Reads from `offset` until `buffer` is full or the file ends. Returns the number of bytes; a
     /// short read means the end of the file.
     ///
     /// # Errors
     /// Fails if [`Self::check_read`] rejects the arguments, or if reading fails.
-    pub fn read_block(&self, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
-        Self::check_read(offset, into.len() as u64)?;
+    pub fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        Self::check_read(offset, buffer.len() as u64)?;
         let mut filled = 0;
-        while filled < into.len() {
+        while filled < buffer.len() {
             let at = offset + filled as u64;
-            match pread(&self.file, &mut into[filled..], at) {
+            match pread(&self.file, &mut buffer[filled..], at) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
@@ -352,7 +352,7 @@ impl BlockFile {
     /// Fails if the block is empty, too large or beyond the largest file, or if writing fails. A
     /// part may have been written then.
     pub fn write_block(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
-        check(offset, data.len() as u64, "write")?;
+        check_block(offset, data.len() as u64, "write")?;
         self.file
             .write_all_at(data, offset)
             .map_err(|error| host_error("write", &self.path, error))
@@ -364,12 +364,12 @@ impl BlockFile {
     }
 }
 
-fn check(offset: u64, length: u64, verb: &str) -> Result<usize, FileError> {
-    let most = limits::MAX_BLOCK_BYTES;
+fn check_block(offset: u64, length: u64, verb: &str) -> Result<usize, FileError> {
+    let limit = limits::MAX_BLOCK_BYTES;
     let bytes = match usize::try_from(length) {
-        Ok(bytes @ 1..) if bytes <= most => bytes,
+        Ok(bytes @ 1..) if bytes <= limit => bytes,
         _ => {
-            let text = format!("file {verb} block length must be between 1 and {most}");
+            let text = format!("file {verb} block length must be between 1 and {limit}");
             return Err(FileError::Invalid(text));
         }
     };

@@ -19,8 +19,7 @@ use rustix::{
 
 use crate::{
     CancelFlag,
-    directory::DirectoryListing,
-    directory::DirectoryStack,
+    directory::{DirectoryListing, DirectoryStack},
     host_path::{host_error, invalid_request, native_path},
     resolve::{self, EntryLocation, LinkPolicy},
 };
@@ -43,11 +42,11 @@ pub fn remove(remove: &RemovePath, stop: &CancelFlag) -> Result<(), FileError> {
     }
     let removed = match remove_one(&path, links) {
         Ok(UnlinkOutcome::Removed) => Ok(()),
-        Ok(UnlinkOutcome::IsDirectory(place)) if recursive => {
-            let (above, name) = place.into_parts();
+        Ok(UnlinkOutcome::IsDirectory(location)) if recursive => {
+            let (above, name) = location.into_parts();
             TreeRemoval::new(&path, above, stop).remove(name)
         }
-        Ok(UnlinkOutcome::IsDirectory(place)) => remove_empty(&path, &place),
+        Ok(UnlinkOutcome::IsDirectory(location)) => remove_empty(&path, &location),
         Err(error) => Err(error),
     };
     if remove.force.unwrap_or(true) && matches!(removed, Err(FileError::NotFound(_))) {
@@ -64,8 +63,8 @@ enum UnlinkOutcome {
 
 fn remove_one(path: &Path, links: LinkPolicy) -> Result<UnlinkOutcome, FileError> {
     let host_error = |error| host_error("remove", path, error);
-    let place = EntryLocation::open_parent(path, links).map_err(host_error)?;
-    let (directory, name) = (place.directory(), place.name());
+    let location = EntryLocation::open_parent(path, links).map_err(host_error)?;
+    let (directory, name) = (location.directory(), location.name());
     if links == LinkPolicy::Refuse {
         let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
         if FileType::from_raw_mode(named.st_mode) == FileType::Symlink {
@@ -78,13 +77,13 @@ fn remove_one(path: &Path, links: LinkPolicy) -> Result<UnlinkOutcome, FileError
     }
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) => Ok(UnlinkOutcome::Removed),
-        Err(Errno::ISDIR) => Ok(UnlinkOutcome::IsDirectory(place)),
+        Err(Errno::ISDIR) => Ok(UnlinkOutcome::IsDirectory(location)),
         Err(error) => Err(host_error(error)),
     }
 }
 
-fn remove_empty(path: &Path, place: &EntryLocation) -> Result<(), FileError> {
-    unlinkat(place.directory(), place.name(), AtFlags::REMOVEDIR)
+fn remove_empty(path: &Path, location: &EntryLocation) -> Result<(), FileError> {
+    unlinkat(location.directory(), location.name(), AtFlags::REMOVEDIR)
         .map_err(|error| host_error("remove", path, error))
 }
 
@@ -148,7 +147,7 @@ impl<'a> TreeRemoval<'a> {
             Err(Errno::NOENT) => return Ok(()),
             // Another kind of file has replaced it.
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return gone(unlinkat(self.levels.current(), name, AtFlags::empty()))
+                return ignore_missing(unlinkat(self.levels.current(), name, AtFlags::empty()))
                     .map_err(|error| self.host_error(name, error));
             }
             Err(error) => return Err(self.host_error(name, error)),
@@ -188,7 +187,7 @@ impl<'a> TreeRemoval<'a> {
             }
             match unlinkat(self.levels.current(), name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => directories.push(name.to_owned()),
-                removed => gone(removed).map_err(|error| self.host_error(name, error))?,
+                removed => ignore_missing(removed).map_err(|error| self.host_error(name, error))?,
             }
         }
         Ok(directories)
@@ -208,7 +207,7 @@ impl<'a> TreeRemoval<'a> {
                 visit.refilled += 1;
                 Ok(Some(visit))
             }
-            removed => gone(removed)
+            removed => ignore_missing(removed)
                 .map(|()| None)
                 .map_err(|error| self.host_error(&visit.name, error)),
         }
@@ -232,7 +231,7 @@ impl<'a> TreeRemoval<'a> {
 }
 
 /// Treats an entry that is already gone as removed.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
         removed => removed,

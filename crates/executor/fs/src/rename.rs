@@ -23,42 +23,42 @@ pub fn rename(rename: &RenamePath) -> Result<(), FileError> {
     let renamed = if rename.overwrite {
         renameat(CWD, &source, CWD, &destination)
     } else {
-        without_replacing(&source, &destination)
+        rename_without_replacing(&source, &destination)
     };
     renamed.map_err(|error| host_error(&source, &destination, error))
 }
 
-fn without_replacing(source: &Path, destination: &Path) -> io::Result<()> {
+fn rename_without_replacing(source: &Path, destination: &Path) -> io::Result<()> {
     match renameat_with(CWD, source, CWD, destination, RenameFlags::NOREPLACE) {
         // The file system does not support the flag, or the destination is inside the source.
-        Err(error @ (Errno::INVAL | Errno::NOSYS)) => by_link(source, destination, error),
+        Err(error @ (Errno::INVAL | Errno::NOSYS)) => rename_by_link(source, destination, error),
         renamed => renamed,
     }
 }
 
 /// Links the new name before removing the old one. Fails with `refused` for directories, which
 /// cannot have two names.
-fn by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> {
+fn rename_by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> {
     match linkat(CWD, source, CWD, destination, AtFlags::empty()) {
         Ok(()) => {}
         // It is a directory, or the file system has no hard links either.
         Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK) => return Err(refused),
         Err(error) => return Err(error),
     }
-    let taken = unlinkat(CWD, source, AtFlags::empty());
-    if taken.is_err() {
+    let removed = unlinkat(CWD, source, AtFlags::empty());
+    if removed.is_err() {
         // The old name could not be removed: remove the new one again.
         unlinkat(CWD, destination, AtFlags::empty())?;
     }
-    taken
+    removed
 }
 
 fn host_error(source: &Path, destination: &Path, error: Errno) -> FileError {
     let what = format!("rename `{}` to", source.display());
-    let named = crate::host_path::host_error(&what, destination, error);
+    let described = crate::host_path::host_error(&what, destination, error);
     match error {
-        Errno::XDEV => FileError::Host(format!("{named}; a copy is needed to move it there")),
-        _ => named,
+        Errno::XDEV => FileError::Host(format!("{described}; a copy is needed to move it there")),
+        _ => described,
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         ];
         for taken in &taken {
             assert_eq!(renamed(&source, taken), Outcome::Host, "{taken:?}");
-            let refused = by_link(&source, taken, Errno::INVAL);
+            let refused = rename_by_link(&source, taken, Errno::INVAL);
             assert_eq!(refused, Err(Errno::EXIST), "{taken:?}");
         }
         assert_eq!(fs::read(&taken[0]).unwrap(), b"old");
@@ -186,14 +186,17 @@ mod tests {
         let scratch = TestDir::new();
         let source = scratch.file("source", "content");
         let destination = scratch.path("destination");
-        assert_eq!(by_link(&source, &destination, Errno::INVAL), Ok(()));
+        assert_eq!(rename_by_link(&source, &destination, Errno::INVAL), Ok(()));
         assert_eq!(fs::read(&destination).unwrap(), b"content");
         let link = scratch.link("link", "nowhere");
-        assert_eq!(by_link(&link, &scratch.path("moved"), Errno::INVAL), Ok(()));
+        assert_eq!(
+            rename_by_link(&link, &scratch.path("moved"), Errno::INVAL),
+            Ok(())
+        );
         assert!(scratch.path("moved").is_symlink());
         let directory = scratch.directory("directory");
         for refused in [Errno::INVAL, Errno::NOSYS] {
-            let moved = by_link(&directory, &scratch.path("x"), refused);
+            let moved = rename_by_link(&directory, &scratch.path("x"), refused);
             assert_eq!(moved, Err(refused));
         }
         assert_eq!(names(scratch.root()), ["destination", "directory", "moved"]);

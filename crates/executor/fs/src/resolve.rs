@@ -86,9 +86,9 @@ pub(crate) fn open(
     match links {
         LinkPolicy::Follow => open_at(CWD, path, flags, mode),
         LinkPolicy::Refuse => {
-            let place = EntryLocation::open_parent(path, links)?;
+            let location = EntryLocation::open_parent(path, links)?;
             let flags = flags | OFlags::NOFOLLOW;
-            open_at(place.directory(), place.name(), flags, mode)
+            open_at(location.directory(), location.name(), flags, mode)
         }
     }
 }
@@ -106,16 +106,23 @@ pub(crate) fn open_at(
 
 /// Opens a subdirectory with `O_PATH`. Fails for a link.
 pub(crate) fn directory_at(directory: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
-    open_at(directory, name, SEARCHED | OFlags::NOFOLLOW, Mode::empty())
+    open_at(
+        directory,
+        name,
+        BASE_FLAGS | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
 }
 
 /// Opens a directory with `O_PATH`.
 pub(crate) fn directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match links {
-        LinkPolicy::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
+        LinkPolicy::Follow => open_at(CWD, path, BASE_FLAGS, Mode::empty()),
         LinkPolicy::Refuse => match by_kernel(path) {
             // A seccomp filter that does not know the call fails with either error.
-            Err(Errno::NOSYS | Errno::PERM) => walk(path, links, MissingDirectory::Fail),
+            Err(Errno::NOSYS | Errno::PERM) => {
+                open_by_component(path, links, MissingDirectory::Fail)
+            }
             opened => opened,
         },
     }
@@ -124,13 +131,13 @@ pub(crate) fn directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
 /// Opens a directory with `O_PATH`, creating it and its ancestors if missing.
 pub(crate) fn open_or_create_directory(path: &Path, links: LinkPolicy) -> io::Result<OwnedFd> {
     match directory(path, links) {
-        Err(Errno::NOENT) => walk(path, links, MissingDirectory::Make),
+        Err(Errno::NOENT) => open_by_component(path, links, MissingDirectory::Make),
         opened => opened,
     }
 }
 
 fn by_kernel(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SEARCHED | OFlags::CLOEXEC;
+    let flags = BASE_FLAGS | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS;
     match retry_on_intr(|| openat2(CWD, path, flags, Mode::empty(), resolve)) {
         Err(Errno::LOOP) => Err(Errno::NOTDIR),
@@ -145,10 +152,14 @@ enum MissingDirectory {
     Make,
 }
 
-fn walk(path: &Path, links: LinkPolicy, missing: MissingDirectory) -> io::Result<OwnedFd> {
+fn open_by_component(
+    path: &Path,
+    links: LinkPolicy,
+    missing: MissingDirectory,
+) -> io::Result<OwnedFd> {
     let flags = match links {
-        LinkPolicy::Follow => SEARCHED,
-        LinkPolicy::Refuse => SEARCHED | OFlags::NOFOLLOW,
+        LinkPolicy::Follow => BASE_FLAGS,
+        LinkPolicy::Refuse => BASE_FLAGS | OFlags::NOFOLLOW,
     };
     let mut directory = open_at(CWD, "/", flags, Mode::empty())?;
     for component in path.components() {
@@ -157,7 +168,7 @@ fn walk(path: &Path, links: LinkPolicy, missing: MissingDirectory) -> io::Result
         };
         directory = match open_at(&directory, name, flags, Mode::empty()) {
             Err(Errno::NOENT) if missing == MissingDirectory::Make => {
-                make_one(&directory, name, flags)?
+                create_one(&directory, name, flags)?
             }
             opened => opened?,
         };
@@ -165,8 +176,8 @@ fn walk(path: &Path, links: LinkPolicy, missing: MissingDirectory) -> io::Result
     Ok(directory)
 }
 
-fn make_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
-    let made = mkdirat(above, name, Mode::from_raw_mode(NEW_DIRECTORY));
+fn create_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
+    let made = mkdirat(above, name, Mode::from_raw_mode(NEW_DIRECTORY_MODE));
     match (made, open_at(above, name, flags, Mode::empty())) {
         // The name exists but not its target: a dangling link.
         (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
@@ -177,9 +188,9 @@ fn make_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd>
 }
 
 /// Flags to open a directory as a base only, which needs no permission on it.
-const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+const BASE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Permission bits of a new directory, before the umask.
-pub(crate) const NEW_DIRECTORY: u32 = 0o777;
+pub(crate) const NEW_DIRECTORY_MODE: u32 = 0o777;
 
 #[cfg(test)]
 mod tests {
@@ -189,8 +200,8 @@ mod tests {
     use crate::{directory::InodeId, test_dir::TestDir};
 
     /// Both implementations of opening a directory without links.
-    const WAYS: [fn(&Path) -> io::Result<OwnedFd>; 2] = [by_kernel, |path| {
-        walk(path, LinkPolicy::Refuse, MissingDirectory::Fail)
+    const IMPLEMENTATIONS: [fn(&Path) -> io::Result<OwnedFd>; 2] = [by_kernel, |path| {
+        open_by_component(path, LinkPolicy::Refuse, MissingDirectory::Fail)
     }];
 
     #[test]
@@ -199,8 +210,12 @@ mod tests {
         let path = fs::canonicalize(scratch.directory("a/b/c")).unwrap();
         for path in [path.as_path(), Path::new("/"), Path::new("/proc")] {
             let expected = InodeId::of(directory(path, LinkPolicy::Follow).unwrap()).unwrap();
-            for way in WAYS {
-                assert_eq!(InodeId::of(way(path).unwrap()), Ok(expected), "{path:?}");
+            for open_without_links in IMPLEMENTATIONS {
+                assert_eq!(
+                    InodeId::of(open_without_links(path).unwrap()),
+                    Ok(expected),
+                    "{path:?}"
+                );
             }
         }
     }
@@ -213,17 +228,17 @@ mod tests {
         scratch.file("file", "");
         scratch.link("link", "real");
         scratch.link("dangling", "nowhere");
-        for way in WAYS {
+        for open_without_links in IMPLEMENTATIONS {
             for name in ["link", "link/below", "file", "file/below", "dangling"] {
-                let refused = way(&root.join(name)).map(drop);
+                let refused = open_without_links(&root.join(name)).map(drop);
                 assert_eq!(refused, Err(Errno::NOTDIR), "{name}");
             }
             for name in ["none", "real/none", "none/below"] {
-                let missing = way(&root.join(name)).map(drop);
+                let missing = open_without_links(&root.join(name)).map(drop);
                 assert_eq!(missing, Err(Errno::NOENT), "{name}");
             }
             assert_eq!(
-                way(Path::new("/proc/self/task")).map(drop),
+                open_without_links(Path::new("/proc/self/task")).map(drop),
                 Err(Errno::NOTDIR)
             );
         }
@@ -260,10 +275,10 @@ mod tests {
     #[test]
     fn root_resolves_to_dot_in_itself() {
         for links in [LinkPolicy::Follow, LinkPolicy::Refuse] {
-            let place = EntryLocation::open_parent(Path::new("/"), links).unwrap();
-            assert_eq!(place.name(), ".");
-            let place = EntryLocation::open_parent(Path::new("/proc"), links).unwrap();
-            assert_eq!(place.name(), "proc");
+            let location = EntryLocation::open_parent(Path::new("/"), links).unwrap();
+            assert_eq!(location.name(), ".");
+            let location = EntryLocation::open_parent(Path::new("/proc"), links).unwrap();
+            assert_eq!(location.name(), "proc");
         }
     }
 }

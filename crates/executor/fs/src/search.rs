@@ -70,8 +70,8 @@ pub fn search(search: &SearchText, stop: &CancelFlag) -> Result<SearchResult, Fi
     };
     let glob = search.glob.as_deref().map(PathGlob::new).transpose()?;
     let path = native_path(&search.path)?;
-    let found = stat(&path).map_err(|errno| host_error("search", &path, errno))?;
-    let result = match FileType::from_raw_mode(found.st_mode) {
+    let metadata = stat(&path).map_err(|errno| host_error("search", &path, errno))?;
+    let result = match FileType::from_raw_mode(metadata.st_mode) {
         FileType::Directory => job.search_tree(&path, glob.as_ref()),
         FileType::RegularFile => job.search_file(&path, glob.as_ref()),
         FileType::Symlink
@@ -129,16 +129,16 @@ impl SearchJob<'_> {
         let tree = FilteredTree::open(path, self.stop)?;
         let root = tree.root();
         let supply = FileSupply::new(tree, glob, self.max_matches);
-        let help = || self.work(&supply, &root, supply.next_batch());
+        let run_helper = || self.search_batches(&supply, &root, supply.next_batch());
         thread::scope(|scope| {
             let first = supply.next_batch();
             if first.as_ref().is_some_and(|(_, batch)| batch.is_full()) {
                 for _ in 1..cancel_flag::thread_count() {
                     // If a thread cannot be started, the others do its work.
-                    drop(thread::Builder::new().spawn_scoped(scope, help));
+                    drop(thread::Builder::new().spawn_scoped(scope, run_helper));
                 }
             }
-            self.work(&supply, &root, first);
+            self.search_batches(&supply, &root, first);
         });
         let mut answer = SearchAnswer::new(self.max_matches);
         let (files, is_incomplete) = supply.into_matches();
@@ -151,7 +151,7 @@ impl SearchJob<'_> {
     }
 
     /// Searches batches, starting with this one, until none is left.
-    fn work(
+    fn search_batches(
         &self,
         supply: &FileSupply<'_>,
         root: &DescentRoot,
@@ -159,7 +159,7 @@ impl SearchJob<'_> {
     ) {
         let mut searcher = self.searcher();
         while let Some((number, batch)) = next {
-            let mut done = FileBatch::default();
+            let mut finished = FileBatch::default();
             let mut size = MatchSize::default();
             for file in batch.files {
                 if supply.is_enough(size) || self.stop.is_cancelled() {
@@ -169,19 +169,19 @@ impl SearchJob<'_> {
                     Ok(opened) => opened,
                     Err(error) => {
                         // The path is too long to be opened.
-                        done.is_incomplete |= error == Errno::NAMETOOLONG;
+                        finished.is_incomplete |= error == Errno::NAMETOOLONG;
                         continue;
                     }
                 };
                 let searched = self.lines(&mut searcher, &opened);
-                done.is_incomplete |= searched.is_incomplete;
+                finished.is_incomplete |= searched.is_incomplete;
                 if !searched.lines.is_empty() {
                     size.add(&searched.lines);
                     let lines = searched.lines;
-                    done.files.push(SearchedFile { lines, ..file });
+                    finished.files.push(SearchedFile { lines, ..file });
                 }
             }
-            supply.submit(number, done);
+            supply.submit(number, finished);
             next = supply.next_batch();
         }
     }
@@ -355,7 +355,7 @@ const _: () = {
 struct LineCollector<'a> {
     matcher: &'a RegexMatcher,
     context: usize,
-    found: Vec<MatchedLine>,
+    matches: Vec<MatchedLine>,
     /// The most recent lines with their numbers, as many as the context before a match.
     recent: VecDeque<(u64, String)>,
     bytes: usize,
@@ -367,7 +367,7 @@ impl<'a> LineCollector<'a> {
         Self {
             matcher,
             context,
-            found: Vec::new(),
+            matches: Vec::new(),
             recent: VecDeque::new(),
             bytes: 0,
         }
@@ -375,14 +375,14 @@ impl<'a> LineCollector<'a> {
 
     /// Returns the collected lines.
     fn into_matches(self) -> Vec<MatchedLine> {
-        self.found
+        self.matches
     }
 
     /// Adds a line to the context of earlier matches, and keeps it as context for later ones.
-    fn pass(&mut self, number: u64, text: &str) {
-        let reach = u64::try_from(self.context).unwrap_or(u64::MAX);
-        let open = self.found.iter_mut().rev();
-        for line in open.take_while(|line| number - line.number <= reach) {
+    fn add_context(&mut self, number: u64, text: &str) {
+        let context_lines = u64::try_from(self.context).unwrap_or(u64::MAX);
+        let open = self.matches.iter_mut().rev();
+        for line in open.take_while(|line| number - line.number <= context_lines) {
             line.after.push(text.to_owned());
             self.bytes += cost(text);
         }
@@ -394,7 +394,7 @@ impl<'a> LineCollector<'a> {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn is_below_limit(&self) -> bool {
         self.bytes <= limits::MAX_SEARCH_BYTES
     }
 }
@@ -404,39 +404,42 @@ impl Sink for LineCollector<'_> {
 
     fn matched(&mut self, _: &Searcher, matched: &SinkMatch<'_>) -> Result<bool, io::Error> {
         let number = matched.line_number().unwrap_or_default();
-        let bytes = without_end(matched.bytes());
+        let bytes = trim_line_end(matched.bytes());
         let first = self.matcher.find(bytes).map_err(io::Error::other)?;
         let column = first.map_or(0, |first| first.start());
-        let text = displayed(bytes);
-        let reach = u64::try_from(self.context).unwrap_or(u64::MAX);
-        let near = self.recent.iter().filter(|line| number - line.0 <= reach);
-        let before: Vec<String> = near.map(|line| line.1.clone()).collect();
-        self.pass(number, &text);
+        let text = displayed_text(bytes);
+        let context_lines = u64::try_from(self.context).unwrap_or(u64::MAX);
+        let in_context = self
+            .recent
+            .iter()
+            .filter(|line| number - line.0 <= context_lines);
+        let before: Vec<String> = in_context.map(|line| line.1.clone()).collect();
+        self.add_context(number, &text);
         self.bytes += cost(&text) + before.iter().map(|line| cost(line)).sum::<usize>();
-        self.found.push(MatchedLine {
+        self.matches.push(MatchedLine {
             number,
             column: u64::try_from(column).unwrap_or(u64::MAX).saturating_add(1),
             text,
             before,
             after: Vec::new(),
         });
-        Ok(self.has_room())
+        Ok(self.is_below_limit())
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
         let number = context.line_number().unwrap_or_default();
-        self.pass(number, &displayed(without_end(context.bytes())));
-        Ok(self.has_room())
+        self.add_context(number, &displayed_text(trim_line_end(context.bytes())));
+        Ok(self.is_below_limit())
     }
 }
 
-fn without_end(line: &[u8]) -> &[u8] {
+fn trim_line_end(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Returns the displayed part of a line.
-fn displayed(line: &[u8]) -> String {
+fn displayed_text(line: &[u8]) -> String {
     let mut most = line.len().min(limits::MAX_SEARCH_LINE_BYTES);
     // Does not cut a UTF-8 character in two.
     for _ in 0..MAX_CONTINUATION_BYTES {

@@ -58,8 +58,8 @@ pub fn walk(walk: &WalkTree, stop: &CancelFlag) -> Result<WalkResult, FileError>
         LinkPolicy::Refuse
     };
     // A dangling link is not a root, even if links are not followed.
-    let found = stat(&path).map_err(|errno| host_error("walk", &path, errno))?;
-    if !FileType::from_raw_mode(found.st_mode).is_dir() {
+    let metadata = stat(&path).map_err(|errno| host_error("walk", &path, errno))?;
+    if !FileType::from_raw_mode(metadata.st_mode).is_dir() {
         return Ok(WalkResult::default());
     }
     let root = match DescentRoot::open(&path, links) {
@@ -68,12 +68,12 @@ pub fn walk(walk: &WalkTree, stop: &CancelFlag) -> Result<WalkResult, FileError>
         Err(errno) => return Err(host_error("walk", &path, errno)),
     };
     let mut walker = TreeWalker::new(walk.options, root);
-    walker.entered.insert(InodeId::from(&found));
+    walker.entered.insert(InodeId::from(&metadata));
     walker.queue.push_back(PendingDirectory {
         below: Vec::new(),
         uri: walk.path.clone(),
         depth: 0,
-        identity: (links == LinkPolicy::Follow).then(|| InodeId::from(&found)),
+        identity: (links == LinkPolicy::Follow).then(|| InodeId::from(&metadata)),
     });
     walker.run(stop)
 }
@@ -140,8 +140,8 @@ impl TreeWalker {
             let count = self.queue.len().min(READ_AHEAD);
             let directories: Vec<PendingDirectory> = self.queue.drain(..count).collect();
             // One more than allowed, to detect truncation.
-            let keep = self.options.max_entries - self.examined + 1;
-            let read = read_directories(&self.root, &directories, keep, stop);
+            let max_names = self.options.max_entries - self.examined + 1;
+            let read = read_directories(&self.root, &directories, max_names, stop);
             stop.check()?;
             for (directory, names) in directories.iter().zip(read) {
                 if self.enter(directory, names).is_break() {
@@ -287,33 +287,37 @@ const NO_CHILDREN: &str = "entries of an opaque path URI have no URI";
 pub(super) const READ_AHEAD: usize = 64;
 
 /// Reads directories, and returns them in order. The last ones may be missing if the earlier ones
-/// have at least `keep` names.
+/// have at least `max_names` names.
 fn read_directories(
     root: &DescentRoot,
     directories: &[PendingDirectory],
-    keep: usize,
+    max_names: usize,
     stop: &CancelFlag,
 ) -> Vec<rustix::io::Result<DirectoryNames>> {
-    let batch = ReadBatch {
+    let batch = DirectoryReadBatch {
         root,
         directories,
-        keep,
+        max_names,
         next: AtomicUsize::new(0),
         found: AtomicUsize::new(0),
         stop,
     };
     if directories.len() < MIN_PARALLEL_DIRECTORIES {
-        return batch.work().into_iter().map(|(_, names)| names).collect();
+        return batch
+            .read_remaining()
+            .into_iter()
+            .map(|(_, names)| names)
+            .collect();
     }
     let mut read = thread::scope(|scope| {
         let helpers: Vec<_> = (1..cancel_flag::thread_count())
             .filter_map(|_| {
                 // If a thread cannot be started, the others do its work.
-                let helper = thread::Builder::new().spawn_scoped(scope, || batch.work());
+                let helper = thread::Builder::new().spawn_scoped(scope, || batch.read_remaining());
                 helper.ok()
             })
             .collect();
-        let mut read = batch.work();
+        let mut read = batch.read_remaining();
         for helper in helpers {
             match helper.join() {
                 Ok(more) => read.extend(more),
@@ -326,21 +330,21 @@ fn read_directories(
     read.into_iter().map(|(_, names)| names).collect()
 }
 
-struct ReadBatch<'a> {
+struct DirectoryReadBatch<'a> {
     root: &'a DescentRoot,
     directories: &'a [PendingDirectory],
-    keep: usize,
+    max_names: usize,
     next: AtomicUsize,
     found: AtomicUsize,
     stop: &'a CancelFlag,
 }
 
-impl ReadBatch<'_> {
+impl DirectoryReadBatch<'_> {
     /// Reads directories that no other thread reads.
-    fn work(&self) -> Vec<(usize, rustix::io::Result<DirectoryNames>)> {
+    fn read_remaining(&self) -> Vec<(usize, rustix::io::Result<DirectoryNames>)> {
         let mut buffer = Vec::new();
         let mut read = Vec::new();
-        while self.found.load(Ordering::Relaxed) < self.keep {
+        while self.found.load(Ordering::Relaxed) < self.max_names {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(directory) = self.directories.get(index) else {
                 break;
@@ -365,7 +369,7 @@ impl ReadBatch<'_> {
         {
             return Err(Errno::NOENT);
         }
-        DirectoryNames::read(opened.as_fd(), self.keep, buffer, self.stop)
+        DirectoryNames::read(opened.as_fd(), self.max_names, buffer, self.stop)
     }
 }
 

@@ -62,13 +62,14 @@ pub fn watch(watch: &WatchPathRequest) -> Result<PathWatcher, FileError> {
     };
     // Only a directory can lack a name.
     let scope = scope.ok_or_else(|| host_error("watch", &path, Errno::NOTDIR))?;
-    let (reported, start_reply) = mpsc::sync_channel(1);
-    let (sender, batches) = pending_changes::pair();
+    let (reply_sender, start_reply) = mpsc::sync_channel(1);
+    let (sender, batches) = pending_changes::change_channel();
     let subscription = inotify::subscribe(Box::new(move |watches| {
-        let tree = TreeWatch::begin(real, scope, sender, StartReply(reported), watches)?;
+        let tree = TreeWatch::begin(real, scope, sender, StartReply(reply_sender), watches)?;
         Some(Box::new(tree))
     }));
-    let subscription = subscription.map_err(|error| FileError::Host(refusal(&path, &error)))?;
+    let subscription =
+        subscription.map_err(|error| FileError::Host(watch_refusal(&path, &error)))?;
     start_reply
         .recv()
         .map_err(|_| {
@@ -78,7 +79,7 @@ pub fn watch(watch: &WatchPathRequest) -> Result<PathWatcher, FileError> {
             ))
         })?
         .map_err(|error| match error {
-            Errno::NOSPC => FileError::Host(refusal(&path, &error.into())),
+            Errno::NOSPC => FileError::Host(watch_refusal(&path, &error.into())),
             error => host_error("watch", &path, error),
         })?;
     Ok(PathWatcher {
@@ -98,7 +99,7 @@ impl StartReply {
     }
 }
 
-fn refusal(path: &Path, error: &io::Error) -> String {
+fn watch_refusal(path: &Path, error: &io::Error) -> String {
     let limit = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC) => " (the limit is fs.inotify.max_user_watches)",
         Some(Errno::MFILE) => " (the limit is fs.inotify.max_user_instances)",

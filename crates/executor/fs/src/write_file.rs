@@ -30,7 +30,7 @@ use rustix::{
 
 use crate::{
     host_path::{host_error, invalid_request, native_path, not_a_file, partial_write_error},
-    regular_file::{NEW_FILE, RegularFile, TO_WRITE, carried_mode},
+    regular_file::{NEW_FILE_MODE, RegularFile, WRITE_FLAGS, copied_mode},
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
@@ -86,8 +86,8 @@ impl WriteTarget {
 
     fn open(&self) -> io::Result<OwnedFd> {
         // A user who may not read the final file must not be able to open it before.
-        let mode = self.mode.unwrap_or(NEW_FILE) & Mode::from_raw_mode(0o777);
-        resolve::open(&self.path, self.links, TO_WRITE, mode)
+        let mode = self.mode.unwrap_or(NEW_FILE_MODE) & Mode::from_raw_mode(0o777);
+        resolve::open(&self.path, self.links, WRITE_FLAGS, mode)
     }
 }
 
@@ -143,43 +143,43 @@ fn permissions(path: &Path, mode: Option<u32>) -> Result<Option<Mode>, FileError
 pub(crate) fn replace(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
     let path = &target.path;
     let write = |error: Errno| host_error("write", path, error);
-    let place = target
+    let location = target
         .with_parents(|| EntryLocation::open_parent(path, target.links))?
         .map_err(write)?;
-    let place = match target.links {
-        LinkPolicy::Follow => behind_links(place).map_err(write)?,
-        LinkPolicy::Refuse => place,
+    let location = match target.links {
+        LinkPolicy::Follow => follow_final_links(location).map_err(write)?,
+        LinkPolicy::Refuse => location,
     };
-    let old = replaceable(&place, path)?;
+    let old = check_replaceable(&location, path)?;
 
     let mode = match (target.mode, &old) {
-        (None, None) => NEW_FILE,
+        (None, None) => NEW_FILE_MODE,
         // A user who may not read the final file must not be able to open it before.
         _ => Mode::RUSR | Mode::WUSR,
     };
-    let new = TemporaryFile::create(&place, mode).map_err(write)?;
+    let new = TemporaryFile::create(&location, mode).map_err(write)?;
     (&new.file)
         .write_all(data)
         .map_err(|error| host_error("write", path, error))?;
     new.finish(target.mode, old.as_ref()).map_err(write)?;
-    new.take_name().map_err(write)
+    new.rename_into_place().map_err(write)
 }
 
 /// Follows links at the end of a path, even if the last one is dangling.
-fn behind_links(mut place: EntryLocation) -> io::Result<EntryLocation> {
+fn follow_final_links(mut location: EntryLocation) -> io::Result<EntryLocation> {
     for _ in 0..MAX_LINKS {
-        let target = match readlinkat(place.directory(), place.name(), Vec::new()) {
+        let target = match readlinkat(location.directory(), location.name(), Vec::new()) {
             Ok(target) => OsString::from_vec(target.into_bytes()),
             // Not a link, or it does not exist.
-            Err(Errno::INVAL | Errno::NOENT) => return Ok(place),
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(location),
             Err(error) => return Err(error),
         };
-        place = step(&place, &target)?;
+        location = follow_link(&location, &target)?;
     }
     Err(Errno::LOOP)
 }
 
-fn step(place: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
+fn follow_link(location: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
     let bytes = target.as_bytes();
     let path = Path::new(target);
     let name = match path.file_name() {
@@ -192,13 +192,13 @@ fn step(place: &EntryLocation, target: &OsStr) -> io::Result<EntryLocation> {
         _ => Path::new("."),
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let directory = resolve::open_at(place.directory(), above, flags, Mode::empty())?;
+    let directory = resolve::open_at(location.directory(), above, flags, Mode::empty())?;
     Ok(EntryLocation::new(directory, name))
 }
 
 /// Returns the metadata of the old file, if it exists and is writable.
-fn replaceable(place: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileError> {
-    let (directory, name) = (place.directory(), place.name());
+fn check_replaceable(location: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileError> {
+    let (directory, name) = (location.directory(), location.name());
     let old = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(old) => old,
         Err(Errno::NOENT) => return Ok(None),
@@ -223,21 +223,21 @@ fn replaceable(place: &EntryLocation, path: &Path) -> Result<Option<Stat>, FileE
 /// A temporary file beside the one it replaces. Removed on drop, unless it was renamed.
 #[derive(Debug)]
 struct TemporaryFile<'a> {
-    place: &'a EntryLocation,
+    location: &'a EntryLocation,
     file: File,
     name: Option<OsString>,
 }
 
 impl<'a> TemporaryFile<'a> {
-    fn create(place: &'a EntryLocation, mode: Mode) -> io::Result<Self> {
+    fn create(location: &'a EntryLocation, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut attempts = 0;
         loop {
             let name = temporary_name();
-            match resolve::open_at(place.directory(), name.as_os_str(), flags, mode) {
+            match resolve::open_at(location.directory(), name.as_os_str(), flags, mode) {
                 Ok(file) => {
                     return Ok(Self {
-                        place,
+                        location,
                         file: File::from(file),
                         name: Some(name),
                     });
@@ -251,11 +251,11 @@ impl<'a> TemporaryFile<'a> {
     /// Applies the mode and owner of the old file, or the requested mode, and syncs.
     fn finish(&self, mode: Option<Mode>, old: Option<&Stat>) -> io::Result<()> {
         if let Some(old) = old {
-            self.give_to_owner(old)?;
+            self.copy_owner(old)?;
         }
         let mode = match (mode, old) {
             (Some(mode), _) => Some(mode),
-            (None, Some(old)) => Some(carried_mode(old, &fstat(&self.file)?)),
+            (None, Some(old)) => Some(copied_mode(old, &fstat(&self.file)?)),
             (None, None) => None,
         };
         if let Some(mode) = mode {
@@ -268,7 +268,7 @@ impl<'a> TemporaryFile<'a> {
         }
     }
 
-    fn give_to_owner(&self, old: &Stat) -> io::Result<()> {
+    fn copy_owner(&self, old: &Stat) -> io::Result<()> {
         let new = fstat(&self.file)?;
         if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid) {
             return Ok(());
@@ -278,14 +278,14 @@ impl<'a> TemporaryFile<'a> {
             // Only root may change the owner. The file then belongs to the current user, like a new
             // one.
             Err(Errno::PERM | Errno::INVAL) => Ok(()),
-            given => given,
+            changed => changed,
         }
     }
 
-    fn take_name(mut self) -> io::Result<()> {
-        let directory = self.place.directory();
+    fn rename_into_place(mut self) -> io::Result<()> {
+        let directory = self.location.directory();
         if let Some(name) = &self.name {
-            renameat(directory, name, directory, self.place.name())?;
+            renameat(directory, name, directory, self.location.name())?;
         }
         self.name = None;
         Ok(())
@@ -295,7 +295,7 @@ impl<'a> TemporaryFile<'a> {
 impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name
-            && let Err(error) = unlinkat(self.place.directory(), name, AtFlags::empty())
+            && let Err(error) = unlinkat(self.location.directory(), name, AtFlags::empty())
         {
             tracing::warn!(%error, ?name, "failed to remove temporary file");
         }

@@ -42,7 +42,7 @@ async fn every_file_of_a_burst_in_new_directories_is_reported() {
     // Even after lost events, the directories are watched.
     for file in files.iter().step_by(FILES) {
         fs::write(file.to_native().unwrap(), "2").unwrap();
-        while !tells(&batch(&mut watcher).await, file) {}
+        while !reports(&batch(&mut watcher).await, file) {}
     }
 }
 
@@ -91,7 +91,7 @@ async fn watch_starts_in_a_growing_tree() {
         let after = PathUri::from_native(&after).unwrap();
         loop {
             let batch = batch(&mut watcher).await;
-            if batch.overflow || tells(&batch, &after) {
+            if batch.overflow || reports(&batch, &after) {
                 break;
             }
         }
@@ -114,8 +114,8 @@ fn make_files(root: &Path) -> BTreeSet<PathUri> {
 }
 
 fn directory() -> (PathBuf, TempDir) {
-    let kept = tempfile::tempdir().unwrap();
-    (kept.path().canonicalize().unwrap(), kept)
+    let directory = tempfile::tempdir().unwrap();
+    (directory.path().canonicalize().unwrap(), directory)
 }
 
 fn start(root: &Path) -> PathWatcher {
@@ -134,7 +134,7 @@ async fn batch(watcher: &mut PathWatcher) -> ChangeBatch {
     batch.unwrap().unwrap()
 }
 
-fn tells(batch: &ChangeBatch, path: &PathUri) -> bool {
+fn reports(batch: &ChangeBatch, path: &PathUri) -> bool {
     batch.changes.iter().any(|change| change.path == *path)
 }
 

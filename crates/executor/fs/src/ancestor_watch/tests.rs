@@ -18,15 +18,15 @@ use super::watch_missing;
 /// A directory for the watched paths.
 struct WatchedPaths {
     root: PathBuf,
-    _kept: TempDir,
+    _directory: TempDir,
 }
 
 impl WatchedPaths {
     fn new() -> Self {
-        let kept = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         Self {
-            root: kept.path().canonicalize().unwrap(),
-            _kept: kept,
+            root: directory.path().canonicalize().unwrap(),
+            _directory: directory,
         }
     }
 
@@ -89,69 +89,69 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn appearing_path_is_reported_but_not_its_siblings() {
-    let place = WatchedPaths::new();
-    create(&place.path("old"));
+    let paths = WatchedPaths::new();
+    create(&paths.path("old"));
     let changes: [&dyn Fn(&WatchedPaths); 5] = [
-        &|place| create(&place.path("sibling")),
-        &|place| fs::create_dir(place.path("directory")).unwrap(),
-        &|place| create(&place.path("old")),
-        &|place| fs::remove_file(place.path("old")).unwrap(),
-        &|place| create(&place.path("it")),
+        &|paths| create(&paths.path("sibling")),
+        &|paths| fs::create_dir(paths.path("directory")).unwrap(),
+        &|paths| create(&paths.path("old")),
+        &|paths| fs::remove_file(paths.path("old")).unwrap(),
+        &|paths| create(&paths.path("it")),
     ];
-    place
+    paths
         .assert_only_last_is_reported(&["other", "it"], None, &changes)
         .await;
 }
 
 #[tokio::test]
 async fn appearing_ancestor_is_reported() {
-    let place = WatchedPaths::new();
-    let changes: [&dyn Fn(&WatchedPaths); 2] = [&|place| create(&place.path("b")), &|place| {
-        fs::create_dir(place.path("a")).unwrap()
+    let paths = WatchedPaths::new();
+    let changes: [&dyn Fn(&WatchedPaths); 2] = [&|paths| create(&paths.path("b")), &|paths| {
+        fs::create_dir(paths.path("a")).unwrap()
     }];
-    place
+    paths
         .assert_only_last_is_reported(&["a/b/it"], None, &changes)
         .await;
 }
 
 #[tokio::test]
 async fn path_that_appears_by_rename_is_reported() {
-    let place = WatchedPaths::new();
-    create(&place.path("before"));
+    let paths = WatchedPaths::new();
+    create(&paths.path("before"));
     let rename: &dyn Fn(&WatchedPaths) =
-        &|place| fs::rename(place.path("before"), place.path("it")).unwrap();
-    place
+        &|paths| fs::rename(paths.path("before"), paths.path("it")).unwrap();
+    paths
         .assert_only_last_is_reported(&["it"], None, &[rename])
         .await;
 }
 
 #[tokio::test]
 async fn appearing_dangling_link_is_reported() {
-    let place = WatchedPaths::new();
-    let link: &dyn Fn(&WatchedPaths) = &|place| symlink("nowhere", place.path("it")).unwrap();
-    place
+    let paths = WatchedPaths::new();
+    let link: &dyn Fn(&WatchedPaths) = &|paths| symlink("nowhere", paths.path("it")).unwrap();
+    paths
         .assert_only_last_is_reported(&["it"], None, &[link])
         .await;
 }
 
 #[tokio::test]
 async fn moved_ancestor_is_reported() {
-    let place = WatchedPaths::new();
-    fs::create_dir_all(place.path("a/b")).unwrap();
+    let paths = WatchedPaths::new();
+    fs::create_dir_all(paths.path("a/b")).unwrap();
     let rename: &dyn Fn(&WatchedPaths) =
-        &|place| fs::rename(place.path("a"), place.path("z")).unwrap();
-    place
+        &|paths| fs::rename(paths.path("a"), paths.path("z")).unwrap();
+    paths
         .assert_only_last_is_reported(&["a/b/it"], None, &[rename])
         .await;
 }
 
 #[tokio::test]
 async fn removed_ancestor_is_reported() {
-    let place = WatchedPaths::new();
-    fs::create_dir_all(place.path("a/b")).unwrap();
-    let in_use = fs::File::open(place.path("a/b")).unwrap();
-    let remove: &dyn Fn(&WatchedPaths) = &|place| fs::remove_dir(place.path("a/b")).unwrap();
-    place
+    let paths = WatchedPaths::new();
+    fs::create_dir_all(paths.path("a/b")).unwrap();
+    let in_use = fs::File::open(paths.path("a/b")).unwrap();
+    let remove: &dyn Fn(&WatchedPaths) = &|paths| fs::remove_dir(paths.path("a/b")).unwrap();
+    paths
         .assert_only_last_is_reported(&["a/b/it"], None, &[remove])
         .await;
     drop(in_use);
@@ -159,39 +159,39 @@ async fn removed_ancestor_is_reported() {
 
 #[tokio::test]
 async fn present_directory_is_reported_when_removed_but_not_when_filled() {
-    let place = WatchedPaths::new();
-    fs::create_dir(place.path("d")).unwrap();
+    let paths = WatchedPaths::new();
+    fs::create_dir(paths.path("d")).unwrap();
     let changes: [&dyn Fn(&WatchedPaths); 3] = [
-        &|place| create(&place.path("d/file")),
-        &|place| fs::create_dir(place.path("d/directory")).unwrap(),
-        &|place| fs::rename(place.path("d"), place.path("e")).unwrap(),
+        &|paths| create(&paths.path("d/file")),
+        &|paths| fs::create_dir(paths.path("d/directory")).unwrap(),
+        &|paths| fs::rename(paths.path("d"), paths.path("e")).unwrap(),
     ];
-    place
+    paths
         .assert_only_last_is_reported(&["it"], Some("d"), &changes)
         .await;
 }
 
 #[tokio::test]
 async fn present_file_is_reported_when_removed_or_written() {
-    let place = WatchedPaths::new();
-    create(&place.path("file"));
-    let write: &dyn Fn(&WatchedPaths) = &|place| fs::write(place.path("file"), "2").unwrap();
-    place
+    let paths = WatchedPaths::new();
+    create(&paths.path("file"));
+    let write: &dyn Fn(&WatchedPaths) = &|paths| fs::write(paths.path("file"), "2").unwrap();
+    paths
         .assert_only_last_is_reported(&["it"], Some("file"), &[write])
         .await;
-    let remove: &dyn Fn(&WatchedPaths) = &|place| fs::remove_file(place.path("file")).unwrap();
-    place
+    let remove: &dyn Fn(&WatchedPaths) = &|paths| fs::remove_file(paths.path("file")).unwrap();
+    paths
         .assert_only_last_is_reported(&["it"], Some("file"), &[remove])
         .await;
 }
 
 #[test]
 fn paths_in_another_state_are_not_watched() {
-    let place = WatchedPaths::new();
-    create(&place.path("file"));
-    fs::create_dir(place.path("directory")).unwrap();
-    symlink("nowhere", place.path("dangling")).unwrap();
-    symlink("directory", place.path("link")).unwrap();
+    let paths = WatchedPaths::new();
+    create(&paths.path("file"));
+    fs::create_dir(paths.path("directory")).unwrap();
+    symlink("nowhere", paths.path("dangling")).unwrap();
+    symlink("directory", paths.path("link")).unwrap();
     let too_many = vec!["it"; limits::MAX_MISSING_PATHS + 1];
     let cases: [(&[&str], Option<&str>); 11] = [
         (&[], None),
@@ -208,12 +208,12 @@ fn paths_in_another_state_are_not_watched() {
     ];
     for (missing, present) in cases {
         assert!(
-            place.watch(missing, present).is_none(),
+            paths.watch(missing, present).is_none(),
             "{missing:?} {present:?}"
         );
     }
     let as_many_as_may_be = vec!["it"; limits::MAX_MISSING_PATHS];
-    assert!(place.watch(&as_many_as_may_be, Some("file")).is_some());
+    assert!(paths.watch(&as_many_as_may_be, Some("file")).is_some());
 }
 
 #[test]

@@ -15,10 +15,10 @@ fn copy_keeps_setuid_only_for_the_same_owner() {
         .unwrap()
         .stat;
     let mut to = from;
-    assert_eq!(carried_mode(&from, &to), Mode::from_raw_mode(0o7751));
+    assert_eq!(copied_mode(&from, &to), Mode::from_raw_mode(0o7751));
     to.st_uid += 1;
-    assert_eq!(carried_mode(&from, &to), Mode::from_raw_mode(0o1751));
+    assert_eq!(copied_mode(&from, &to), Mode::from_raw_mode(0o1751));
     to = from;
     to.st_gid += 1;
-    assert_eq!(carried_mode(&from, &to), Mode::from_raw_mode(0o1751));
+    assert_eq!(copied_mode(&from, &to), Mode::from_raw_mode(0o1751));
 }

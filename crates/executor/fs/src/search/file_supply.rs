@@ -79,13 +79,13 @@ impl<'a> FileSupply<'a> {
         }
         let mut batch = FileBatch::default();
         while batch.files.len() < BATCH_FILES {
-            let Some(found) = state.tree.next() else {
+            let Some(entry) = state.tree.next() else {
                 break;
             };
-            let is_wanted = self.glob.is_none_or(|glob| glob.is_match(&found.below));
-            if found.kind == EntryKind::File && is_wanted {
+            let matches_glob = self.glob.is_none_or(|glob| glob.is_match(&entry.below));
+            if entry.kind == EntryKind::File && matches_glob {
                 batch.files.push(SearchedFile {
-                    below: found.below,
+                    below: entry.below,
                     lines: Vec::new(),
                 });
             }
@@ -120,9 +120,9 @@ impl<'a> FileSupply<'a> {
             .state
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut portions = state.finished_batches;
-        portions.sort_by_key(|batch| batch.0);
-        let files = portions.into_iter().flat_map(|batch| batch.1.files);
+        let mut batches = state.finished_batches;
+        batches.sort_by_key(|batch| batch.0);
+        let files = batches.into_iter().flat_map(|batch| batch.1.files);
         (files, state.is_incomplete || state.tree.is_truncated())
     }
 

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::{
     directory_tree::DirectoryPlacement,
     pending_changes::ObservedChange,
-    tree_watch::{INTEREST, TreeWatch, WatchScope, presence},
+    tree_watch::{TreeWatch, WATCHED_EVENTS, WatchScope, presence},
 };
 use crate::inotify::{TaskWatches, WatchDescriptor};
 
@@ -67,7 +67,7 @@ impl TreeWatch {
         let path = self.directories.path(directory);
         let path = path.filter(|path| watches.descriptor_at(path) == Some(directory));
         let Some(path) = path else {
-            return self.scan_later(scan, watches);
+            return self.postpone_scan(scan, watches);
         };
         match &mut self.scope {
             WatchScope::Tree => {}
@@ -79,15 +79,15 @@ impl TreeWatch {
                 return;
             }
         }
-        let listed = self.list(&path, &mut scan, watches);
+        let progress = self.list(&path, &mut scan, watches);
         if watches.descriptor_at(&path) != Some(directory) {
-            if listed.moved {
+            if progress.moved {
                 // Directories that were moved here from another path may belong there.
                 self.handle_lost_events();
             }
-            return self.scan_later(scan, watches);
+            return self.postpone_scan(scan, watches);
         }
-        match listed.left {
+        match progress.remainder {
             ScanRemainder::Done => {}
             ScanRemainder::Partial => self.pending.push_front(scan),
             ScanRemainder::Unreadable => self.mark_incomplete(),
@@ -95,7 +95,7 @@ impl TreeWatch {
     }
 
     /// Postpones the scan of a directory that is not at its path until events report where it is.
-    pub(super) fn scan_later(&mut self, mut scan: DirectoryScan, watches: &mut TaskWatches<'_>) {
+    pub(super) fn postpone_scan(&mut self, mut scan: DirectoryScan, watches: &mut TaskWatches<'_>) {
         let directory = scan.directory;
         if directory == self.directories.root() {
             self.end();
@@ -103,7 +103,7 @@ impl TreeWatch {
         }
         scan.entries = None;
         scan.attempts += 1;
-        if scan.attempts > MAX_ATTEMPTS {
+        if scan.attempts > MAX_SCAN_ATTEMPTS {
             self.forget_directory(directory, watches);
             self.abandoned_scans += 1;
             if self.abandoned_scans > MAX_ABANDONED_SCANS {
@@ -134,15 +134,15 @@ impl TreeWatch {
         mode: ScanMode,
         watches: &mut TaskWatches<'_>,
     ) -> DirectoryPlacement {
-        let placed = self.directories.place(directory, parent, name);
+        let placement = self.directories.place(directory, parent, name);
         if let DirectoryPlacement::New { displaced } | DirectoryPlacement::Moved { displaced } =
-            placed
+            placement
             && let Some(displaced) = displaced
         {
             self.detached.push(displaced);
             self.schedule_flush();
         }
-        match placed {
+        match placement {
             DirectoryPlacement::New { .. } => {
                 if self.directories.len() > limits::MAX_WATCHED_DIRECTORIES {
                     self.forget_directory(directory, watches);
@@ -158,21 +158,21 @@ impl TreeWatch {
                         .push_back(DirectoryScan::new(directory, ScanMode::Verify));
                 }
             }
-            DirectoryPlacement::Stayed => {}
-            DirectoryPlacement::Nowhere => {
+            DirectoryPlacement::Unchanged => {}
+            DirectoryPlacement::Rejected => {
                 if !self.directories.contains(directory) {
                     watches.unwatch(directory);
                 }
             }
         }
-        placed
+        placement
     }
 
     /// Handles a failed attempt to watch a directory.
     pub(super) fn handle_watch_error(&mut self, error: Errno) {
-        let gone = matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
-        let unreadable = matches!(error, Errno::ACCESS | Errno::PERM);
-        if !gone && !unreadable {
+        let is_missing = matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
+        let is_unreadable = matches!(error, Errno::ACCESS | Errno::PERM);
+        if !is_missing && !is_unreadable {
             self.mark_incomplete();
         }
     }
@@ -183,8 +183,8 @@ impl TreeWatch {
         scan: &mut DirectoryScan,
         watches: &mut TaskWatches<'_>,
     ) -> ScanProgress {
-        let mut listed = ScanProgress {
-            left: ScanRemainder::Partial,
+        let mut progress = ScanProgress {
+            remainder: ScanRemainder::Partial,
             moved: false,
         };
         let entries = match &mut scan.entries {
@@ -196,8 +196,8 @@ impl TreeWatch {
                 match fs::read_dir(path) {
                     Ok(entries) => scan.entries.insert(entries),
                     Err(_) => {
-                        listed.left = ScanRemainder::Unreadable;
-                        return listed;
+                        progress.remainder = ScanRemainder::Unreadable;
+                        return progress;
                     }
                 }
             }
@@ -205,20 +205,20 @@ impl TreeWatch {
         for _ in 0..SCAN_BATCH {
             match entries.next() {
                 Some(Ok(entry)) => {
-                    let placed = self.visit(&entry, path, scan.directory, scan.mode, watches);
-                    listed.moved |= matches!(placed, Some(DirectoryPlacement::Moved { .. }));
+                    let placement = self.visit(&entry, path, scan.directory, scan.mode, watches);
+                    progress.moved |= matches!(placement, Some(DirectoryPlacement::Moved { .. }));
                 }
                 Some(Err(_)) => {
-                    listed.left = ScanRemainder::Unreadable;
+                    progress.remainder = ScanRemainder::Unreadable;
                     break;
                 }
                 None => {
-                    listed.left = ScanRemainder::Done;
+                    progress.remainder = ScanRemainder::Done;
                     break;
                 }
             }
         }
-        listed
+        progress
     }
 
     fn visit(
@@ -240,14 +240,14 @@ impl TreeWatch {
         if mode == ScanMode::Verify && self.directories.child(parent, &name).is_some() {
             return None;
         }
-        let below = match mode {
+        let child_mode = match mode {
             ScanMode::Quiet => ScanMode::Quiet,
             ScanMode::Verify | ScanMode::Fresh => ScanMode::Fresh,
         };
-        match watches.watch(&path, INTEREST) {
+        match watches.watch(&path, WATCHED_EVENTS) {
             Ok(child) => {
-                let placed = self.place_directory(child, parent, &name, below, watches);
-                match placed {
+                let placement = self.place_directory(child, parent, &name, child_mode, watches);
+                match placement {
                     DirectoryPlacement::New { .. } if mode == ScanMode::Verify => {
                         self.record_change(path, ObservedChange::Created)
                     }
@@ -255,10 +255,10 @@ impl TreeWatch {
                         self.record_change(path, ObservedChange::MovedHere)
                     }
                     DirectoryPlacement::New { .. }
-                    | DirectoryPlacement::Stayed
-                    | DirectoryPlacement::Nowhere => {}
+                    | DirectoryPlacement::Unchanged
+                    | DirectoryPlacement::Rejected => {}
                 }
-                Some(placed)
+                Some(placement)
             }
             Err(error) => {
                 self.handle_watch_error(error);
@@ -289,7 +289,7 @@ impl TreeWatch {
 
 /// The progress of a scan.
 struct ScanProgress {
-    left: ScanRemainder,
+    remainder: ScanRemainder,
     /// Whether a directory was found that was known at another path.
     moved: bool,
 }
@@ -305,7 +305,7 @@ enum ScanRemainder {
 const SCAN_BATCH: usize = 256;
 /// How often a directory may be missing from its path. It is missing once for every unreported
 /// rename of an ancestor.
-const MAX_ATTEMPTS: u32 = 4;
-/// How many directories may exceed `MAX_ATTEMPTS` before they are ignored: on some file systems
-/// (`/proc`) a directory gets a new inode each time it is looked up.
+const MAX_SCAN_ATTEMPTS: u32 = 4;
+/// How many directories may exceed `MAX_SCAN_ATTEMPTS` before they are ignored: on some file
+/// systems (`/proc`) a directory gets a new inode each time it is looked up.
 const MAX_ABANDONED_SCANS: u32 = 16;

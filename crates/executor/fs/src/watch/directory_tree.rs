@@ -38,11 +38,11 @@ impl DirectoryTree {
         name: &OsStr,
     ) -> DirectoryPlacement {
         if !self.nodes.contains_key(&parent) || self.is_at_or_above(directory, parent) {
-            return DirectoryPlacement::Nowhere;
+            return DirectoryPlacement::Rejected;
         }
         let known = self.nodes.contains_key(&directory);
         if known && self.child(parent, name) == Some(directory) {
-            return DirectoryPlacement::Stayed;
+            return DirectoryPlacement::Unchanged;
         }
         self.leave_parent(directory);
         let mut displaced = None;
@@ -50,7 +50,7 @@ impl DirectoryTree {
             displaced = node.children.insert(name.to_owned(), directory);
         }
         let node = self.nodes.entry(directory).or_default();
-        node.place = Some((parent, name.to_owned()));
+        node.location = Some((parent, name.to_owned()));
         if known {
             DirectoryPlacement::Moved { displaced }
         } else {
@@ -71,11 +71,11 @@ impl DirectoryTree {
     pub(super) fn remove(&mut self, directory: WatchDescriptor) -> Vec<WatchDescriptor> {
         self.leave_parent(directory);
         let mut removed = Vec::new();
-        let mut left = vec![directory];
-        while let Some(directory) = left.pop() {
+        let mut stack = vec![directory];
+        while let Some(directory) = stack.pop() {
             if let Some(node) = self.nodes.remove(&directory) {
                 removed.push(directory);
-                left.extend(node.children.into_values());
+                stack.extend(node.children.into_values());
             }
         }
         removed
@@ -98,7 +98,7 @@ impl DirectoryTree {
         match self
             .nodes
             .get(&directory)
-            .and_then(|node| node.place.as_ref())
+            .and_then(|node| node.location.as_ref())
         {
             Some((parent, name)) => self.child(*parent, name) == Some(directory),
             None => directory == self.root,
@@ -122,7 +122,7 @@ impl DirectoryTree {
         let mut names = Vec::new();
         let mut directory = directory;
         while directory != self.root {
-            let (parent, name) = self.nodes.get(&directory)?.place.as_ref()?;
+            let (parent, name) = self.nodes.get(&directory)?.location.as_ref()?;
             names.push(name);
             directory = *parent;
         }
@@ -135,7 +135,7 @@ impl DirectoryTree {
         let Some((parent, name)) = self
             .nodes
             .get(&directory)
-            .and_then(|node| node.place.clone())
+            .and_then(|node| node.location.clone())
         else {
             return;
         };
@@ -144,14 +144,17 @@ impl DirectoryTree {
         }
     }
 
-    fn is_at_or_above(&self, directory: WatchDescriptor, below: WatchDescriptor) -> bool {
-        let mut below = below;
-        while below != directory {
-            let place = self.nodes.get(&below).and_then(|node| node.place.as_ref());
-            let Some((parent, _)) = place else {
+    fn is_at_or_above(&self, directory: WatchDescriptor, descendant: WatchDescriptor) -> bool {
+        let mut descendant = descendant;
+        while descendant != directory {
+            let location = self
+                .nodes
+                .get(&descendant)
+                .and_then(|node| node.location.as_ref());
+            let Some((parent, _)) = location else {
                 return false;
             };
-            below = *parent;
+            descendant = *parent;
         }
         true
     }
@@ -165,14 +168,14 @@ pub(super) enum DirectoryPlacement {
     /// It was known at another path.
     Moved { displaced: Option<WatchDescriptor> },
     /// It was known at this path.
-    Stayed,
+    Unchanged,
     /// It cannot be placed: the parent is unknown, or would be below itself.
-    Nowhere,
+    Rejected,
 }
 
 #[derive(Debug, Default)]
 struct DirectoryNode {
-    place: Option<(WatchDescriptor, OsString)>,
+    location: Option<(WatchDescriptor, OsString)>,
     children: BTreeMap<OsString, WatchDescriptor>,
 }
 
@@ -196,8 +199,8 @@ mod tests {
     #[test]
     fn rename_moves_the_whole_subtree() {
         let mut directories = a_with_b_below();
-        let placed = directories.place(A, ROOT, OsStr::new("z"));
-        assert_eq!(placed, DirectoryPlacement::Moved { displaced: None });
+        let placement = directories.place(A, ROOT, OsStr::new("z"));
+        assert_eq!(placement, DirectoryPlacement::Moved { displaced: None });
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/z/b")));
         assert_eq!(directories.child(ROOT, OsStr::new("a")), None);
     }
@@ -207,11 +210,11 @@ mod tests {
         let mut directories = a_with_b_below();
         assert_eq!(
             directories.place(A, B, OsStr::new("a")),
-            DirectoryPlacement::Nowhere
+            DirectoryPlacement::Rejected
         );
         assert_eq!(
             directories.place(ROOT, B, OsStr::new("r")),
-            DirectoryPlacement::Nowhere
+            DirectoryPlacement::Rejected
         );
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/a/b")));
     }
@@ -234,9 +237,9 @@ mod tests {
         assert_eq!(directories.path(B).as_deref(), Some(Path::new("/r/a/b")));
         let other = WatchDescriptor(4);
         directories.place(other, ROOT, OsStr::new("c"));
-        let placed = directories.place(A, ROOT, OsStr::new("c"));
+        let placement = directories.place(A, ROOT, OsStr::new("c"));
         let displaced = Some(other);
-        assert_eq!(placed, DirectoryPlacement::Moved { displaced });
+        assert_eq!(placement, DirectoryPlacement::Moved { displaced });
         assert!(directories.is_attached(A));
         assert!(!directories.is_attached(other));
     }

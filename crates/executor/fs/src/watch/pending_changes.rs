@@ -59,7 +59,9 @@ impl PendingChanges {
         if let Some(kind) = self.kinds.get_mut(path)
             && matches!(
                 kind,
-                ObservedChange::Removed | ObservedChange::Left | ObservedChange::Vanished
+                ObservedChange::Removed
+                    | ObservedChange::DirectoryRemoved
+                    | ObservedChange::Vanished
             )
         {
             *kind = ObservedChange::MovedAway;
@@ -118,7 +120,7 @@ pub(super) enum ObservedChange {
     /// A file existed, and no longer does.
     Removed,
     /// A directory existed, and no longer does.
-    Left,
+    DirectoryRemoved,
     /// An entry was renamed to this path. Whether it replaced another is unknown.
     MovedHere,
     /// It existed, and now has another name.
@@ -132,17 +134,19 @@ impl ObservedChange {
     fn then(self, later: Self) -> Self {
         match (self, later) {
             (Self::Created, Self::Modified) => Self::Created,
-            (Self::Created, Self::Removed | Self::Left) => Self::Vanished,
-            (Self::Vanished, Self::Modified | Self::Removed | Self::Left) => Self::Vanished,
+            (Self::Created, Self::Removed | Self::DirectoryRemoved) => Self::Vanished,
+            (Self::Vanished, Self::Modified | Self::Removed | Self::DirectoryRemoved) => {
+                Self::Vanished
+            }
             (Self::Modified | Self::Removed, Self::Created) => Self::Modified,
-            (Self::Removed | Self::Left | Self::MovedAway, Self::Modified) => self,
+            (Self::Removed | Self::DirectoryRemoved | Self::MovedAway, Self::Modified) => self,
             (Self::MovedAway, Self::Created) => Self::MovedHere,
             (Self::MovedHere, Self::Created | Self::Modified) => Self::MovedHere,
             (
                 Self::Created
                 | Self::Modified
                 | Self::Removed
-                | Self::Left
+                | Self::DirectoryRemoved
                 | Self::MovedHere
                 | Self::MovedAway
                 | Self::Vanished,
@@ -155,14 +159,14 @@ impl ObservedChange {
         match self {
             Self::Created => PathChangeKind::Created,
             Self::Modified => PathChangeKind::Modified,
-            Self::Removed | Self::Left | Self::Vanished => PathChangeKind::Removed,
+            Self::Removed | Self::DirectoryRemoved | Self::Vanished => PathChangeKind::Removed,
             Self::MovedHere | Self::MovedAway => PathChangeKind::Renamed,
         }
     }
 }
 
 /// Creates a channel for changes.
-pub(super) fn pair() -> (ChangeSender, ChangeReceiver) {
+pub(super) fn change_channel() -> (ChangeSender, ChangeReceiver) {
     let shared = Arc::<Mutex<ChangeChannel>>::default();
     (ChangeSender(Arc::clone(&shared)), ChangeReceiver(shared))
 }
@@ -174,14 +178,14 @@ impl ChangeSender {
     /// Adds pending changes. Never blocks.
     pub(super) fn send(&self, changes: PendingChanges) {
         if !changes.is_empty() {
-            self.change(|shared| shared.ready.append(changes));
+            self.update(|shared| shared.ready.append(changes));
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut ChangeChannel)) {
+    fn update(&self, update: impl FnOnce(&mut ChangeChannel)) {
         let waker = {
             let mut shared = lock(&self.0);
-            change(&mut shared);
+            update(&mut shared);
             shared.waker.take()
         };
         if let Some(waker) = waker {
@@ -192,7 +196,7 @@ impl ChangeSender {
 
 impl Drop for ChangeSender {
     fn drop(&mut self) {
-        self.change(|shared| shared.ended = true);
+        self.update(|shared| shared.ended = true);
     }
 }
 
@@ -211,8 +215,8 @@ impl ChangeReceiver {
     /// Takes the pending changes.
     #[cfg(test)]
     pub(super) fn take(&self) -> Option<ChangeBatch> {
-        let taken = lock(&self.0).ready.take();
-        (!taken.is_empty()).then(|| taken.into_changes())
+        let pending = lock(&self.0).ready.take();
+        (!pending.is_empty()).then(|| pending.into_changes())
     }
 }
 
@@ -226,7 +230,7 @@ impl Stream for ChangeStream {
     type Item = ChangeBatch;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
-        let taken = {
+        let pending = {
             let mut shared = lock(&self.batches.0);
             if shared.ready.is_empty() {
                 if shared.ended {
@@ -237,7 +241,7 @@ impl Stream for ChangeStream {
             }
             shared.ready.take()
         };
-        Poll::Ready(Some(taken.into_changes()))
+        Poll::Ready(Some(pending.into_changes()))
     }
 }
 
@@ -284,22 +288,25 @@ mod tests {
 
     #[test]
     fn changes_of_one_path_are_combined() {
-        use ObservedChange::{Created, Left, Modified, MovedAway, MovedHere, Removed};
-        use PathChangeKind as Told;
+        use ObservedChange::{Created, DirectoryRemoved, Modified, MovedAway, MovedHere, Removed};
+        use PathChangeKind as Kind;
         for (kinds, expected) in [
-            (&[Created, Modified][..], Told::Created),
-            (&[Created, Removed], Told::Removed),
-            (&[Created, Removed, Created], Told::Created),
-            (&[Created, MovedHere], Told::Renamed),
-            (&[Modified, Removed], Told::Removed),
-            (&[Removed, Created], Told::Modified),
-            (&[Removed, Created, Removed], Told::Removed),
-            (&[Removed, MovedHere], Told::Renamed),
-            (&[Left, Created], Told::Created),
-            (&[Left, Created, Left], Told::Removed),
-            (&[MovedHere, Modified], Told::Renamed),
-            (&[MovedHere, Removed], Told::Removed),
-            (&[MovedAway, Created], Told::Renamed),
+            (&[Created, Modified][..], Kind::Created),
+            (&[Created, Removed], Kind::Removed),
+            (&[Created, Removed, Created], Kind::Created),
+            (&[Created, MovedHere], Kind::Renamed),
+            (&[Modified, Removed], Kind::Removed),
+            (&[Removed, Created], Kind::Modified),
+            (&[Removed, Created, Removed], Kind::Removed),
+            (&[Removed, MovedHere], Kind::Renamed),
+            (&[DirectoryRemoved, Created], Kind::Created),
+            (
+                &[DirectoryRemoved, Created, DirectoryRemoved],
+                Kind::Removed,
+            ),
+            (&[MovedHere, Modified], Kind::Renamed),
+            (&[MovedHere, Removed], Kind::Removed),
+            (&[MovedAway, Created], Kind::Renamed),
         ] {
             assert_eq!(reported(kinds), expected, "{kinds:?}");
         }

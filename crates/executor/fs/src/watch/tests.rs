@@ -25,7 +25,7 @@ mod manual_watch;
 mod roots;
 
 /// A watched directory.
-struct Watched {
+struct WatchedTree {
     /// The directory, without links.
     root: PathBuf,
     /// A sibling that is not watched.
@@ -34,7 +34,7 @@ struct Watched {
     _both: TempDir,
 }
 
-impl Watched {
+impl WatchedTree {
     fn tree() -> Self {
         Self::with(WatchDepth::Tree, |_| {})
     }
@@ -119,7 +119,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn every_kind_of_change_is_reported() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
         for name in ["a/changed", "a/b/gone", "a/b/old", "a/public"] {
             fs::write(root.join(name), "1").unwrap();
@@ -148,7 +148,7 @@ async fn every_kind_of_change_is_reported() {
 
 #[tokio::test]
 async fn entries_scope_reports_no_descendants() {
-    let mut watched = Watched::with(WatchDepth::Entries, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Entries, |root| {
         fs::create_dir(root.join("old")).unwrap();
     });
     fs::create_dir(watched.path("new")).unwrap();
@@ -159,7 +159,7 @@ async fn entries_scope_reports_no_descendants() {
 
 #[tokio::test]
 async fn short_lived_entry_is_reported_once_per_batch() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     fs::write(watched.path("file"), "1").unwrap();
     fs::remove_file(watched.path("file")).unwrap();
     fs::write(watched.path("other.tmp"), "1").unwrap();
@@ -174,7 +174,7 @@ async fn short_lived_entry_is_reported_once_per_batch() {
 
 #[tokio::test]
 async fn non_utf8_names_are_reported() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     let directory = watched.root.join(OsStr::from_bytes(b"d\xff #"));
     let file = directory.join(OsStr::from_bytes(b"f\xfe%"));
     fs::create_dir(&directory).unwrap();
@@ -194,7 +194,7 @@ async fn non_utf8_names_are_reported() {
 
 #[tokio::test]
 async fn links_in_the_tree_are_reported_but_not_followed() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     symlink(&watched.outside, watched.path("link")).unwrap();
     fs::write(watched.path("link/file"), "1").unwrap();
     assert_eq!(watched.changes().await, expected([("link", Created)]));
@@ -202,7 +202,7 @@ async fn links_in_the_tree_are_reported_but_not_followed() {
 
 #[tokio::test]
 async fn removed_tree_is_reported_entry_by_entry() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("a/b/file"), "1").unwrap();
     });
@@ -217,7 +217,7 @@ async fn removed_tree_is_reported_entry_by_entry() {
 
 #[tokio::test]
 async fn two_watches_of_one_directory_report_the_same() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     let mut other = start(&watched.root, WatchDepth::Entries).unwrap();
     fs::write(watched.path("file"), "1").unwrap();
     let reported = watched.changes_until("file").await;
@@ -234,7 +234,7 @@ async fn two_watches_of_one_directory_report_the_same() {
 
 #[tokio::test]
 async fn change_is_reported_promptly() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     let mut times = Vec::new();
     for number in 0..21 {
         let name = format!("{number}");

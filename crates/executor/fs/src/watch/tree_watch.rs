@@ -70,7 +70,7 @@ impl TreeWatch {
         };
         let top = top.unwrap_or(&root).to_owned();
         let ancestors = watch_ancestors(&top, watches);
-        let watched = match watches.watch(&top, INTEREST) {
+        let watched = match watches.watch(&top, WATCHED_EVENTS) {
             Ok(watched) => watched,
             Err(error) => {
                 start_reply.send(Err(error));
@@ -112,8 +112,9 @@ impl TreeWatch {
         self.incomplete = false;
         self.events_lost = true;
         let root = self.directories.root();
-        let again = |scan: &DirectoryScan| scan.directory == root && scan.mode == ScanMode::Verify;
-        if !self.pending.iter().any(again) {
+        let is_root_scan =
+            |scan: &DirectoryScan| scan.directory == root && scan.mode == ScanMode::Verify;
+        if !self.pending.iter().any(is_root_scan) {
             self.pending
                 .push_back(DirectoryScan::new(root, ScanMode::Verify));
         }
@@ -157,13 +158,13 @@ impl TreeWatch {
         directory: WatchDescriptor,
         watches: &mut TaskWatches<'_>,
     ) {
-        for gone in self.directories.remove(directory) {
-            watches.unwatch(gone);
+        for removed in self.directories.remove(directory) {
+            watches.unwatch(removed);
         }
     }
 
     /// Returns whether a directory is at the path that events have reported.
-    pub(super) fn is_in_place(
+    pub(super) fn is_at_known_path(
         &self,
         directory: WatchDescriptor,
         watches: &mut TaskWatches<'_>,
@@ -178,7 +179,7 @@ impl TreeWatch {
     }
 
     fn check_root(&mut self, watches: &mut TaskWatches<'_>) {
-        if !self.is_in_place(self.directories.root(), watches) {
+        if !self.is_at_known_path(self.directories.root(), watches) {
             self.end();
         }
     }
@@ -200,7 +201,7 @@ impl TreeWatch {
 impl WatchTask for TreeWatch {
     fn handle_event(&mut self, event: &InotifyEvent<'_>, watches: &mut TaskWatches<'_>) {
         let directory = event.directory;
-        if event.what.contains(ReadFlags::IGNORED) {
+        if event.mask.contains(ReadFlags::IGNORED) {
             self.ancestors.remove(&directory);
             if directory == self.directories.root() {
                 self.end();
@@ -209,24 +210,24 @@ impl WatchTask for TreeWatch {
             }
             return;
         }
-        if event.what.contains(ReadFlags::UNMOUNT) {
+        if event.mask.contains(ReadFlags::UNMOUNT) {
             // Entries that the mount had hidden are visible again.
             self.handle_lost_events();
             return;
         }
         let Some(name) = event.name else {
-            let changed = event.what.contains(ReadFlags::ATTRIB);
+            let changed = event.mask.contains(ReadFlags::ATTRIB);
             if changed && directory == self.directories.root() && !self.scope.is_file() {
                 self.record_change(self.root.clone(), ObservedChange::Modified);
             }
             return;
         };
-        let left = ReadFlags::DELETE | ReadFlags::MOVED_FROM;
-        if event.what.intersects(left)
+        let removal_events = ReadFlags::DELETE | ReadFlags::MOVED_FROM;
+        if event.mask.intersects(removal_events)
             && self
                 .ancestors
                 .get(&directory)
-                .is_some_and(|on_the_way| on_the_way == name)
+                .is_some_and(|name_to_root| name_to_root == name)
         {
             self.check_root(watches);
         }
@@ -273,7 +274,7 @@ impl WatchTask for TreeWatch {
         !self.pending.is_empty()
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.sender.is_none()
     }
 }
@@ -296,7 +297,7 @@ impl WatchScope {
     /// Returns the scope of an existing file. `None`: it has no name.
     pub(super) fn file(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_owned();
-        let presence = FilePresence::There;
+        let presence = FilePresence::Present;
         Some(Self::File { name, presence })
     }
 
@@ -308,15 +309,15 @@ impl WatchScope {
 /// Whether a file exists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FilePresence {
-    There,
-    Gone,
+    Present,
+    Missing,
 }
 
 /// Returns whether a path exists now, even as a dangling link.
 pub(super) fn presence(path: &Path) -> FilePresence {
     match fs::symlink_metadata(path) {
-        Ok(_) => FilePresence::There,
-        Err(_) => FilePresence::Gone,
+        Ok(_) => FilePresence::Present,
+        Err(_) => FilePresence::Missing,
     }
 }
 
@@ -334,8 +335,8 @@ fn watch_ancestors(
     watches: &mut TaskWatches<'_>,
 ) -> HashMap<WatchDescriptor, OsString> {
     let mut ancestors = HashMap::new();
-    for below in top.ancestors() {
-        let (Some(above), Some(name)) = (below.parent(), below.file_name()) else {
+    for child in top.ancestors() {
+        let (Some(above), Some(name)) = (child.parent(), child.file_name()) else {
             break;
         };
         if let Ok(watched) = watches.watch(above, WatchFlags::DELETE | WatchFlags::MOVED_FROM) {
@@ -347,7 +348,7 @@ fn watch_ancestors(
 
 /// Events of every directory in a tree. Writes through a memory mapping are reported only when the
 /// file is closed.
-pub(super) const INTEREST: WatchFlags = WatchFlags::CREATE
+pub(super) const WATCHED_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::ATTRIB)
@@ -369,7 +370,7 @@ impl TreeWatch {
         } = &mut self.scope
         {
             if file == name
-                && let Some((kind, now)) = file_change(event.what, *presence, &self.root)
+                && let Some((kind, now)) = file_change(event.mask, *presence, &self.root)
             {
                 *presence = now;
                 self.record_change(self.root.clone(), kind);
@@ -384,51 +385,52 @@ impl TreeWatch {
             name,
             path: path.join(name),
         };
-        let below = event.what.contains(ReadFlags::ISDIR) && self.scope == WatchScope::Tree;
-        let gone = if event.what.contains(ReadFlags::ISDIR) {
-            ObservedChange::Left
+        let is_tree_directory =
+            event.mask.contains(ReadFlags::ISDIR) && self.scope == WatchScope::Tree;
+        let removal = if event.mask.contains(ReadFlags::ISDIR) {
+            ObservedChange::DirectoryRemoved
         } else {
             ObservedChange::Removed
         };
-        if event.what.contains(ReadFlags::CREATE) {
+        if event.mask.contains(ReadFlags::CREATE) {
             self.record_change(entry.path.clone(), ObservedChange::Created);
-            if below {
+            if is_tree_directory {
                 self.watch_new_directory(&entry, watches);
             }
-        } else if event.what.intersects(CHANGED) {
+        } else if event.mask.intersects(MODIFY_EVENTS) {
             self.record_change(entry.path.clone(), ObservedChange::Modified);
-            if below && self.directories.child(entry.parent, name).is_none() {
+            if is_tree_directory && self.directories.child(entry.parent, name).is_none() {
                 // It may have become readable just now.
                 self.watch_new_directory(&entry, watches);
             }
-        } else if event.what.contains(ReadFlags::DELETE) {
-            self.record_change(entry.path.clone(), gone);
+        } else if event.mask.contains(ReadFlags::DELETE) {
+            self.record_change(entry.path.clone(), removal);
             self.detach_entry(&entry, watches);
-        } else if event.what.contains(ReadFlags::MOVED_FROM) {
-            let gone = match presence(&entry.path) {
+        } else if event.mask.contains(ReadFlags::MOVED_FROM) {
+            let removal = match presence(&entry.path) {
                 // For an exchange, the kernel reports the arrival of one entry before the departure
                 // of the other.
-                FilePresence::There => ObservedChange::MovedAway,
-                FilePresence::Gone => gone,
+                FilePresence::Present => ObservedChange::MovedAway,
+                FilePresence::Missing => removal,
             };
-            self.record_change(entry.path.clone(), gone);
+            self.record_change(entry.path.clone(), removal);
             let directory = self.detach_entry(&entry, watches);
             let path = entry.path;
             self.moves
                 .insert(event.cookie, RenameSource { path, directory });
-        } else if event.what.contains(ReadFlags::MOVED_TO) {
+        } else if event.mask.contains(ReadFlags::MOVED_TO) {
             let moved = self.moves.remove(&event.cookie);
             if let Some(moved) = &moved {
                 self.changes.mark_moved(&moved.path);
             }
-            let mut placed = DirectoryPlacement::Nowhere;
-            if below {
-                placed = self.watch_new_directory(&entry, watches);
-                if placed == DirectoryPlacement::Nowhere
+            let mut placement = DirectoryPlacement::Rejected;
+            if is_tree_directory {
+                placement = self.watch_new_directory(&entry, watches);
+                if placement == DirectoryPlacement::Rejected
                     && let Some(directory) = moved.as_ref().and_then(|moved| moved.directory)
                 {
                     // It has been moved again already; the next events report that.
-                    placed = self.place_directory(
+                    placement = self.place_directory(
                         directory,
                         entry.parent,
                         name,
@@ -440,8 +442,8 @@ impl TreeWatch {
             // A directory that was outside only briefly is still watched and is not listed again,
             // so the client has to check it.
             let known = matches!(
-                placed,
-                DirectoryPlacement::Moved { .. } | DirectoryPlacement::Stayed
+                placement,
+                DirectoryPlacement::Moved { .. } | DirectoryPlacement::Unchanged
             );
             let known = known || moved.is_some();
             let kind = if known {
@@ -459,16 +461,16 @@ impl TreeWatch {
         entry: &WatchedEntry<'_>,
         watches: &mut TaskWatches<'_>,
     ) -> DirectoryPlacement {
-        let watched = watches.watch(&entry.path, INTEREST);
-        if !self.is_in_place(entry.parent, watches) {
+        let watched = watches.watch(&entry.path, WATCHED_EVENTS);
+        if !self.is_at_known_path(entry.parent, watches) {
             // The path no longer leads there: an event about a moved ancestor will follow.
             if let Ok(child) = watched
                 && !self.directories.contains(child)
             {
                 watches.unwatch(child);
             }
-            self.scan_later(DirectoryScan::new(entry.parent, ScanMode::Verify), watches);
-            return DirectoryPlacement::Nowhere;
+            self.postpone_scan(DirectoryScan::new(entry.parent, ScanMode::Verify), watches);
+            return DirectoryPlacement::Rejected;
         }
         match watched {
             Ok(child) => {
@@ -476,7 +478,7 @@ impl TreeWatch {
             }
             Err(error) => {
                 self.handle_watch_error(error);
-                DirectoryPlacement::Nowhere
+                DirectoryPlacement::Rejected
             }
         }
     }
@@ -508,28 +510,28 @@ struct WatchedEntry<'a> {
 
 /// Returns the change that an event means for a watched file.
 fn file_change(
-    what: ReadFlags,
+    mask: ReadFlags,
     before: FilePresence,
     path: &Path,
 ) -> Option<(ObservedChange, FilePresence)> {
-    if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+    if mask.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
         return Some(match presence(path) {
             // It has been replaced or exchanged since.
-            FilePresence::There => (ObservedChange::Modified, FilePresence::There),
-            FilePresence::Gone => (ObservedChange::Removed, FilePresence::Gone),
+            FilePresence::Present => (ObservedChange::Modified, FilePresence::Present),
+            FilePresence::Missing => (ObservedChange::Removed, FilePresence::Missing),
         });
     }
-    if what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+    if mask.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
         let kind = match before {
-            FilePresence::There => ObservedChange::Modified,
-            FilePresence::Gone => ObservedChange::Created,
+            FilePresence::Present => ObservedChange::Modified,
+            FilePresence::Missing => ObservedChange::Created,
         };
-        return Some((kind, FilePresence::There));
+        return Some((kind, FilePresence::Present));
     }
-    what.intersects(CHANGED)
+    mask.intersects(MODIFY_EVENTS)
         .then_some((ObservedChange::Modified, before))
 }
 
-const CHANGED: ReadFlags = ReadFlags::MODIFY
+const MODIFY_EVENTS: ReadFlags = ReadFlags::MODIFY
     .union(ReadFlags::CLOSE_WRITE)
     .union(ReadFlags::ATTRIB);

@@ -338,7 +338,7 @@ fn abandoned_temporary_file_is_removed() {
     let scratch = TestDir::new();
     let path = scratch.file("file", "old");
     let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
-    let new = TemporaryFile::create(&place, NEW_FILE).unwrap();
+    let new = TemporaryFile::create(&place, NEW_FILE_MODE).unwrap();
     (&new.file).write_all(b"new").unwrap();
     assert_eq!(names(scratch.root()).len(), 2);
     drop(new);
@@ -351,8 +351,8 @@ fn temporary_file_is_removed_when_rename_fails() {
     let scratch = TestDir::new();
     let path = scratch.directory("taken");
     let place = EntryLocation::open_parent(&path, LinkPolicy::Follow).unwrap();
-    let new = TemporaryFile::create(&place, NEW_FILE).unwrap();
-    assert_eq!(new.take_name(), Err(Errno::ISDIR));
+    let new = TemporaryFile::create(&place, NEW_FILE_MODE).unwrap();
+    assert_eq!(new.rename_into_place(), Err(Errno::ISDIR));
     assert_eq!(names(scratch.root()), ["taken"]);
 }
 

@@ -187,7 +187,7 @@ fn pattern(length: usize) -> Vec<u8> {
 #[test]
 fn parallel_read_is_complete_and_in_order() {
     let scratch = TestDir::new();
-    let least = usize::try_from(TOGETHER_BYTES).unwrap();
+    let least = usize::try_from(PARALLEL_READ_BYTES).unwrap();
     for size in [least, least + 1, least + 12_345] {
         let content = pattern(size);
         let path = scratch.file("file", &content);
@@ -198,7 +198,7 @@ fn parallel_read_is_complete_and_in_order() {
 #[test]
 fn large_file_may_grow_or_shrink_before_the_read() {
     let scratch = TestDir::new();
-    let least = usize::try_from(TOGETHER_BYTES).unwrap();
+    let least = usize::try_from(PARALLEL_READ_BYTES).unwrap();
     let content = pattern(least);
     let path = scratch.file("file", &content);
     let file = WholeFile::open(&request(&path)).unwrap();

@@ -40,9 +40,9 @@ impl ManualWatch {
         fs::create_dir(&root).unwrap();
         fs::create_dir(&outside).unwrap();
         let mut instance = InotifyInstance::new().unwrap();
-        let (sender, batches) = pending_changes::pair();
+        let (sender, batches) = pending_changes::change_channel();
         let (reported, start_reply) = mpsc::sync_channel(1);
-        let mut watches = instance.of(ID);
+        let mut watches = instance.task_watches(ID);
         let tree = TreeWatch::begin(
             root.clone(),
             WatchScope::Tree,
@@ -70,8 +70,8 @@ impl ManualWatch {
         let queue = self.instance.queue().clone();
         read(&queue, &mut self.buffer, |event| {
             let event = event.expect("kernel queue overflowed");
-            if self.instance.holders(event.directory).contains(&ID) {
-                let mut watches = self.instance.of(ID);
+            if self.instance.watchers(event.directory).contains(&ID) {
+                let mut watches = self.instance.task_watches(ID);
                 self.tree.handle_event(&event, &mut watches);
             }
         });
@@ -86,7 +86,7 @@ impl ManualWatch {
 
     /// Does one step of the pending work.
     fn step(&mut self) {
-        self.tree.work(&mut self.instance.of(ID));
+        self.tree.work(&mut self.instance.task_watches(ID));
     }
 
     fn work(&mut self) {
@@ -99,9 +99,9 @@ impl ManualWatch {
     fn settle(&mut self) {
         if let Some(deadline) = self.tree.poll_timeout() {
             self.tree
-                .handle_timeout(&mut self.instance.of(ID), deadline);
+                .handle_timeout(&mut self.instance.task_watches(ID), deadline);
         }
-        self.instance.reap();
+        self.instance.remove_unwatched();
     }
 
     /// Runs until no work is left.

@@ -4,14 +4,14 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
 
-fn file_root() -> Watched {
-    let mut watched = Watched::tree();
+fn file_root() -> WatchedTree {
+    let mut watched = WatchedTree::tree();
     fs::write(watched.path("file"), "1").unwrap();
     watched.watcher = start(&watched.path("file"), WatchDepth::Tree).unwrap();
     watched
 }
 
-async fn next(watched: &mut Watched) -> BTreeMap<String, PathChangeKind> {
+async fn next(watched: &mut WatchedTree) -> BTreeMap<String, PathChangeKind> {
     let batch = watched.batch().await.unwrap();
     assert!(!batch.overflow);
     watched.by_name(batch)
@@ -46,7 +46,7 @@ async fn reappearing_file_is_reported() {
 
 #[tokio::test]
 async fn link_to_the_root_is_followed() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     let link = watched.outside.join("link");
     symlink(&watched.root, &link).unwrap();
     watched.watcher = start(&link, WatchDepth::Tree).unwrap();
@@ -60,13 +60,13 @@ async fn link_to_the_root_is_followed() {
 
 #[tokio::test]
 async fn missing_path_cannot_be_watched() {
-    let watched = Watched::tree();
+    let watched = WatchedTree::tree();
     let refused = start(&watched.path("missing"), WatchDepth::Tree);
     assert!(matches!(refused, Err(FileError::NotFound(_))));
 }
 
 /// Asserts that the removal of the root is reported last.
-async fn assert_ends(mut watched: Watched) {
+async fn assert_ends(mut watched: WatchedTree) {
     let mut last = BTreeMap::new();
     while let Some(batch) = watched.batch().await {
         last = watched.by_name(batch);
@@ -76,7 +76,7 @@ async fn assert_ends(mut watched: Watched) {
 
 #[tokio::test]
 async fn stream_ends_when_the_root_is_removed() {
-    let watched = Watched::tree();
+    let watched = WatchedTree::tree();
     fs::write(watched.path("file"), "1").unwrap();
     fs::remove_dir_all(&watched.root).unwrap();
     assert_ends(watched).await;
@@ -84,7 +84,7 @@ async fn stream_ends_when_the_root_is_removed() {
 
 #[tokio::test]
 async fn stream_ends_when_an_open_root_is_removed() {
-    let watched = Watched::tree();
+    let watched = WatchedTree::tree();
     let in_use = fs::File::open(&watched.root).unwrap();
     fs::remove_dir(&watched.root).unwrap();
     assert_ends(watched).await;
@@ -93,14 +93,14 @@ async fn stream_ends_when_an_open_root_is_removed() {
 
 #[tokio::test]
 async fn stream_ends_when_the_root_is_moved() {
-    let watched = Watched::tree();
+    let watched = WatchedTree::tree();
     fs::rename(&watched.root, watched.outside.join("root")).unwrap();
     assert_ends(watched).await;
 }
 
 #[tokio::test]
 async fn stream_ends_when_an_ancestor_is_moved() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     let root = watched.path("above/root");
     fs::create_dir_all(&root).unwrap();
     watched.watcher = start(&root, WatchDepth::Tree).unwrap();
@@ -124,7 +124,7 @@ fn exchange(one: &Path, other: &Path) {
 
 #[tokio::test]
 async fn renamed_directory_stays_watched() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
     });
     fs::rename(watched.path("a"), watched.path("z")).unwrap();
@@ -139,7 +139,7 @@ async fn renamed_directory_stays_watched() {
 
 #[tokio::test]
 async fn directory_moved_in_is_reported_with_its_contents() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     fs::create_dir_all(watched.outside.join("a/b")).unwrap();
     fs::write(watched.outside.join("a/b/file"), "1").unwrap();
     fs::rename(watched.outside.join("a"), watched.path("a")).unwrap();
@@ -151,7 +151,7 @@ async fn directory_moved_in_is_reported_with_its_contents() {
 
 #[tokio::test]
 async fn directory_moved_out_is_no_longer_watched() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/b")).unwrap();
     });
     fs::rename(watched.path("a"), watched.outside.join("a")).unwrap();
@@ -163,7 +163,7 @@ async fn directory_moved_out_is_no_longer_watched() {
 
 #[tokio::test]
 async fn repeatedly_renamed_directory_stays_watched() {
-    let mut watched = Watched::tree();
+    let mut watched = WatchedTree::tree();
     fs::create_dir(watched.path("0")).unwrap();
     for number in 0..50 {
         fs::create_dir(watched.path(&format!("{number}/{number}"))).unwrap();
@@ -180,7 +180,7 @@ async fn repeatedly_renamed_directory_stays_watched() {
 
 #[tokio::test]
 async fn exchanged_directories_are_distinguished() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir_all(root.join("a/in_a")).unwrap();
         fs::create_dir_all(root.join("b/in_b")).unwrap();
     });
@@ -197,7 +197,7 @@ async fn exchanged_directories_are_distinguished() {
 
 #[tokio::test]
 async fn entry_exchanged_with_an_outside_one_exists() {
-    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+    let mut watched = WatchedTree::with(WatchDepth::Tree, |root| {
         fs::create_dir(root.join("directory")).unwrap();
         fs::write(root.join("file"), "1").unwrap();
     });
