@@ -10,8 +10,7 @@ use std::{
 use super::{
     SpawnStage,
     command_spec::MAX_EXTRA,
-    job::CommandJob,
-    start_progress::{self, StartFailure},
+    job::{self, CommandJob, StartFailure},
 };
 use crate::{
     raw::{self, Errno},
@@ -27,7 +26,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // only.
     let job = unsafe { &*argument.cast::<CommandJob>() };
     let failure = match prepare(job) {
-        Ok(()) => start_progress::failed_at(SpawnStage::Exec)(exec_command(job)),
+        Ok(()) => job::failed_at(SpawnStage::Exec)(exec_command(job)),
         Err(failure) => failure,
     };
     job.progress.fail(failure);
@@ -35,7 +34,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
 }
 
 fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
-    let setup = start_progress::failed_at(SpawnStage::Setup);
+    let setup = job::failed_at(SpawnStage::Setup);
     // The command dies with its supervisor.
     raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&setup)?;
     raw::setsid().map_err(&setup)?;
@@ -44,22 +43,22 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
         if parts.namespaces().is_some() {
             undo_init_changes(job).map_err(&setup)?;
         }
-        set_no_new_privileges().map_err(start_progress::setup_failure)?;
+        set_no_new_privileges().map_err(job::setup_failure)?;
         // Before the ruleset's descriptor is closed. No path is opened between here and exec.
         if job.landlock >= 0 {
-            restrict_by_landlock(job.landlock).map_err(start_progress::setup_failure)?;
+            restrict_by_landlock(job.landlock).map_err(job::setup_failure)?;
         }
     }
     let watch = place_descriptors(job).map_err(&setup)?;
     if job.terminal {
         raw::set_controlling_terminal(0).map_err(&setup)?;
     }
-    raw::chdir(job.cwd).map_err(start_progress::failed_at(SpawnStage::Chdir))?;
+    raw::chdir(job.cwd).map_err(job::failed_at(SpawnStage::Chdir))?;
     for &(resource, value) in &job.limits[..job.limit_count] {
-        raw::lower_limit(resource, value).map_err(start_progress::failed_at(SpawnStage::Limit))?;
+        raw::lower_limit(resource, value).map_err(job::failed_at(SpawnStage::Limit))?;
     }
     if job.limit_count > 0 {
-        forbid_raising_limits().map_err(start_progress::failed_at(SpawnStage::Limit))?;
+        forbid_raising_limits().map_err(job::failed_at(SpawnStage::Limit))?;
     }
     raw::unblock_signals().map_err(&setup)?;
     match enclosure {
@@ -86,11 +85,11 @@ fn undo_init_changes(job: &CommandJob) -> Result<(), Errno> {
 /// Drops capabilities and installs the seccomp filter. The filter comes last because it applies to
 /// this process, too.
 fn drop_privileges(parts: &EncodedSetup<'_>, watch: Option<c_int>) -> Result<(), StartFailure> {
-    drop_capabilities().map_err(start_progress::setup_failure)?;
-    let listener = restrict_by_filter(parts.filter(), watch.is_some())
-        .map_err(start_progress::setup_failure)?;
+    drop_capabilities().map_err(job::setup_failure)?;
+    let listener =
+        restrict_by_filter(parts.filter(), watch.is_some()).map_err(job::setup_failure)?;
     if let (Some(listener), Some(watch)) = (listener, watch) {
-        send_listener(listener, watch).map_err(start_progress::setup_failure)?;
+        send_listener(listener, watch).map_err(job::setup_failure)?;
     }
     Ok(())
 }

@@ -12,8 +12,7 @@ use std::{
 
 use super::{
     SpawnStage, child_setup,
-    job::CommandJob,
-    start_progress::{self, StartFailure},
+    job::{self, CommandJob, StartFailure},
     supervisor::{StartedCommand, close_all_except},
 };
 use crate::{
@@ -40,7 +39,7 @@ pub(super) fn start(
             flags |= flag;
         }
     }
-    let to_failure = |errno| start_progress::setup_failure(StepCode::Namespaces.failure()(errno));
+    let to_failure = |errno| job::setup_failure(StepCode::Namespaces.failure()(errno));
     let own = raw::pidfd_open(raw::getpid()).map_err(to_failure)?;
     // Init checks it once, to learn whether this process was still alive when init started.
     job.progress.init_to_child.outer_proc.store(own, SeqCst);
@@ -91,9 +90,9 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 /// Sets up the namespaces and starts the command in them.
 fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFailure> {
     let Some(parts) = job.enclosure() else {
-        return Err(start_progress::failed_at(SpawnStage::Setup)(libc::EINVAL));
+        return Err(job::failed_at(SpawnStage::Setup)(libc::EINVAL));
     };
-    let watch = prepare(job, &parts).map_err(start_progress::setup_failure)?;
+    let watch = prepare(job, &parts).map_err(job::setup_failure)?;
     if let Some(watch) = &watch {
         job.progress
             .init_to_child
@@ -113,7 +112,7 @@ fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFai
             ptr::null(),
         )
     };
-    let command = command.map_err(start_progress::failed_at(SpawnStage::Clone))?;
+    let command = command.map_err(job::failed_at(SpawnStage::Clone))?;
     match job.progress.failure() {
         Some(failure) => Err(failure),
         None => Ok((command, watch)),

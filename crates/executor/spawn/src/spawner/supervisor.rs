@@ -10,10 +10,9 @@ use std::{
 
 use super::{
     SpawnStage, child_setup,
-    job::CommandJob,
+    job::{self, CommandJob, StartFailure},
     namespace_init,
     report::{ExitReport, ORDER_BYTES, SupervisorOrder, SupervisorReport},
-    start_progress::{self, StartFailure},
 };
 use crate::raw;
 
@@ -94,7 +93,7 @@ fn start(job: &CommandJob) -> Result<StartedCommand, StartFailure> {
     // SAFETY: the child's stack is used by the child only; this process is suspended until the
     // child has executed or exited.
     let child = unsafe { raw::clone_vm(child_setup::enter, stack, flags, argument, ptr::null()) };
-    let child = child.map_err(start_progress::failed_at(SpawnStage::Clone))?;
+    let child = child.map_err(job::failed_at(SpawnStage::Clone))?;
     match job.progress.failure() {
         Some(failure) => {
             raw::wait_for(child);

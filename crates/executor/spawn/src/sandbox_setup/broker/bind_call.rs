@@ -12,12 +12,9 @@ use std::{
 
 use super::{
     PathBuffers,
-    descriptor::OwnedDescriptor,
     guard_table::GuardTable,
-    seccomp_notification::BrokerReply,
-    seccomp_notification::Caller,
-    target_entry::PathBuffer,
-    target_entry::{PathBase, TargetEntry},
+    seccomp_notification::{BrokerReply, Caller},
+    target_entry::{OwnedDescriptor, PathBase, PathBuffer, TargetEntry},
 };
 use crate::raw::{self, Errno};
 

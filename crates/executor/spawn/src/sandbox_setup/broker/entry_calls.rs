@@ -5,12 +5,9 @@ use std::ffi::{CStr, c_int};
 
 use super::{
     PathBuffers,
-    descriptor::OwnedDescriptor,
     guard_table::GuardTable,
-    seccomp_notification::BrokerReply,
-    seccomp_notification::Caller,
-    target_entry::{PathBase, TargetEntry},
-    target_entry::{PathBuffer, ShortPath},
+    seccomp_notification::{BrokerReply, Caller},
+    target_entry::{OwnedDescriptor, PathBase, PathBuffer, ShortPath, TargetEntry},
 };
 use crate::raw::{self, Errno};
 

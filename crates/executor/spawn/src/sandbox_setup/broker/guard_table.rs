@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::descriptor::{FileIdentity, OwnedDescriptor};
+use super::target_entry::{FileIdentity, OwnedDescriptor};
 use crate::raw::Errno;
 
 /// Most guarded directories.

@@ -4,11 +4,9 @@ use std::ffi::c_int;
 
 use super::{
     PathBuffers,
-    descriptor::{OpenHow, OwnedDescriptor},
     guard_table::GuardTable,
-    seccomp_notification::BrokerReply,
-    seccomp_notification::Caller,
-    target_entry::{PathBase, TargetEntry},
+    seccomp_notification::{BrokerReply, Caller},
+    target_entry::{OpenHow, OwnedDescriptor, PathBase, TargetEntry},
 };
 use crate::raw::{self, Errno};
 

@@ -7,9 +7,8 @@
 use std::ffi::c_int;
 
 use super::{
-    descriptor::OwnedDescriptor,
     guard_table::GuardTable,
-    target_entry::{MAX_PATH, PathBuffer, ShortPath},
+    target_entry::{MAX_PATH, OwnedDescriptor, PathBuffer, ShortPath},
 };
 use crate::raw::{self, Errno};
 
