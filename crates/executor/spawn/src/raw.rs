@@ -190,8 +190,11 @@ pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
 /// Lowers a soft and hard resource limit. A limit that is already lower stays.
 pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let mut now = [u64::MAX; 2];
-    let place = now.as_mut_ptr() as usize;
-    syscall(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0])?;
+    let pointer = now.as_mut_ptr() as usize;
+    syscall(
+        libc::SYS_prlimit64,
+        [0, resource as usize, 0, pointer, 0, 0],
+    )?;
     let limit = now.map(|now| now.min(value));
     let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];
     syscall(libc::SYS_prlimit64, args)
@@ -201,8 +204,8 @@ pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
 pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
     let mut now = [0; 2];
     let resource = libc::RLIMIT_NOFILE as usize;
-    let place = now.as_mut_ptr() as usize;
-    syscall(libc::SYS_prlimit64, [0, resource, 0, place, 0, 0])?;
+    let pointer = now.as_mut_ptr() as usize;
+    syscall(libc::SYS_prlimit64, [0, resource, 0, pointer, 0, 0])?;
     let [_, hard] = now;
     set_open_file_limits([hard; 2])?;
     Ok(now)
@@ -211,8 +214,8 @@ pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
 /// Sets the soft and hard limit of open files.
 pub(crate) fn set_open_file_limits(limits: [u64; 2]) -> Result<usize, Errno> {
     let resource = libc::RLIMIT_NOFILE as usize;
-    let place = limits.as_ptr() as usize;
-    syscall(libc::SYS_prlimit64, [0, resource, place, 0, 0, 0])
+    let pointer = limits.as_ptr() as usize;
+    syscall(libc::SYS_prlimit64, [0, resource, pointer, 0, 0, 0])
 }
 
 /// Reaps one exited child without waiting, and returns its usage. `Ok(0)`: no child has exited.
@@ -423,9 +426,9 @@ pub(crate) fn open_proc_file(pid: i32, name: &CStr) -> Result<c_int, Errno> {
     let number = NumberText::decimal(u64::from(pid.unsigned_abs()));
     let parts = [b"/proc/", number.text().to_bytes(), b"/", name.to_bytes()];
     // Leaves the last byte zero as the terminator.
-    let room = path.iter_mut().take(47);
-    for (place, byte) in room.zip(parts.into_iter().flatten()) {
-        *place = *byte;
+    let buffer = path.iter_mut().take(47);
+    for (byte, source) in buffer.zip(parts.into_iter().flatten()) {
+        *byte = *source;
     }
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| libc::ENAMETOOLONG)?;
     open_read(path, 0)
@@ -462,10 +465,10 @@ struct ControlMessage {
 pub(crate) fn socket_pair() -> Result<[c_int; 2], Errno> {
     let mut pair = [-1; 2];
     let kind = int_arg(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC);
-    let place = pair.as_mut_ptr() as usize;
+    let pointer = pair.as_mut_ptr() as usize;
     syscall(
         libc::SYS_socketpair,
-        [int_arg(libc::AF_UNIX), kind, 0, place, 0, 0],
+        [int_arg(libc::AF_UNIX), kind, 0, pointer, 0, 0],
     )?;
     Ok(pair)
 }
@@ -478,8 +481,8 @@ pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(
         kind: libc::SCM_RIGHTS,
         descriptors: [-1; MAX_PASSED],
     };
-    let places = control.descriptors.get_mut(..descriptors.len());
-    places.ok_or(libc::E2BIG)?.copy_from_slice(descriptors);
+    let slots = control.descriptors.get_mut(..descriptors.len());
+    slots.ok_or(libc::E2BIG)?.copy_from_slice(descriptors);
     let length = control.length;
     transfer_message(
         libc::SYS_sendmsg,
@@ -504,9 +507,13 @@ pub(crate) fn receive_descriptor(socket: c_int) -> Result<c_int, Errno> {
     let bytes = size_of::<ControlMessage>();
     transfer_message(libc::SYS_recvmsg, socket, &mut control, bytes, flags)?;
     let [first, ..] = control.descriptors;
-    let whole =
+    let is_single_descriptor =
         control.length == HEAD_BYTES + size_of::<c_int>() && control.kind == libc::SCM_RIGHTS;
-    if whole { Ok(first) } else { Err(libc::EPROTO) }
+    if is_single_descriptor {
+        Ok(first)
+    } else {
+        Err(libc::EPROTO)
+    }
 }
 
 fn transfer_message(
@@ -542,7 +549,7 @@ fn transfer_message(
     loop {
         match syscall(call, args) {
             Err(libc::EINTR) => {}
-            done => return done.map(to_i32),
+            result => return result.map(to_i32),
         }
     }
 }

@@ -251,13 +251,10 @@ impl SetupStep {
     }
 
     /// Takes the paths from a set-up that name its steps in errors.
-    pub fn take_names(enclosure: &mut SandboxSetup) -> (Vec<MountStep>, Vec<NameGuard>) {
-        let namespaces = enclosure.namespaces.as_mut();
+    pub fn take_names(setup: &mut SandboxSetup) -> (Vec<MountStep>, Vec<NameGuard>) {
+        let namespaces = setup.namespaces.as_mut();
         let steps = namespaces.map(|namespaces| std::mem::take(&mut namespaces.steps));
-        (
-            steps.unwrap_or_default(),
-            std::mem::take(&mut enclosure.guards),
-        )
+        (steps.unwrap_or_default(), std::mem::take(&mut setup.guards))
     }
 }
 

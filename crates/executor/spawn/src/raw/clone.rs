@@ -95,19 +95,26 @@ unsafe fn clone_onto(
 
 /// Waits until `word` is woken. Returns at once if it is not `expected`.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
-    let place = word.as_ptr() as usize;
-    let args = [place, int_arg(libc::FUTEX_WAIT), expected as usize, 0, 0, 0];
+    let address = word.as_ptr() as usize;
+    let args = [
+        address,
+        int_arg(libc::FUTEX_WAIT),
+        expected as usize,
+        0,
+        0,
+        0,
+    ];
     // The caller checks the word again after any wake-up.
     let _ = syscall(libc::SYS_futex, args);
 }
 
 /// Wakes one waiter of `word`.
 pub(crate) fn futex_wake(word: &AtomicU32) {
-    let place = word.as_ptr() as usize;
+    let address = word.as_ptr() as usize;
     // Waking fails only if nothing waits.
     let _ = syscall(
         libc::SYS_futex,
-        [place, int_arg(libc::FUTEX_WAKE), 1, 0, 0, 0],
+        [address, int_arg(libc::FUTEX_WAKE), 1, 0, 0, 0],
     );
 }
 

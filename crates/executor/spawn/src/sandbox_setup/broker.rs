@@ -78,8 +78,8 @@ impl GuardWatch {
             let directory = mount_view::open_path(directory)
                 .map_err(&to_failure)?
                 .into_raw();
-            let place = directories.get_mut(directory_count);
-            *place.ok_or(libc::ENOSPC).map_err(&to_failure)? = directory;
+            let slot = directories.get_mut(directory_count);
+            *slot.ok_or(libc::ENOSPC).map_err(&to_failure)? = directory;
             directory_count += 1;
             for name in names {
                 guards.add(directory, name.as_ptr()).map_err(&to_failure)?;
@@ -121,13 +121,13 @@ impl GuardWatch {
         }
     }
 
-    /// Closes all descriptors except its own and `kept`.
-    pub(crate) fn close_others<const N: usize>(&self, kept: [c_int; N]) {
+    /// Closes all descriptors except its own and `others`.
+    pub(crate) fn close_others<const N: usize>(&self, others: [c_int; N]) {
         let mut first = 0;
         loop {
             let directories = self.directories[..self.directory_count].iter().copied();
             let own = directories.chain([self.listener, self.processes]);
-            let Some(next) = own.chain(kept).filter(|fd| *fd >= first).min() else {
+            let Some(next) = own.chain(others).filter(|fd| *fd >= first).min() else {
                 break;
             };
             if next > first {
@@ -138,8 +138,8 @@ impl GuardWatch {
         let _ = raw::close_range(first, c_int::MAX);
     }
 
-    /// Answers notifications until `done` returns true. `done` is called when `wake` is readable.
-    pub(crate) fn serve(&mut self, wake: c_int, mut done: impl FnMut() -> bool) {
+    /// Answers notifications until `is_done` returns true. `is_done` is called when `wake` is readable.
+    pub(crate) fn serve(&mut self, wake: c_int, mut is_done: impl FnMut() -> bool) {
         loop {
             let poll = |fd| libc::pollfd {
                 fd,
@@ -157,7 +157,7 @@ impl GuardWatch {
             } else if fds[1].revents != 0 {
                 self.close_listener();
             }
-            if fds[0].revents != 0 && done() {
+            if fds[0].revents != 0 && is_done() {
                 return;
             }
         }
@@ -222,22 +222,22 @@ fn handle_call(
     let caller = Caller::of(notification, guards)?;
     let number = notification.number()?;
     let args = notification.arguments();
-    if let Some(opening) = opening(&caller, number, args) {
-        return opening.answer(&caller, guards, buffers);
+    if let Some(open_call) = open_call(&caller, number, args) {
+        return open_call.answer(&caller, guards, buffers);
     }
-    if let Some(making) = making(number, args) {
-        return making.answer(&caller, guards, buffers);
+    if let Some(create_call) = create_call(number, args) {
+        return create_call.answer(&caller, guards, buffers);
     }
-    if let Some(pair) = link(number, args) {
-        return pair.link(&caller, guards, buffers);
+    if let Some(call) = link_call(number, args) {
+        return call.link(&caller, guards, buffers);
     }
-    if let Some(binding) = binding(number, args) {
-        return binding.answer(&caller, guards, buffers);
+    if let Some(bind_call) = bind_call(number, args) {
+        return bind_call.answer(&caller, guards, buffers);
     }
-    rename(number, args)?.rename(&caller, guards, buffers)
+    rename_call(number, args)?.rename(&caller, guards, buffers)
 }
 
-fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<OpenCall> {
+fn open_call(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<OpenCall> {
     let [a, b, c, d, ..] = args;
     let (directory, path, flags, mode) = match number {
         libc::SYS_openat => (int(a), b, int(c), d),
@@ -260,7 +260,7 @@ fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<OpenCall>
     })
 }
 
-fn making(number: i64, args: [u64; 6]) -> Option<CreateCall> {
+fn create_call(number: i64, args: [u64; 6]) -> Option<CreateCall> {
     let [a, b, c, ..] = args;
     let (directory, path, what) = match number {
         libc::SYS_mkdirat => (int(a), b, EntryKind::Directory { mode: mode_of(c) }),
@@ -281,7 +281,7 @@ fn making(number: i64, args: [u64; 6]) -> Option<CreateCall> {
     })
 }
 
-fn link(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
+fn link_call(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     let [a, b, c, d, e, _] = args;
     match number {
         libc::SYS_linkat => Some(TwoPathCall::of(int(a), b, int(c), d, int(e))),
@@ -291,7 +291,7 @@ fn link(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     }
 }
 
-fn rename(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
+fn rename_call(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     let [a, b, c, d, e, _] = args;
     match number {
         libc::SYS_renameat2 => Some(TwoPathCall::of(int(a), b, int(c), d, int(e))),
@@ -302,7 +302,7 @@ fn rename(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     }
 }
 
-fn binding(number: i64, args: [u64; 6]) -> Option<BindCall> {
+fn bind_call(number: i64, args: [u64; 6]) -> Option<BindCall> {
     let [socket, address, length, ..] = args;
     (number == libc::SYS_bind).then_some(BindCall {
         socket: int(socket),

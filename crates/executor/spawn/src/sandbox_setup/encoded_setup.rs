@@ -41,7 +41,7 @@ impl<'a> EncodedSetup<'a> {
         while !steps.0.is_empty() {
             steps.step()?;
         }
-        let needs_namespaces = FLAG_USER | FLAG_PROCESSES | FLAG_NETWORK | FLAG_DOOR;
+        let needs_namespaces = FLAG_USER | FLAG_PROCESSES | FLAG_NETWORK | FLAG_LISTENER_SOCKET;
         let orphaned = parts.flags & FLAG_NAMESPACES == 0
             && (parts.flags & needs_namespaces != 0
                 || !parts.steps.is_empty()
@@ -74,7 +74,7 @@ impl<'a> EncodedSetup<'a> {
 
     /// Returns whether a ruleset and a listener socket are sent along.
     pub(crate) fn descriptors(&self) -> (bool, bool) {
-        (self.has(FLAG_LANDLOCK), self.has(FLAG_DOOR))
+        (self.has(FLAG_LANDLOCK), self.has(FLAG_LISTENER_SOCKET))
     }
 
     pub(crate) fn namespaces(&self) -> Option<NamespaceFlags> {
@@ -232,7 +232,7 @@ pub(super) const FLAG_USER: u32 = 2;
 pub(super) const FLAG_PROCESSES: u32 = 4;
 pub(super) const FLAG_NETWORK: u32 = 8;
 pub(super) const FLAG_LANDLOCK: u32 = 16;
-pub(super) const FLAG_DOOR: u32 = 32;
+pub(super) const FLAG_LISTENER_SOCKET: u32 = 32;
 
 /// Size of one seccomp instruction.
 const INSTRUCTION_BYTES: usize = 8;
@@ -252,7 +252,7 @@ impl SandboxSetup {
                 | flag(self.landlock.is_some(), FLAG_LANDLOCK)
                 | flag(
                     network.is_some_and(|one| one.listener_socket.is_some()),
-                    FLAG_DOOR,
+                    FLAG_LISTENER_SOCKET,
                 ),
         );
         let ports = network.map_or(&[][..], |network| &network.listen);
@@ -290,8 +290,12 @@ impl SandboxSetup {
             .namespaces
             .as_ref()
             .and_then(|namespaces| namespaces.network.as_ref());
-        let door = network.and_then(|network| network.listener_socket.as_ref());
-        self.landlock.iter().chain(door).map(AsFd::as_fd).collect()
+        let listener_socket = network.and_then(|network| network.listener_socket.as_ref());
+        self.landlock
+            .iter()
+            .chain(listener_socket)
+            .map(AsFd::as_fd)
+            .collect()
     }
 
     /// Decodes the result of [`encode`](Self::encode). `None`: the bytes are not a valid encoding.
@@ -302,7 +306,7 @@ impl SandboxSetup {
             true => Some(descriptors.next()?),
             false => None,
         };
-        let door = match parts.has(FLAG_DOOR) {
+        let listener_socket = match parts.has(FLAG_LISTENER_SOCKET) {
             true => Some(descriptors.next()?),
             false => None,
         };
@@ -311,7 +315,7 @@ impl SandboxSetup {
         }
         let network = parts.has(FLAG_NETWORK).then(|| NetworkNamespace {
             listen: parts.ports().collect(),
-            listener_socket: door,
+            listener_socket,
         });
         let namespaces = parts.has(FLAG_NAMESPACES).then(|| NamespaceSetup {
             user: parts.has(FLAG_USER),

@@ -19,12 +19,12 @@ use crate::raw::{self, Errno, NumberText, int_arg};
 /// broker. Either dies with the other.
 ///
 /// After an error the process is only partly sandboxed and should exit.
-pub fn enter_sandbox(enclosure: SandboxSetup) -> Result<(), EnterSandboxError> {
-    let bytes = enclosure.encode();
+pub fn enter_sandbox(setup: SandboxSetup) -> Result<(), EnterSandboxError> {
+    let bytes = setup.encode();
     let named = |failure: SetupFailure| {
-        let steps = enclosure.namespaces.as_ref().map(|one| &one.steps[..]);
+        let steps = setup.namespaces.as_ref().map(|one| &one.steps[..]);
         EnterSandboxError {
-            part: SetupStep::new(failure.step, steps.unwrap_or_default(), &enclosure.guards),
+            part: SetupStep::new(failure.step, steps.unwrap_or_default(), &setup.guards),
             source: io::Error::from_raw_os_error(failure.errno),
         }
     };
@@ -32,12 +32,12 @@ pub fn enter_sandbox(enclosure: SandboxSetup) -> Result<(), EnterSandboxError> {
         .ok_or(StepCode::Namespaces.failure()(libc::EINVAL))
         .map_err(named)?;
     let mut fds = [-1; 2];
-    let (landlock, door) = parts.descriptors();
-    let present = [landlock, door];
-    let mut given = enclosure.descriptors().into_iter();
-    for (place, present) in fds.iter_mut().zip(present) {
-        if present && let Some(fd) = given.next() {
-            *place = std::os::fd::AsRawFd::as_raw_fd(&fd);
+    let (landlock, listener_socket) = parts.descriptors();
+    let present = [landlock, listener_socket];
+    let mut descriptors = setup.descriptors().into_iter();
+    for (fd, present) in fds.iter_mut().zip(present) {
+        if present && let Some(descriptor) = descriptors.next() {
+            *fd = std::os::fd::AsRawFd::as_raw_fd(&descriptor);
         }
     }
     apply(&parts, fds).map_err(named)
@@ -54,7 +54,10 @@ pub struct EnterSandboxError {
     pub source: io::Error,
 }
 
-fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), SetupFailure> {
+fn apply(
+    parts: &EncodedSetup<'_>,
+    [landlock, listener_socket]: [c_int; 2],
+) -> Result<(), SetupFailure> {
     let mut watch = None;
     if let Some(namespaces) = parts.namespaces() {
         let account = current_account();
@@ -73,15 +76,15 @@ fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), S
             map_account(account.0, account.1).map_err(StepCode::Account.failure())?;
         }
         if namespaces.network {
-            set_up_network(parts, door).map_err(StepCode::Network.failure())?;
+            set_up_network(parts, listener_socket).map_err(StepCode::Network.failure())?;
         }
         make_mounts_private().map_err(&to_failure)?;
         let umask = set_umask(0);
         let mut view = MountView::new(false);
-        let made = view.build(parts);
+        let result = view.build(parts);
         set_umask(umask);
         view.close();
-        made?;
+        result?;
         watch = GuardWatch::open(parts, processes)?;
         if watch.is_none() {
             let _ = raw::close(processes);
@@ -126,7 +129,7 @@ fn fork_guarded(watch: GuardWatch) -> Result<(), SetupFailure> {
 }
 
 fn serve_until_exit(mut watch: GuardWatch, child: c_int) -> ! {
-    let ended = || -> ! {
+    let wait_and_exit = || -> ! {
         let code = raw::wait_for(child);
         let code = if libc::WIFEXITED(code) {
             libc::WEXITSTATUS(code)
@@ -137,16 +140,16 @@ fn serve_until_exit(mut watch: GuardWatch, child: c_int) -> ! {
     };
     // Fails if the child exited before it installed the filter.
     if watch.receive_listener().is_err() {
-        ended();
+        wait_and_exit();
     }
     let Ok(wake) = raw::pidfd_open(child) else {
         let _ = raw::kill(child, libc::SIGKILL);
-        ended()
+        wait_and_exit()
     };
     watch.close_others([wake]);
     let _ = keep_only_ptrace();
     watch.serve(wake, || true);
-    ended()
+    wait_and_exit()
 }
 
 /// Maps the account to the same ids inside the user namespace.
@@ -178,8 +181,8 @@ fn id_map_line(number: u32) -> [u8; 24] {
     let digits = NumberText::decimal(u64::from(number));
     let digits = digits.text().to_bytes();
     for end in [10, 21] {
-        for (place, digit) in line[..end].iter_mut().rev().zip(digits.iter().rev()) {
-            *place = *digit;
+        for (byte, digit) in line[..end].iter_mut().rev().zip(digits.iter().rev()) {
+            *byte = *digit;
         }
     }
     line[22] = b'1';
@@ -210,18 +213,21 @@ const MAX_LISTENERS: usize = 64;
 const BACKLOG: c_int = 1024;
 
 /// Brings the loopback interface up and sends the listening sockets to the server.
-pub(crate) fn set_up_network(parts: &EncodedSetup<'_>, door: c_int) -> Result<(), Errno> {
+pub(crate) fn set_up_network(
+    parts: &EncodedSetup<'_>,
+    listener_socket: c_int,
+) -> Result<(), Errno> {
     bring_loopback_up()?;
     let mut sockets = [0; MAX_LISTENERS];
     let mut count = 0;
     for port in parts.ports() {
-        let place = sockets.get_mut(count).ok_or(libc::E2BIG)?;
-        *place = listen(port)?;
+        let slot = sockets.get_mut(count).ok_or(libc::E2BIG)?;
+        *slot = listen(port)?;
         count += 1;
     }
     let sockets = &sockets[..count];
     if !sockets.is_empty() {
-        raw::send_descriptors(door, sockets)?;
+        raw::send_descriptors(listener_socket, sockets)?;
     }
     for socket in sockets {
         raw::close(*socket)?;
@@ -238,9 +244,9 @@ fn bring_loopback_up() -> Result<(), Errno> {
     let socket = socket(libc::AF_UNIX, libc::SOCK_DGRAM)?;
     let command = usize::try_from(libc::SIOCSIFFLAGS).unwrap_or(0);
     let args = [int_arg(socket), command, request.as_ptr() as usize, 0, 0, 0];
-    let done = raw::syscall(libc::SYS_ioctl, args);
+    let result = raw::syscall(libc::SYS_ioctl, args);
     raw::close(socket)?;
-    done.map(|_| ())
+    result.map(|_| ())
 }
 
 fn listen(port: u16) -> Result<c_int, Errno> {
@@ -251,10 +257,10 @@ fn listen(port: u16) -> Result<c_int, Errno> {
     let address = [
         family, zero, high, low, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
-    let place = address.as_ptr() as usize;
+    let pointer = address.as_ptr() as usize;
     raw::syscall(
         libc::SYS_bind,
-        [int_arg(socket), place, address.len(), 0, 0, 0],
+        [int_arg(socket), pointer, address.len(), 0, 0, 0],
     )?;
     raw::syscall(
         libc::SYS_listen,

@@ -62,7 +62,7 @@ impl MountView {
                 missing,
             } => match open_path(path) {
                 Err(libc::ENOENT) if missing == MissingPath::Skip => self.clear(slot),
-                place => self.fill(slot, clone_mounts(place?.fd())?),
+                source => self.fill(slot, clone_mounts(source?.fd())?),
             },
             MountStep::ReadOnly { slot } => self.with_filled(slot, |mount| {
                 set_attributes(mount, READ_ONLY | NO_SETUID | NO_DEVICES)
@@ -102,15 +102,15 @@ impl MountView {
                 attach(copy.fd(), open_path(path)?.fd())
             }
             MountStep::Protect { path } => {
-                let place = open_path(path)?;
-                let copy = clone_mounts(place.fd())?;
+                let target = open_path(path)?;
+                let copy = clone_mounts(target.fd())?;
                 set_attributes(copy.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)?;
-                attach(copy.fd(), place.fd())
+                attach(copy.fd(), target.fd())
             }
             MountStep::Pin { path } => {
-                let place = open_no_follow(path)?;
-                let copy = clone_mounts(place.fd())?;
-                attach(copy.fd(), place.fd())
+                let target = open_no_follow(path)?;
+                let copy = clone_mounts(target.fd())?;
+                attach(copy.fd(), target.fd())
             }
             MountStep::Root { slot } => {
                 let root = self.filled(slot)?;
@@ -128,12 +128,12 @@ impl MountView {
 
     fn copy_entry(&mut self, slot: MountSlot, entry: &CStr) -> Result<OpenedFd, Errno> {
         let mount = self.filled(slot)?;
-        let place = open_entry(mount, entry)?;
-        match clone_mounts(place.fd()) {
+        let source = open_entry(mount, entry)?;
+        match clone_mounts(source.fd()) {
             Err(libc::EINVAL) if !*self.parked_mut(slot)? => {
                 attach(mount, open_path(c"/")?.fd())?;
                 *self.parked_mut(slot)? = true;
-                clone_mounts(place.fd())
+                clone_mounts(source.fd())
             }
             copied => copied,
         }
@@ -295,11 +295,11 @@ impl Drop for OpenedFd {
 
 /// Clones the mounts at and below an open path. Always recursive, because mounts below may be
 /// locked.
-pub(super) fn clone_mounts(place: c_int) -> Result<OpenedFd, Errno> {
+pub(super) fn clone_mounts(source: c_int) -> Result<OpenedFd, Errno> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let at = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).unsigned_abs();
     let args = [
-        int_arg(place),
+        int_arg(source),
         c"".as_ptr() as usize,
         (flags | at) as usize,
         0,
@@ -310,13 +310,13 @@ pub(super) fn clone_mounts(place: c_int) -> Result<OpenedFd, Errno> {
 }
 
 /// Attaches a mount over an open path.
-pub(super) fn attach(mount: c_int, place: c_int) -> Result<(), Errno> {
+pub(super) fn attach(mount: c_int, target: c_int) -> Result<(), Errno> {
     let empty = c"".as_ptr() as usize;
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
     let args = [
         int_arg(mount),
         empty,
-        int_arg(place),
+        int_arg(target),
         empty,
         flags as usize,
         0,
@@ -325,10 +325,10 @@ pub(super) fn attach(mount: c_int, place: c_int) -> Result<(), Errno> {
 }
 
 /// Sets attributes of the mounts at and below an open path.
-pub(super) fn set_attributes(place: c_int, set: u64) -> Result<(), Errno> {
+pub(super) fn set_attributes(mount: c_int, set: u64) -> Result<(), Errno> {
     let attributes = [set, 0, 0, 0_u64];
     let args = [
-        int_arg(place),
+        int_arg(mount),
         c"".as_ptr() as usize,
         int_arg(libc::AT_EMPTY_PATH | libc::AT_RECURSIVE),
         attributes.as_ptr() as usize,

@@ -34,14 +34,14 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
 }
 
 fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
-    let setup = job::failed_at(SpawnStage::Setup);
+    let to_failure = job::failed_at(SpawnStage::Setup);
     // The command dies with its supervisor.
-    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&setup)?;
-    raw::setsid().map_err(&setup)?;
-    let enclosure = job.enclosure();
-    if let Some(parts) = &enclosure {
+    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&to_failure)?;
+    raw::setsid().map_err(&to_failure)?;
+    let sandbox_setup = job.sandbox_setup();
+    if let Some(parts) = &sandbox_setup {
         if parts.namespaces().is_some() {
-            undo_init_changes(job).map_err(&setup)?;
+            undo_init_changes(job).map_err(&to_failure)?;
         }
         set_no_new_privileges().map_err(job::setup_failure)?;
         // Before the ruleset's descriptor is closed. No path is opened between here and exec.
@@ -49,9 +49,9 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
             restrict_by_landlock(job.landlock).map_err(job::setup_failure)?;
         }
     }
-    let watch = place_descriptors(job).map_err(&setup)?;
+    let watch = place_descriptors(job).map_err(&to_failure)?;
     if job.terminal {
-        raw::set_controlling_terminal(0).map_err(&setup)?;
+        raw::set_controlling_terminal(0).map_err(&to_failure)?;
     }
     raw::chdir(job.cwd).map_err(job::failed_at(SpawnStage::Chdir))?;
     for &(resource, value) in &job.limits[..job.limit_count] {
@@ -60,8 +60,8 @@ fn prepare(job: &CommandJob) -> Result<(), StartFailure> {
     if job.limit_count > 0 {
         forbid_raising_limits().map_err(job::failed_at(SpawnStage::Limit))?;
     }
-    raw::unblock_signals().map_err(&setup)?;
-    match enclosure {
+    raw::unblock_signals().map_err(&to_failure)?;
+    match sandbox_setup {
         Some(parts) => drop_privileges(&parts, watch),
         None => Ok(()),
     }
@@ -111,15 +111,15 @@ fn place_descriptors(job: &CommandJob) -> Result<Option<c_int>, Errno> {
     for (fd, _) in &mut extra[..job.extra_count] {
         *fd = raw::dup_above(*fd, above_targets)?;
     }
-    let mut kept = [-1; MAX_EXTRA + 1];
-    for (kept, (_, target)) in kept.iter_mut().zip(&extra[..job.extra_count]) {
-        *kept = *target;
+    let mut keep = [-1; MAX_EXTRA + 1];
+    for (keep, (_, target)) in keep.iter_mut().zip(&extra[..job.extra_count]) {
+        *keep = *target;
     }
     let mut watch = job.progress.init_to_child.listener_to.load(SeqCst);
-    while watch >= 0 && (watch <= 2 || kept[..job.extra_count].contains(&watch)) {
+    while watch >= 0 && (watch <= 2 || keep[..job.extra_count].contains(&watch)) {
         watch = raw::dup_above(watch, watch + 1)?;
     }
-    kept[MAX_EXTRA] = watch;
+    keep[MAX_EXTRA] = watch;
     for (target, fd) in (0..).zip(standard) {
         raw::dup2(fd, target)?;
     }
@@ -129,7 +129,7 @@ fn place_descriptors(job: &CommandJob) -> Result<Option<c_int>, Errno> {
     // Close everything between and above the targets, lowest target first.
     let mut first_free = 3;
     loop {
-        let next = kept.iter().copied();
+        let next = keep.iter().copied();
         match next.filter(|target| *target >= first_free).min() {
             Some(target) => {
                 if target > first_free {
@@ -169,8 +169,8 @@ fn exec_command(job: &CommandJob) -> Errno {
 /// Runs a text file without `#!` with the shell.
 fn exec_with_shell(job: &CommandJob, script: *const c_char) -> Errno {
     // SAFETY: the table has a slot for the script after the shell's name.
-    let place = unsafe { job.shell_argv.add(1) };
+    let slot = unsafe { job.shell_argv.add(1) };
     // SAFETY: the slot belongs to this job, and the script's name outlives it.
-    unsafe { place.write(script) };
+    unsafe { slot.write(script) };
     raw::execve(c"/bin/sh".as_ptr(), job.shell_argv, job.env)
 }

@@ -89,9 +89,9 @@ pub(super) const MAX_LIMITS: usize = 5;
 /// Length of the body and number of descriptors.
 pub(super) const PREFIX_BYTES: usize = 8;
 /// Most descriptors of a sandbox set-up: the Landlock ruleset and the socket for listeners.
-const MAX_ENCLOSURE_FDS: usize = 2;
+const MAX_SETUP_FDS: usize = 2;
 /// Most descriptors attached to a frame.
-pub const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_ENCLOSURE_FDS;
+pub const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_SETUP_FDS;
 /// Flags, limits, targets of inherited descriptors, the number of strings of each kind, and the
 /// length of the sandbox set-up after them.
 pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 4 * 4;
@@ -108,14 +108,14 @@ impl CommandSpec {
                 .chain(&self.argv)
                 .chain(&self.env)
         };
-        let enclosure = self.sandbox_setup.as_ref();
-        let enclosure_fds = enclosure.map_or(0, |one| one.descriptors().len());
-        let enclosure = enclosure.map_or_else(Vec::new, SandboxSetup::encode);
+        let setup = self.sandbox_setup.as_ref();
+        let setup_fds = setup.map_or(0, |one| one.descriptors().len());
+        let setup = setup.map_or_else(Vec::new, SandboxSetup::encode);
         let texts_bytes = texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
-        let body = HEAD_BYTES + texts_bytes + enclosure.len();
+        let body = HEAD_BYTES + texts_bytes + setup.len();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
         push_u32(&mut frame, body);
-        push_u32(&mut frame, 4 + self.inherited_fds.len() + enclosure_fds);
+        push_u32(&mut frame, 4 + self.inherited_fds.len() + setup_fds);
         push_u32(&mut frame, usize::from(self.terminal));
         push_u32(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
@@ -138,11 +138,11 @@ impl CommandSpec {
         push_u32(&mut frame, self.candidates.len());
         push_u32(&mut frame, self.argv.len());
         push_u32(&mut frame, self.env.len());
-        push_u32(&mut frame, enclosure.len());
+        push_u32(&mut frame, setup.len());
         for text in texts() {
             frame.extend_from_slice(text.as_bytes_with_nul());
         }
-        frame.extend_from_slice(&enclosure);
+        frame.extend_from_slice(&setup);
         frame
     }
 

@@ -48,7 +48,7 @@ pub(super) struct CommandJob {
     /// `/bin/sh`, a slot for the script, and the arguments: for text files without `#!`.
     pub(super) shell_argv: *mut *const c_char,
     /// The encoded sandbox set-up, if any.
-    enclosure: (*const u8, usize),
+    sandbox_setup: (*const u8, usize),
     pub(super) landlock: c_int,
     pub(super) listener_socket: c_int,
     /// User id and group id.
@@ -65,8 +65,8 @@ pub(super) struct CommandJob {
 
 impl CommandJob {
     /// Returns the sandbox set-up of the command.
-    pub(super) fn enclosure(&self) -> Option<EncodedSetup<'_>> {
-        let (start, length) = self.enclosure;
+    pub(super) fn sandbox_setup(&self) -> Option<EncodedSetup<'_>> {
+        let (start, length) = self.sandbox_setup;
         if length == 0 {
             return None;
         }
@@ -137,7 +137,7 @@ pub(super) struct CommandFrame<'a> {
     candidates: usize,
     argv: usize,
     env: usize,
-    enclosure: &'a [u8],
+    setup: &'a [u8],
 }
 
 /// Facts about the spawner that a job needs.
@@ -152,14 +152,14 @@ impl<'a> CommandFrame<'a> {
     /// Parses a frame and checks its counts.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let counts = HEAD_BYTES - 16;
-        let enclosure = read_u32(bytes, counts + 12)?;
-        let (bytes, enclosure) = bytes.split_at_checked(bytes.len().checked_sub(enclosure)?)?;
-        if !enclosure.is_empty() {
-            EncodedSetup::parse(enclosure)?;
+        let setup = read_u32(bytes, counts + 12)?;
+        let (bytes, setup) = bytes.split_at_checked(bytes.len().checked_sub(setup)?)?;
+        if !setup.is_empty() {
+            EncodedSetup::parse(setup)?;
         }
         let body = Self {
             bytes,
-            enclosure,
+            setup,
             candidates: read_u32(bytes, counts)?,
             argv: read_u32(bytes, counts + 4)?,
             env: read_u32(bytes, counts + 8)?,
@@ -176,7 +176,7 @@ impl<'a> CommandFrame<'a> {
     pub(super) fn region_bytes(&self) -> usize {
         // Each table ends with a null pointer; the shell's has two more entries than argv.
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
-        let bytes = self.bytes.len() + self.enclosure.len();
+        let bytes = self.bytes.len() + self.setup.len();
         CHILD_STACK_TOP + pointers * size_of::<usize>() + bytes
     }
 
@@ -193,19 +193,19 @@ impl<'a> CommandFrame<'a> {
         let mut extra = [(0, 0); MAX_EXTRA];
         let extra_at = 8 + MAX_LIMITS * 12;
         let extra_count = read_u32(self.bytes, extra_at)?;
-        let (extra_fds, enclosure_fds) = extra_fds.split_at_checked(extra_count)?;
+        let (extra_fds, setup_fds) = extra_fds.split_at_checked(extra_count)?;
         if extra_count > MAX_EXTRA {
             return None;
         }
-        let parts = EncodedSetup::from_checked(self.enclosure);
-        let (landlock, listener_socket) =
-            match (parts.map(|parts| parts.descriptors()), enclosure_fds) {
-                (Some((true, true)), &[landlock, listener_socket]) => (landlock, listener_socket),
-                (Some((true, false)), &[landlock]) => (landlock, -1),
-                (Some((false, true)), &[listener_socket]) => (-1, listener_socket),
-                (Some((false, false)) | None, []) => (-1, -1),
-                _ => return None,
-            };
+        let parts = EncodedSetup::from_checked(self.setup);
+        let (landlock, listener_socket) = match (parts.map(|parts| parts.descriptors()), setup_fds)
+        {
+            (Some((true, true)), &[landlock, listener_socket]) => (landlock, listener_socket),
+            (Some((true, false)), &[landlock]) => (landlock, -1),
+            (Some((false, true)), &[listener_socket]) => (-1, listener_socket),
+            (Some((false, false)) | None, []) => (-1, -1),
+            _ => return None,
+        };
         for (index, fd) in extra_fds.iter().enumerate() {
             extra[index] = (
                 *fd,
@@ -229,11 +229,9 @@ impl<'a> CommandFrame<'a> {
         let texts_at = CHILD_STACK_TOP + pointers * size_of::<usize>();
         let texts = region.at(texts_at);
         let source = &self.bytes[HEAD_BYTES..];
-        let enclosure = region.at(texts_at + source.len());
+        let setup = region.at(texts_at + source.len());
         // SAFETY: `region_bytes` counted these bytes, and the region belongs to this job alone.
-        unsafe {
-            ptr::copy_nonoverlapping(self.enclosure.as_ptr(), enclosure, self.enclosure.len())
-        };
+        unsafe { ptr::copy_nonoverlapping(self.setup.as_ptr(), setup, self.setup.len()) };
         // SAFETY: `region_bytes` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
 
@@ -251,9 +249,9 @@ impl<'a> CommandFrame<'a> {
         table.push(ptr::null());
         for index in 1..=self.argv {
             // SAFETY: argv has this many entries, followed by a null pointer.
-            let place = unsafe { argv.add(index) };
+            let pointer = unsafe { argv.add(index) };
             // SAFETY: the entry was just written.
-            table.push(unsafe { place.read() });
+            table.push(unsafe { pointer.read() });
         }
 
         let filled = CommandJob {
@@ -269,7 +267,7 @@ impl<'a> CommandFrame<'a> {
             argv,
             env,
             shell_argv,
-            enclosure: (enclosure, self.enclosure.len()),
+            sandbox_setup: (setup, self.setup.len()),
             landlock,
             listener_socket,
             account: origin.account,
@@ -431,8 +429,8 @@ impl StartProgress {
 
     pub(super) fn fail(&self, (stage, errno, part): StartFailure) {
         let numbers = [stage, errno.unsigned_abs(), part.0, part.1];
-        for (place, number) in self.failure.iter().zip(numbers) {
-            place.store(number, SeqCst);
+        for (slot, number) in self.failure.iter().zip(numbers) {
+            slot.store(number, SeqCst);
         }
     }
 

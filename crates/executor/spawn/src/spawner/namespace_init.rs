@@ -30,12 +30,12 @@ pub(super) fn start(
     namespaces: NamespaceFlags,
 ) -> Result<StartedCommand, StartFailure> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_CHILD_CLEARTID;
-    for (wanted, flag) in [
+    for (requested, flag) in [
         (namespaces.user, libc::CLONE_NEWUSER),
         (namespaces.processes, libc::CLONE_NEWPID),
         (namespaces.network, libc::CLONE_NEWNET),
     ] {
-        if wanted {
+        if requested {
             flags |= flag;
         }
     }
@@ -89,7 +89,7 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 
 /// Sets up the namespaces and starts the command in them.
 fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFailure> {
-    let Some(parts) = job.enclosure() else {
+    let Some(parts) = job.sandbox_setup() else {
         return Err(job::failed_at(SpawnStage::Setup)(libc::EINVAL));
     };
     let watch = prepare(job, &parts).map_err(job::setup_failure)?;
@@ -131,8 +131,8 @@ fn prepare(job: &CommandJob, parts: &EncodedSetup<'_>) -> Result<Option<GuardWat
     init_to_child.umask.store(set_umask(0), SeqCst);
     // Every mount slot is a descriptor.
     let open_files = raw::raise_open_file_limit().map_err(&to_failure)?;
-    for (place, limit) in init_to_child.open_files.iter().zip(open_files) {
-        place.store(limit, SeqCst);
+    for (slot, limit) in init_to_child.open_files.iter().zip(open_files) {
+        slot.store(limit, SeqCst);
     }
     let outer_proc = open_outer_proc().map_err(&to_failure)?;
     init_to_child.outer_proc.store(outer_proc, SeqCst);

@@ -300,20 +300,20 @@ fn block_signals() -> Option<OwnedFd> {
     let all = unsafe { all.assume_init() };
     // SAFETY: the set is valid, and a null pointer for the old mask is allowed.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
-    let mut wanted = MaybeUninit::uninit();
+    let mut signals = MaybeUninit::uninit();
     // SAFETY: the call initialises the set.
-    unsafe { libc::sigemptyset(wanted.as_mut_ptr()) };
+    unsafe { libc::sigemptyset(signals.as_mut_ptr()) };
     // SAFETY: the call above initialised it.
-    let mut wanted = unsafe { wanted.assume_init() };
+    let mut signals = unsafe { signals.assume_init() };
     for signal in [libc::SIGCHLD, libc::SIGCONT] {
         // SAFETY: the set is valid and the signals exist.
-        unsafe { libc::sigaddset(&raw mut wanted, signal) };
+        unsafe { libc::sigaddset(&raw mut signals, signal) };
     }
     // SAFETY: the set is valid; -1 requests a new descriptor.
     let fd = unsafe {
         libc::signalfd(
             -1,
-            &raw const wanted,
+            &raw const signals,
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
         )
     };

@@ -35,7 +35,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     if raw::getppid() != job.spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
         raw::exit(1);
     }
-    let namespaces = job.enclosure().and_then(|parts| parts.namespaces());
+    let namespaces = job.sandbox_setup().and_then(|parts| parts.namespaces());
     let started = match namespaces {
         Some(namespaces) => namespace_init::start(job, namespaces),
         None => start(job),
@@ -348,9 +348,9 @@ fn send_report(control: c_int, report: SupervisorReport) {
 }
 
 /// Closes all descriptors except these.
-pub(super) fn close_all_except<const N: usize>(kept: [c_int; N]) {
+pub(super) fn close_all_except<const N: usize>(keep: [c_int; N]) {
     let mut first = 0;
-    while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {
+    while let Some(next) = keep.into_iter().filter(|fd| *fd >= first).min() {
         if next > first {
             let _ = raw::close_range(first, next - 1);
         }

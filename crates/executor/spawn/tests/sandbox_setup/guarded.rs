@@ -49,13 +49,13 @@ fn notify_of_mkdir_and_bind() -> Vec<FilterInstruction> {
 
 /// Returns a set-up in which `.git` cannot be created in a writable directory.
 pub(super) fn guarding(path: &Path) -> SandboxSetup {
-    let mut enclosure = namespaces(with_writable(read_only(), path));
-    enclosure.filter = notify_of_mkdir_and_bind();
-    enclosure.guards = vec![NameGuard {
+    let mut setup = namespaces(with_writable(read_only(), path));
+    setup.filter = notify_of_mkdir_and_bind();
+    setup.guards = vec![NameGuard {
         directory: c_path(path),
         names: vec![c".git".to_owned()],
     }];
-    enclosure
+    setup
 }
 
 #[tokio::test]
@@ -65,14 +65,14 @@ async fn guarded_name_cannot_be_created_but_others_can() {
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
-    let mut enclosure = guarding(&path);
-    enclosure.landlock = Some(landlock);
+    let mut setup = guarding(&path);
+    setup.landlock = Some(landlock);
     let script = format!(
         "cd {0}; mkdir other && mkdir {0}/other/.git && echo made; mkdir .git; \
          mkdir {0}/other/../.git; (sleep 0 &); echo x > file; exit 5",
         path.display()
     );
-    let outcome = run(enclosure, &script).await;
+    let outcome = run(setup, &script).await;
     assert_eq!(outcome.status, 5 << 8, "{outcome:?}");
     assert!(outcome.output.starts_with("made\n"), "{outcome:?}");
     assert!(path.join("other/.git").is_dir());
@@ -143,9 +143,9 @@ async fn sockets_can_be_bound_except_to_guarded_names() {
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
-    let mut enclosure = guarding(&path);
-    enclosure.landlock = Some(landlock);
-    let outcome = run(enclosure, &binding(&path)).await;
+    let mut setup = guarding(&path);
+    setup.landlock = Some(landlock);
+    let outcome = run(setup, &binding(&path)).await;
     assert_bound(&path, &outcome.output);
 }
 
@@ -155,11 +155,11 @@ async fn descendants_of_guarded_command_live_until_the_tree_is_killed() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut enclosure = guarding(&dir.path().canonicalize().unwrap());
-    enclosure.landlock = Some(landlock);
+    let mut setup = guarding(&dir.path().canonicalize().unwrap());
+    setup.landlock = Some(landlock);
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & echo ready; kill -9 $$";
-    let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let (child, output) = start(&spawner, setup, script).await.unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("expected an exit report")
     };
@@ -175,14 +175,14 @@ async fn descendants_of_guarded_command_live_until_the_tree_is_killed() {
 
 #[tokio::test]
 async fn guarded_directory_must_exist() {
-    let mut enclosure = guarding(Path::new("/usr"));
+    let mut setup = guarding(Path::new("/usr"));
     let missing = NameGuard {
         directory: c"/nowhere".to_owned(),
         names: vec![c".git".to_owned()],
     };
-    enclosure.guards.push(missing.clone());
+    setup.guards.push(missing.clone());
     let spawner = Spawner::default();
-    let error = start(&spawner, enclosure, "true").await;
+    let error = start(&spawner, setup, "true").await;
     let Err(SpawnError::SandboxSetup { part, source }) = error else {
         panic!("expected a failed set-up: {error:?}")
     };
@@ -200,11 +200,11 @@ fn probe() {
         return;
     }
     let bytes = std::fs::read(arguments.next().unwrap()).unwrap();
-    let mut enclosure = SandboxSetup::decode(&bytes, Vec::new()).unwrap();
-    if !enclosure.guards.is_empty() {
-        enclosure.landlock = forbid_creation();
+    let mut setup = SandboxSetup::decode(&bytes, Vec::new()).unwrap();
+    if !setup.guards.is_empty() {
+        setup.landlock = forbid_creation();
     }
-    if let Err(error) = enter_sandbox(enclosure) {
+    if let Err(error) = enter_sandbox(setup) {
         eprintln!("{error}: {}", error.source);
         exit(3);
     }
@@ -223,9 +223,9 @@ extern "C" fn before_main() {
 #[unsafe(link_section = ".init_array")]
 static PROBE_BEFORE_MAIN: extern "C" fn() = before_main;
 
-fn enter_and_run(enclosure: &SandboxSetup, script: &str) -> Output {
+fn enter_and_run(setup: &SandboxSetup, script: &str) -> Output {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), enclosure.encode()).unwrap();
+    std::fs::write(file.path(), setup.encode()).unwrap();
     Command::new("/proc/self/exe")
         .arg0(PROBE_NAME)
         .arg(file.path())
@@ -240,12 +240,12 @@ fn enter_and_run(enclosure: &SandboxSetup, script: &str) -> Output {
 fn process_enters_a_sandbox() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
-    let enclosure = namespaces(with_writable(read_only(), &path));
+    let setup = namespaces(with_writable(read_only(), &path));
     let script = format!(
         "grep -E '^(CapEff|NoNewPrivs)' /proc/self/status; echo x > {0}/file; echo x > {0}2",
         path.display()
     );
-    let output = enter_and_run(&enclosure, &script);
+    let output = enter_and_run(&setup, &script);
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     let expected = "CapEff:\t0000000000000000\nNoNewPrivs:\t1\n";

@@ -56,8 +56,8 @@ async fn command_has_pid_2_and_sees_only_its_namespace() {
 #[tokio::test]
 async fn reported_pid_is_the_outer_pid() {
     let spawner = Spawner::default();
-    let enclosure = namespaces(read_only());
-    let (child, _output) = start(&spawner, enclosure, "exec sleep 1000").await.unwrap();
+    let setup = namespaces(read_only());
+    let (child, _output) = start(&spawner, setup, "exec sleep 1000").await.unwrap();
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).unwrap();
     let numbers = status.lines().find(|line| line.starts_with("NSpid:"));
     let expected = format!("NSpid:\t{}\t2", child.pid());
@@ -82,13 +82,13 @@ async fn descendants_live_until_the_tree_is_killed() {
     assert_eq!(exit.status, 3 << 8);
     // Each of them holds the pipe.
     rustix::io::ioctl_fionbio(&output, true).unwrap();
-    let mut rest = [0; 1];
-    let held = rustix::io::read(&output, &mut rest);
-    assert_eq!(held, Err(rustix::io::Errno::AGAIN));
+    let mut byte = [0; 1];
+    let result = rustix::io::read(&output, &mut byte);
+    assert_eq!(result, Err(rustix::io::Errno::AGAIN));
     child.kill_tree();
     // The exit is reported once.
     assert_eq!(child.report().await, None);
-    assert_eq!(rustix::io::read(&output, &mut rest), Ok(0));
+    assert_eq!(rustix::io::read(&output, &mut byte), Ok(0));
 }
 
 #[tokio::test]
@@ -192,10 +192,10 @@ async fn root_needs_no_user_namespace() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let mut enclosure = namespaces(read_only());
-    enclosure.namespaces.as_mut().unwrap().user = false;
+    let mut setup = namespaces(read_only());
+    setup.namespaces.as_mut().unwrap().user = false;
     let script = "grep CapEff /proc/self/status; cat /proc/1/environ; echo $$";
-    let outcome = run(enclosure, script).await;
+    let outcome = run(setup, script).await;
     assert!(outcome.output.starts_with("CapEff:\t0000000000000000\n"));
     assert!(outcome.output.contains("Permission denied"), "{outcome:?}");
     assert!(outcome.output.ends_with("\n2\n"), "{outcome:?}");
@@ -232,11 +232,11 @@ async fn seccomp_filter_is_enforced() {
         answer(libc::SECCOMP_RET_ALLOW),
         answer(libc::SECCOMP_RET_ERRNO | libc::EUCLEAN.unsigned_abs()),
     ];
-    let enclosure = SandboxSetup {
+    let setup = SandboxSetup {
         filter,
         ..SandboxSetup::default()
     };
-    let outcome = run(enclosure, "mkdir /nowhere/x").await;
+    let outcome = run(setup, "mkdir /nowhere/x").await;
     assert!(
         outcome.output.contains("Structure needs cleaning"),
         "{outcome:?}"
@@ -244,9 +244,9 @@ async fn seccomp_filter_is_enforced() {
 }
 
 fn with_network(network: NetworkNamespace) -> SandboxSetup {
-    let mut enclosure = namespaces(read_only());
-    enclosure.namespaces.as_mut().unwrap().network = Some(network);
-    enclosure
+    let mut setup = namespaces(read_only());
+    setup.namespaces.as_mut().unwrap().network = Some(network);
+    setup
 }
 
 #[tokio::test]
@@ -265,14 +265,14 @@ async fn network_namespace_has_only_a_loopback() {
 #[tokio::test]
 async fn listening_sockets_are_sent_to_the_server() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let enclosure = with_network(NetworkNamespace {
+    let setup = with_network(NetworkNamespace {
         listen: vec![3128, 1080],
         listener_socket: Some(theirs.into()),
     });
     let spawner = Spawner::default();
     let script = "exec 3<> /dev/tcp/127.0.0.1/1080; cat <&3; \
                   cat /proc/net/tcp | grep -c ' 0A '";
-    let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let (child, output) = start(&spawner, setup, script).await.unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 8];

@@ -72,7 +72,7 @@ impl Outcome {
 /// Starts a shell in a sandbox, and returns its output pipe.
 async fn start(
     spawner: &Spawner,
-    enclosure: SandboxSetup,
+    setup: SandboxSetup,
     script: &str,
 ) -> Result<(SupervisedChild, OwnedFd), SpawnError> {
     let (ours, theirs) = std::io::pipe().unwrap();
@@ -93,15 +93,15 @@ async fn start(
         terminal: false,
         inherited_fds: Vec::new(),
         limits: Vec::new(),
-        sandbox_setup: Some(enclosure),
+        sandbox_setup: Some(setup),
     };
     Ok((spawner.spawn(spec).await?, ours))
 }
 
 /// Runs a shell in a sandbox.
-async fn run(enclosure: SandboxSetup, script: &str) -> Outcome {
+async fn run(setup: SandboxSetup, script: &str) -> Outcome {
     let spawner = Spawner::default();
-    let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let (child, output) = start(&spawner, setup, script).await.unwrap();
     let mut text = String::new();
     std::fs::File::from(output)
         .read_to_string(&mut text)
@@ -116,9 +116,9 @@ async fn run(enclosure: SandboxSetup, script: &str) -> Outcome {
 }
 
 /// Returns the step that failed, and its error number.
-async fn refusal(enclosure: SandboxSetup) -> (SetupStep, i32) {
+async fn refusal(setup: SandboxSetup) -> (SetupStep, i32) {
     let spawner = Spawner::default();
-    match start(&spawner, enclosure, "true").await {
+    match start(&spawner, setup, "true").await {
         Err(SpawnError::SandboxSetup { part, source }) => (part, source.raw_os_error().unwrap()),
         other => panic!("expected a failed set-up: {other:?}"),
     }
@@ -224,7 +224,7 @@ fn encoding_round_trips() {
         MountStep::Pin { path: path.clone() },
         MountStep::Root { slot },
     ];
-    let enclosure = SandboxSetup {
+    let setup = SandboxSetup {
         namespaces: Some(NamespaceSetup {
             user: true,
             processes: false,
@@ -246,19 +246,19 @@ fn encoding_round_trips() {
             names: vec![c".git".to_owned(), c".codex".to_owned()],
         }],
     };
-    let bytes = enclosure.encode();
+    let bytes = setup.encode();
     let descriptors = || vec![null(), null()];
-    assert_eq!(enclosure.descriptors().len(), 2);
+    assert_eq!(setup.descriptors().len(), 2);
     let decoded = SandboxSetup::decode(&bytes, descriptors()).unwrap();
     assert_eq!(decoded.encode(), bytes);
-    assert_eq!(decoded.guards, enclosure.guards);
-    assert_eq!(decoded.filter, enclosure.filter);
-    let steps = |enclosure: &SandboxSetup| enclosure.namespaces.as_ref().unwrap().steps.clone();
-    assert_eq!(steps(&decoded), steps(&enclosure));
+    assert_eq!(decoded.guards, setup.guards);
+    assert_eq!(decoded.filter, setup.filter);
+    let steps = |setup: &SandboxSetup| setup.namespaces.as_ref().unwrap().steps.clone();
+    assert_eq!(steps(&decoded), steps(&setup));
     assert!(SandboxSetup::decode(&bytes, Vec::new()).is_none());
     // Truncation anywhere but between two steps is noticed, and never panics.
-    let whole = (0..bytes.len())
+    let complete = (0..bytes.len())
         .filter(|end| SandboxSetup::decode(&bytes[..*end], descriptors()).is_some())
         .count();
-    assert_eq!(whole, steps(&enclosure).len());
+    assert_eq!(complete, steps(&setup).len());
 }

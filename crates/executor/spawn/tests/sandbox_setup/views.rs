@@ -207,12 +207,12 @@ async fn failed_start_leaves_no_process_behind() {
         path: c"/nowhere".to_owned(),
     };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let mut enclosure = namespaces(vec![failing]);
-    enclosure.namespaces.as_mut().unwrap().network = Some(NetworkNamespace {
+    let mut setup = namespaces(vec![failing]);
+    setup.namespaces.as_mut().unwrap().network = Some(NetworkNamespace {
         listen: Vec::new(),
         listener_socket: Some(theirs.into()),
     });
-    start(&spawner, enclosure, "true").await.unwrap_err();
+    start(&spawner, setup, "true").await.unwrap_err();
     // The supervisor, its init and the command each held the socket; it closes with the last.
     let end = (&ours).read(&mut [0; 1]).unwrap();
     assert_eq!(end, 0);

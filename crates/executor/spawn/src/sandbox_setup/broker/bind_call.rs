@@ -104,9 +104,9 @@ impl UnixAddress {
         if text.is_empty() {
             return None;
         }
-        let (room, rest) = path.buffer().split_at_mut_checked(text.len())?;
-        room.copy_from_slice(text);
-        *rest.first_mut()? = 0;
+        let (copy, terminator) = path.buffer().split_at_mut_checked(text.len())?;
+        copy.copy_from_slice(text);
+        *terminator.first_mut()? = 0;
         Some(())
     }
 

@@ -63,10 +63,10 @@ impl GuardTable {
             return Err(libc::EINVAL);
         }
         let owner = self.directory(directory)?;
-        let place = self.name_count;
-        *self.names.get_mut(place).ok_or(libc::ENOSPC)? = name;
-        *self.owners.get_mut(place).ok_or(libc::ENOSPC)? = owner;
-        self.name_count = place + 1;
+        let index = self.name_count;
+        *self.names.get_mut(index).ok_or(libc::ENOSPC)? = name;
+        *self.owners.get_mut(index).ok_or(libc::ENOSPC)? = owner;
+        self.name_count = index + 1;
         Ok(())
     }
 

@@ -117,14 +117,14 @@ impl OpenCall {
         // Never follows a link and never blocks, because only a new file is opened. An existing
         // file is inspected afterwards, and may be gone by then.
         for _ in 0..MAX_TRIES {
-            let made = self.make_new(target);
-            if made.as_ref().err() != Some(&libc::EEXIST) || self.flags & libc::O_EXCL != 0 {
-                return Some(made);
+            let created = self.make_new(target);
+            if created.as_ref().err() != Some(&libc::EEXIST) || self.flags & libc::O_EXCL != 0 {
+                return Some(created);
             }
             match target.entry() {
                 Ok(entry) if entry.mode & libc::S_IFMT == libc::S_IFLNK => {
                     let follow = self.follows_links() && target.may_follow(&entry);
-                    return follow.then_some(made);
+                    return follow.then_some(created);
                 }
                 Err(libc::ENOENT) => {}
                 Ok(_) | Err(_) => return None,

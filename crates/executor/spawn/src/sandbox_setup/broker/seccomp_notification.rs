@@ -184,35 +184,35 @@ impl<'a> Caller<'a> {
     /// Copies a path. `None`: it cannot be read, or is too long.
     pub(super) fn read_path(&self, address: u64, path: &mut PathBuffer) -> Option<()> {
         let mut address = usize::try_from(address).ok()?;
-        let mut room = path.buffer().as_mut_slice();
+        let mut remaining = path.buffer().as_mut_slice();
         // Page by page, because the page after the end of the path may not be mapped.
-        while !room.is_empty() {
-            let length = (SMALLEST_PAGE - address % SMALLEST_PAGE).min(room.len());
-            let (part, rest) = room.split_at_mut_checked(length)?;
+        while !remaining.is_empty() {
+            let length = (SMALLEST_PAGE - address % SMALLEST_PAGE).min(remaining.len());
+            let (part, rest) = remaining.split_at_mut_checked(length)?;
             self.read(address, part)?;
             if part.contains(&0) {
                 return Some(());
             }
             address = address.checked_add(length)?;
-            room = rest;
+            remaining = rest;
         }
         None
     }
 
-    /// Fills `room` from the caller's memory.
-    pub(super) fn read(&self, address: usize, room: &mut [u8]) -> Option<()> {
-        let here = [room.as_mut_ptr() as usize, room.len()];
-        let there = [address, room.len()];
+    /// Fills `buffer` from the caller's memory.
+    pub(super) fn read(&self, address: usize, buffer: &mut [u8]) -> Option<()> {
+        let local = [buffer.as_mut_ptr() as usize, buffer.len()];
+        let remote = [address, buffer.len()];
         let args = [
             raw::int_arg(self.thread),
-            here.as_ptr() as usize,
+            local.as_ptr() as usize,
             1,
-            there.as_ptr() as usize,
+            remote.as_ptr() as usize,
             1,
             0,
         ];
         let length = raw::syscall(libc::SYS_process_vm_readv, args).ok()?;
-        (length == room.len()).then_some(())
+        (length == buffer.len()).then_some(())
     }
 
     /// Duplicates a descriptor of the caller.
@@ -269,12 +269,12 @@ impl<'a> Caller<'a> {
     }
 
     /// Reads one of the first lines of the thread's `status` file.
-    fn status<'b>(&self, label: &[u8], room: &'b mut [u8; STATUS]) -> Option<&'b str> {
+    fn status<'b>(&self, label: &[u8], buffer: &'b mut [u8; STATUS]) -> Option<&'b str> {
         let path = ShortPath::new(format_args!("{}/status", self.thread));
         let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
         let status = OwnedDescriptor::from_call(status);
-        let length = raw::read(status.number(), room).ok()?;
-        find_line(room.get(..length)?, label)
+        let length = raw::read(status.number(), buffer).ok()?;
+        find_line(buffer.get(..length)?, label)
     }
 
     fn open(&self, fd: c_int, flags: c_int) -> Option<OwnedDescriptor> {

@@ -196,17 +196,17 @@ impl PathBuffer {
     /// Replaces the path by the target of a symbolic link. `None`: not a link, or the target is too
     /// long.
     pub(super) fn read_link(&mut self, directory: c_int, name: &CStr) -> Option<()> {
-        let room = MAX_PATH - 1;
+        let max_length = MAX_PATH - 1;
         let args = [
             raw::int_arg(directory),
             name.as_ptr() as usize,
             self.bytes.as_mut_ptr() as usize,
-            room,
+            max_length,
             0,
             0,
         ];
         let length = raw::syscall(libc::SYS_readlinkat, args).ok()?;
-        if length >= room {
+        if length >= max_length {
             return None;
         }
         *self.bytes.get_mut(length)? = 0;
@@ -275,8 +275,8 @@ impl fmt::Write for ShortPath {
         if end >= self.bytes.len() {
             return Err(fmt::Error);
         }
-        let place = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
-        place.copy_from_slice(text.as_bytes());
+        let tail = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
+        tail.copy_from_slice(text.as_bytes());
         self.length = end;
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::raw;
 
 /// Runs `inside` in a sandbox while `names` are guarded in `directory`. `None`: this kernel has no
 /// Landlock.
-pub(super) fn enclosed<T: Send>(
+pub(super) fn run_sandboxed<T: Send>(
     directory: &Path,
     names: &[&str],
     inside: impl FnOnce() -> T + Send,
@@ -37,7 +37,7 @@ pub(super) fn enclosed<T: Send>(
     Some(thread::scope(|scope| {
         let command = scope.spawn(move || {
             isolate_thread();
-            enclose(&send);
+            enter_sandbox(&send);
             inside()
         });
         let broker = thread::Builder::new().stack_size(STACK);
@@ -49,11 +49,11 @@ pub(super) fn enclosed<T: Send>(
                 .collect();
             let processes = open_directory(Path::new("/proc"));
             let mut guards = GuardTable::new(processes.as_raw_fd());
-            let place = open_directory(directory);
+            let opened = open_directory(directory);
             for name in &names {
-                guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();
+                guards.add(opened.as_raw_fd(), name.as_ptr()).unwrap();
             }
-            drop(place);
+            drop(opened);
             serve(&listeners.recv().unwrap(), &guards);
         });
         let broker = broker.unwrap();
@@ -63,8 +63,8 @@ pub(super) fn enclosed<T: Send>(
     }))
 }
 
-/// Runs `outside` like `enclosed` does, but without a sandbox.
-pub(super) fn free<T: Send>(outside: impl FnOnce() -> T + Send) -> T {
+/// Runs `outside` like `run_sandboxed` does, but without a sandbox.
+pub(super) fn run_unsandboxed<T: Send>(outside: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             isolate_thread();
@@ -112,7 +112,7 @@ fn isolate_thread() {
 }
 
 /// Forbids the thread to create anything, and sends the listener out.
-fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
+fn enter_sandbox(listeners: &mpsc::SyncSender<OwnedFd>) {
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).unwrap();
     // Creating any kind of file, and moving between directories.
     let handled = 0b11_1111_1100_0000_u64;
@@ -211,11 +211,11 @@ pub(super) struct Log(Vec<String>);
 impl Log {
     /// Records a result: success, or its error.
     pub(super) fn note<T>(&mut self, what: &str, result: io::Result<T>) -> Option<T> {
-        let said = match &result {
+        let outcome = match &result {
             Ok(_) => "ok".to_owned(),
             Err(error) => format!("{error}"),
         };
-        self.0.push(format!("{what}: {said}"));
+        self.0.push(format!("{what}: {outcome}"));
         result.ok()
     }
 
@@ -234,11 +234,11 @@ pub(super) fn compare(steps: impl Fn(&mut Log) + Sync) {
         log.0
     };
     let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let Some(said) = enclosed(with.path(), &[".git"], || run(with.path())) else {
+    let Some(log) = run_sandboxed(with.path(), &[".git"], || run(with.path())) else {
         return;
     };
-    assert_eq!(said, free(|| run(without.path())));
-    assert!(!said.is_empty());
+    assert_eq!(log, run_unsandboxed(|| run(without.path())));
+    assert!(!log.is_empty());
     assert_eq!(tree(with.path()), tree(without.path()));
 }
 

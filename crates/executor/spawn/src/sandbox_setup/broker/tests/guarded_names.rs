@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
-use super::{enclosed, open_directory};
+use super::{open_directory, run_sandboxed};
 
 /// Runs `inside` in a directory where `.git` and `.agents` are guarded, and which contains only
 /// `sub`, `file` and `up`, a link to the directory. Checks that neither name was created.
@@ -22,7 +22,7 @@ fn guarded(inside: impl FnOnce(&Path) + Send) {
     fs::create_dir(path.join("sub")).unwrap();
     fs::write(path.join("file"), "text").unwrap();
     symlink(".", path.join("up")).unwrap();
-    enclosed(path, &[".git", ".agents"], || {
+    run_sandboxed(path, &[".git", ".agents"], || {
         std::env::set_current_dir(path).unwrap();
         inside(path);
     });
@@ -65,8 +65,8 @@ fn every_call_refuses(path: &str) {
         refused(fs::hard_link("file", path));
         refused(fs::rename("file", path));
         for kind in [FileType::RegularFile, FileType::Fifo, FileType::Socket] {
-            let made = rustix::fs::mknodat(CWD, path, kind, Mode::from(0o666), 0);
-            refused(made.map_err(Into::into));
+            let created = rustix::fs::mknodat(CWD, path, kind, Mode::from(0o666), 0);
+            refused(created.map_err(Into::into));
         }
     }
     refused(fs::create_dir(path));
@@ -136,8 +136,8 @@ fn guarded_name_cannot_be_created_relative_to_a_descriptor() {
             let linked = rustix::fs::linkat(&directory, "file", at, path, AtFlags::empty());
             refused(linked.map_err(Into::into));
             refused(rustix::fs::renameat(&directory, "file", at, path).map_err(Into::into));
-            for way in [ResolveFlags::IN_ROOT, ResolveFlags::BENEATH] {
-                let opened = rustix::fs::openat2(&directory, ".git", OFlags::CREATE, mode, way);
+            for resolve in [ResolveFlags::IN_ROOT, ResolveFlags::BENEATH] {
+                let opened = rustix::fs::openat2(&directory, ".git", OFlags::CREATE, mode, resolve);
                 refused(opened.map_err(Into::into));
             }
         }
@@ -205,7 +205,7 @@ fn existing_guarded_name_behaves_as_without_sandbox() {
     let path = root.path();
     fs::create_dir(path.join(".git")).unwrap();
     fs::write(path.join(".agents"), "text").unwrap();
-    enclosed(path, &[".git", ".agents"], || {
+    run_sandboxed(path, &[".git", ".agents"], || {
         std::env::set_current_dir(path).unwrap();
         let exists = |result: io::Result<()>| {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::AlreadyExists);
@@ -230,9 +230,9 @@ fn guard_table_has_a_fixed_capacity() {
     for index in 0..64 {
         let path = root.path().join(format!("{index}"));
         fs::create_dir(&path).unwrap();
-        let place = open_directory(&path);
+        let opened = open_directory(&path);
         for name in [c".git", c".agents", c".codex", c"more"] {
-            guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();
+            guards.add(opened.as_raw_fd(), name.as_ptr()).unwrap();
         }
     }
     let full = guards.add(open_directory(root.path()).as_raw_fd(), c".git".as_ptr());

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use super::enclosed;
+use super::run_sandboxed;
 use crate::raw;
 
 /// How often each call is made while the path changes.
@@ -19,9 +19,12 @@ pub(super) const ROUNDS: usize = 3000;
 fn path_that_changes_while_read_never_creates_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("sub")).unwrap();
-    let made = enclosed(root.path(), &[".git"], || flip_name(root.path()));
+    let created = run_sandboxed(root.path(), &[".git"], || flip_name(root.path()));
     assert!(!root.path().join(".git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was created");
+    assert!(
+        created.is_none_or(|created| created > 0),
+        "nothing was created"
+    );
 }
 
 /// Creates directories and files at a path whose last letter keeps changing.
@@ -33,19 +36,19 @@ fn flip_name(root: &Path) -> usize {
     let flags = raw::int_arg(libc::O_CREAT | libc::O_WRONLY);
     let last = bytes.len() - 2;
     with_flipping_byte(bytes, last, |path| {
-        let mut made = 0;
+        let mut created = 0;
         for _ in 0..ROUNDS {
             let result = raw::syscall(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
-            made += usize::from(result.is_ok());
+            created += usize::from(result.is_ok());
             // Missing if the path was the other one.
             drop(fs::remove_dir(&directory));
             if let Ok(fd) = raw::syscall(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
                 raw::close(raw::to_i32(fd)).unwrap();
                 drop(fs::remove_file(&directory));
-                made += 1;
+                created += 1;
             }
         }
-        made
+        created
     })
 }
 
@@ -74,7 +77,7 @@ fn directory_that_changes_while_resolved_never_gets_guarded_name() {
     for name in ["guarded", "free"] {
         fs::create_dir(path.join(name)).unwrap();
     }
-    let made = enclosed(&path.join("guarded"), &[".git"], || {
+    let created = run_sandboxed(&path.join("guarded"), &[".git"], || {
         symlink("free", path.join("link")).unwrap();
         symlink("guarded", path.join("other")).unwrap();
         let (one, two) = (path.join("link"), path.join("other"));
@@ -83,17 +86,20 @@ fn directory_that_changes_while_resolved_never_gets_guarded_name() {
             rustix::fs::renameat_with(at, &one, at, &two, flags).unwrap();
         };
         run_concurrently(exchange, || {
-            let mut made = 0;
+            let mut created = 0;
             for _ in 0..ROUNDS {
-                made += usize::from(fs::create_dir(path.join("link/.git")).is_ok());
+                created += usize::from(fs::create_dir(path.join("link/.git")).is_ok());
                 // Missing if the directory was the other one.
                 drop(fs::remove_dir(path.join("free/.git")));
             }
-            made
+            created
         })
     });
     assert!(!path.join("guarded/.git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was created");
+    assert!(
+        created.is_none_or(|created| created > 0),
+        "nothing was created"
+    );
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn signal_does_not_repeat_a_brokered_call() {
     assert_eq!(set, 0);
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
-    enclosed(path, &[".git"], || {
+    run_sandboxed(path, &[".git"], || {
         let number = |call| raw::syscall(call, [0; 6]).unwrap();
         let (process, thread) = (number(libc::SYS_getpid), number(libc::SYS_gettid));
         let interrupt = || {
@@ -135,7 +141,7 @@ fn signal_does_not_repeat_a_brokered_call() {
 fn calls_of_many_threads_are_answered() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
-    let done = enclosed(path, &[".git"], || {
+    let done = run_sandboxed(path, &[".git"], || {
         thread::scope(|scope| {
             for index in 0..8 {
                 scope.spawn(move || {

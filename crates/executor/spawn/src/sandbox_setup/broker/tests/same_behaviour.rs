@@ -103,8 +103,8 @@ fn creating_other_entries_behaves_as_without_sandbox() {
             ("pipe", FileType::Fifo),
             ("socket", FileType::Socket),
         ] {
-            let made = rustix::fs::mknodat(CWD, name, kind, Mode::from(0o666), 0);
-            log.note(name, made.map_err(Into::into));
+            let created = rustix::fs::mknodat(CWD, name, kind, Mode::from(0o666), 0);
+            log.note(name, created.map_err(Into::into));
         }
         log.note("rename", fs::rename("node", "a/node"));
         log.note("rename onto", fs::rename("a/node", "file"));
@@ -147,8 +147,8 @@ fn umask_of_the_caller_is_applied() {
             log.note("directory", fs::create_dir(name));
             log.note("file", fs::write(format!("{name}/file"), ""));
             let pipe = format!("{name}/pipe");
-            let made = rustix::fs::mknodat(CWD, pipe, FileType::Fifo, Mode::from(0o666), 0);
-            log.note("pipe", made.map_err(Into::into));
+            let created = rustix::fs::mknodat(CWD, pipe, FileType::Fifo, Mode::from(0o666), 0);
+            log.note("pipe", created.map_err(Into::into));
         }
     });
 }
@@ -162,7 +162,7 @@ fn errors_are_those_of_the_kernel() {
         fs::set_permissions("closed", Permissions::from_mode(0o555)).unwrap();
         let long = "n".repeat(256);
         let longer = "n/".repeat(2048);
-        let places = [
+        let paths = [
             "none/a",
             "file/a",
             "file/",
@@ -171,7 +171,7 @@ fn errors_are_those_of_the_kernel() {
             "",
             "/",
         ];
-        for path in places.into_iter().chain([long.as_str(), longer.as_str()]) {
+        for path in paths.into_iter().chain([long.as_str(), longer.as_str()]) {
             log.note("write", fs::write(path, ""));
             log.note("new", File::create_new(path));
             log.note("directory", fs::create_dir(path));
@@ -181,8 +181,8 @@ fn errors_are_those_of_the_kernel() {
             log.note("rename", fs::rename("file", path));
             fs::write("file", "").unwrap();
             log.note("rename from", fs::rename(path, "renamed"));
-            let made = rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from(0o666), 0);
-            log.note("pipe", made.map_err(Into::into));
+            let created = rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from(0o666), 0);
+            log.note("pipe", created.map_err(Into::into));
         }
         let bad = [raw::int_arg(libc::AT_FDCWD), 1, 0, 0, 0, 0];
         log.note("no memory", call(libc::SYS_mkdirat, bad));
@@ -327,12 +327,12 @@ fn unnamed_file_can_be_linked() {
         };
         let follow = AtFlags::SYMLINK_FOLLOW;
         let file = nameless("one");
-        for (place, name) in [
+        for (directory, name) in [
             ("/proc/self/fd", "a"),
             ("/proc/thread-self/fd", "b"),
             ("/dev/fd", "c"),
         ] {
-            let path = format!("{place}/{}", file.as_raw_fd());
+            let path = format!("{directory}/{}", file.as_raw_fd());
             let linked = rustix::fs::linkat(CWD, path.as_str(), CWD, name, follow);
             log.note(name, linked.map_err(Into::into));
             let linked = rustix::fs::linkat(CWD, path, CWD, "x", AtFlags::empty());
@@ -350,7 +350,7 @@ fn resolve_flags_of_openat2_are_respected() {
         symlink("/sub/new", "root/rooted").unwrap();
         symlink("sub", "root/link").unwrap();
         let root = open_directory(Path::new("root"));
-        let ways = [
+        let resolve_flags = [
             ResolveFlags::empty(),
             ResolveFlags::BENEATH,
             ResolveFlags::IN_ROOT,
@@ -358,7 +358,7 @@ fn resolve_flags_of_openat2_are_respected() {
             ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
         ];
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-        for (index, way) in ways.into_iter().enumerate() {
+        for (index, resolve) in resolve_flags.into_iter().enumerate() {
             for path in [
                 "a",
                 "sub/b",
@@ -369,18 +369,18 @@ fn resolve_flags_of_openat2_are_respected() {
                 "sub/../g",
             ] {
                 if path == "/sub/e"
-                    && !way.intersects(ResolveFlags::BENEATH | ResolveFlags::IN_ROOT)
+                    && !resolve.intersects(ResolveFlags::BENEATH | ResolveFlags::IN_ROOT)
                 {
                     continue;
                 }
                 let path = format!("{path}{index}");
-                let open = || rustix::fs::openat2(&root, &*path, flags, Mode::from(0o640), way);
+                let open = || rustix::fs::openat2(&root, &*path, flags, Mode::from(0o640), resolve);
                 // The kernel returns EAGAIN during concurrent renames, which other tests make.
                 let busy = rustix::io::Errno::AGAIN;
                 let opened = std::iter::repeat_with(open)
                     .find(|opened| opened.as_ref().err() != Some(&busy));
                 let opened = opened.unwrap();
-                log.note(&format!("{path} {way:?}"), opened.map_err(Into::into));
+                log.note(&format!("{path} {resolve:?}"), opened.map_err(Into::into));
             }
         }
         let mode = Mode::from_bits_retain(0o10_644);

@@ -14,8 +14,9 @@ use std::{
 };
 
 use super::{
-    call, compare, enclosed,
+    call, compare,
     racing_callers::{ROUNDS, run_concurrently, with_flipping_byte},
+    run_sandboxed,
 };
 use crate::raw;
 
@@ -114,7 +115,7 @@ fn binding_sockets_behaves_as_without_sandbox() {
 fn datagram_reply_reaches_the_sender_path() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
-    enclosed(path, &[".git"], || {
+    run_sandboxed(path, &[".git"], || {
         let [one, two] = ["one", "two"].map(|name| UnixDatagram::bind(path.join(name)).unwrap());
         one.send_to(b"hello", path.join("two")).unwrap();
         let (_, from) = two.recv_from(&mut [0; 8]).unwrap();
@@ -126,7 +127,7 @@ fn datagram_reply_reaches_the_sender_path() {
 #[test]
 fn abstract_names_and_other_address_families_are_left_to_the_kernel() {
     let root = tempfile::tempdir().unwrap();
-    enclosed(root.path(), &[".git"], || {
+    run_sandboxed(root.path(), &[".git"], || {
         std::env::set_current_dir(root.path()).unwrap();
         let name = format!("exec-process-{}", std::process::id());
         let hidden = SocketAddr::from_abstract_name(name).unwrap();
@@ -144,7 +145,7 @@ fn socket_cannot_be_bound_to_guarded_name() {
     let path = root.path();
     fs::create_dir(path.join("sub")).unwrap();
     std::os::unix::fs::symlink(".", path.join("up")).unwrap();
-    enclosed(path, &[".git"], || {
+    run_sandboxed(path, &[".git"], || {
         std::env::set_current_dir(path).unwrap();
         let absolute = path.join(".git");
         let absolute = absolute.to_str().unwrap();
@@ -163,7 +164,7 @@ fn socket_cannot_be_bound_to_guarded_name() {
 fn devices_cannot_be_created() {
     use rustix::fs::{CWD, FileType, Mode};
     let root = tempfile::tempdir().unwrap();
-    enclosed(root.path(), &[".git"], || {
+    run_sandboxed(root.path(), &[".git"], || {
         for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
             let path = root.path().join("device");
             rustix::fs::mknodat(CWD, path, kind, Mode::from(0o666), 0).unwrap_err();
@@ -176,7 +177,7 @@ fn devices_cannot_be_created() {
 fn address_that_changes_while_read_never_creates_guarded_name() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
-    let made = enclosed(path, &[".git"], || {
+    let created = run_sandboxed(path, &[".git"], || {
         let harmless = path.join(".gi_");
         let bytes = address(harmless.to_str().unwrap().as_bytes());
         let length = bytes.len();
@@ -185,7 +186,10 @@ fn address_that_changes_while_read_never_creates_guarded_name() {
         })
     });
     assert!(!path.join(".git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was created");
+    assert!(
+        created.is_none_or(|created| created > 0),
+        "nothing was created"
+    );
 }
 
 #[test]
@@ -195,7 +199,7 @@ fn directory_that_changes_during_bind_never_gets_guarded_name() {
     for name in ["guarded", "free"] {
         fs::create_dir(path.join(name)).unwrap();
     }
-    let made = enclosed(&path.join("guarded"), &[".git"], || {
+    let created = run_sandboxed(&path.join("guarded"), &[".git"], || {
         std::os::unix::fs::symlink("free", path.join("link")).unwrap();
         std::os::unix::fs::symlink("guarded", path.join("other")).unwrap();
         let (one, two) = (path.join("link"), path.join("other"));
@@ -210,16 +214,19 @@ fn directory_that_changes_during_bind_never_gets_guarded_name() {
         })
     });
     assert!(!path.join("guarded/.git").exists());
-    assert!(made.is_none_or(|made| made > 0), "nothing was created");
+    assert!(
+        created.is_none_or(|created| created > 0),
+        "nothing was created"
+    );
 }
 
 /// Binds many times, and removes what was created.
 fn count_bound(made_at: &Path, bind: impl Fn() -> io::Result<OwnedFd>) -> usize {
-    let mut made = 0;
+    let mut created = 0;
     for _ in 0..ROUNDS {
-        made += usize::from(bind().is_ok());
+        created += usize::from(bind().is_ok());
         // Missing if it was the other one.
         drop(fs::remove_file(made_at));
     }
-    made
+    created
 }
