@@ -18,9 +18,8 @@ use exec_wire::{
 use tokio::time::Instant;
 
 use crate::{
-    local_process::LocalProcess,
+    local_process::{LocalProcess, SharedState},
     process_task::{ProcessTask, ProcessTimers, TreeLimits},
-    shared_state::SharedState,
     spawner::{
         CommandSpec, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
     },

@@ -8,7 +8,6 @@
 mod launch;
 mod local_process;
 mod process_task;
-mod shared_state;
 pub mod spawner;
 mod stdin_queue;
 mod stdio;

@@ -1,15 +1,23 @@
-//! The handle of a local process, as callers use it.
+//! The handle of a local process, as callers use it, and the state that it shares with the process
+//! task: output log, stdin queue, pending termination.
+//!
+//! Invariant: the lock of the shared state is held briefly and never across an await.
 
 use std::{
     os::fd::OwnedFd,
-    sync::{Arc, Weak},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
-use exec_core::output_log::{FollowOptions, LogPage, OutputSnapshot};
+use exec_core::output_log::{
+    FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+};
 use exec_env::process::{
-    EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
+    EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
+    ProcessStatus,
 };
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
@@ -18,16 +26,20 @@ use exec_wire::{
         WriteStatus,
     },
 };
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::{
+    Stream,
+    future::{BoxFuture, FutureExt, ready},
+};
 use tokio::{
     io::unix::AsyncFd,
+    sync::Notify,
     time::{Instant, timeout},
 };
 
 use crate::{
-    process_task::tree_usage,
-    shared_state::{FollowerEvents, OutputLogHold, SharedState, TaskState},
-    stdin_queue::EnqueueOutcome,
+    process_task::usage_of_tree,
+    spawner::SupervisedChild,
+    stdin_queue::{EnqueueOutcome, StdinQueue},
     stdio,
 };
 
@@ -234,7 +246,7 @@ impl ExecProcess for LocalProcess {
         if !is_running {
             return None;
         }
-        let used = tree_usage::usage_of_tree(self.pid);
+        let used = usage_of_tree(self.pid);
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(self.started_at_ms, millis);
@@ -288,5 +300,142 @@ fn signal_number(signal: ProcessSignal) -> i32 {
         ProcessSignal::Continue => libc::SIGCONT,
         ProcessSignal::User1 => libc::SIGUSR1,
         ProcessSignal::User2 => libc::SIGUSR2,
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SharedState {
+    state: Mutex<TaskState>,
+    /// Wakes readers and waiters after the log has changed.
+    pub(crate) recorded: Notify,
+    /// Wakes the process task: stdin was queued, a follower caught up, or a deadline changed.
+    pub(crate) wake_task: Notify,
+}
+
+#[derive(Debug)]
+pub(crate) struct TaskState {
+    followed: FollowedLog,
+    pub(crate) input: StdinQueue,
+    /// The supervised child, while any process of the tree may be alive.
+    pub(crate) child: Option<Arc<SupervisedChild>>,
+    /// Why the process is being terminated, once that was requested.
+    pub(crate) cause: Option<ExitCause>,
+    /// When a graceful termination becomes a kill.
+    pub(crate) kill_at: Option<Instant>,
+    /// Whether the last handle was dropped.
+    pub(crate) dropped: bool,
+}
+
+impl TaskState {
+    pub(crate) fn log(&self) -> &OutputLog {
+        self.followed.log()
+    }
+}
+
+impl SharedState {
+    pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<SupervisedChild>) -> Self {
+        let state = TaskState {
+            followed: FollowedLog::new(log),
+            input,
+            child: Some(child),
+            cause: None,
+            kill_at: None,
+            dropped: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            recorded: Notify::new(),
+            wake_task: Notify::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TaskState> {
+        // No code panics while holding the lock. If one did, the state would still be consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the log and wakes all waiters.
+    pub(crate) fn record<T>(&self, record: impl FnOnce(&mut OutputLog) -> T) -> T {
+        let recorded = self.lock().followed.record(record);
+        self.recorded.notify_waiters();
+        recorded
+    }
+
+    /// Returns whether backpressure applies: a follower that must not lose output lags too far
+    /// behind.
+    pub(crate) fn is_backpressured(&self) -> bool {
+        self.lock().followed.is_backpressured()
+    }
+}
+
+/// The event stream of one follower.
+#[derive(Debug)]
+pub(crate) struct FollowerEvents {
+    shared: Arc<SharedState>,
+    id: FollowerId,
+}
+
+impl FollowerEvents {
+    pub(crate) fn new(shared: &Arc<SharedState>, follow: FollowOptions) -> Self {
+        let id = shared.lock().followed.follow(follow);
+        Self {
+            shared: Arc::clone(shared),
+            id,
+        }
+    }
+}
+
+impl Stream for FollowerEvents {
+    type Item = ExecProcessEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
+        let polled = self.shared.lock().followed.poll_event(self.id, cx);
+        let followed = ready!(polled);
+        if followed.backpressure_ended {
+            self.shared.wake_task.notify_one();
+        }
+        Poll::Ready(followed.event.map(ExecProcessEvent::from))
+    }
+}
+
+impl Drop for FollowerEvents {
+    fn drop(&mut self) {
+        self.shared.lock().followed.unfollow(self.id);
+        // The process task may have been paused for this follower.
+        self.shared.wake_task.notify_one();
+    }
+}
+
+/// Keeps output in the log until its holder acknowledges it.
+#[derive(Debug)]
+pub(crate) struct OutputLogHold {
+    shared: Arc<SharedState>,
+    id: FollowerId,
+}
+
+impl OutputLogHold {
+    pub(crate) fn new(shared: &Arc<SharedState>, after: OutputSeq) -> Self {
+        let id = shared.lock().followed.retain_unacked(after);
+        Self {
+            shared: Arc::clone(shared),
+            id,
+        }
+    }
+}
+
+impl OutputHold for OutputLogHold {
+    fn acknowledge(&self, seq: OutputSeq) {
+        let released = self.shared.lock().followed.acknowledge(self.id, seq);
+        if released {
+            self.shared.wake_task.notify_one();
+        }
+    }
+}
+
+impl Drop for OutputLogHold {
+    fn drop(&mut self) {
+        self.shared.lock().followed.unfollow(self.id);
+        // The process task may have been paused for this hold.
+        self.shared.wake_task.notify_one();
     }
 }

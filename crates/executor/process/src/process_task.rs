@@ -7,7 +7,6 @@
 mod deadlines;
 mod denial_scan;
 mod output_reader;
-pub(crate) mod tree_usage;
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,13 +24,13 @@ use tokio::{
 
 use self::deadlines::{DueAction, ProcessDeadlines};
 use crate::{
-    shared_state::SharedState,
+    local_process::SharedState,
     spawner::{ExitReport, SupervisedChild, SupervisorReport},
     stdio,
 };
 
 pub(crate) use self::{
-    deadlines::{ProcessTimers, TreeLimits},
+    deadlines::{ProcessTimers, TreeLimits, usage_of_tree},
     output_reader::{OutputKind, OutputReader},
 };
 
@@ -272,13 +271,13 @@ impl ProcessTask {
 
     /// Kills the tree if it exceeds its limits.
     fn check_usage(&self, limits: TreeLimits) {
-        let processes = tree_usage::tree_of(self.child.pid());
+        let processes = deadlines::tree_of(self.child.pid());
         let exceeds = |limit: Option<u64>, used: &dyn Fn(&[i32]) -> u64| {
             limit.is_some_and(|limit| used(&processes) > limit)
         };
-        if exceeds(limits.processes, &tree_usage::live_count) {
+        if exceeds(limits.processes, &deadlines::live_count) {
             self.kill(ExitCause::ProcessLimit);
-        } else if exceeds(limits.memory_bytes, &tree_usage::resident_bytes) {
+        } else if exceeds(limits.memory_bytes, &deadlines::resident_bytes) {
             self.kill(ExitCause::MemoryLimit);
         }
     }
