@@ -183,7 +183,7 @@ impl LocalBackend {
             limits: command.limits,
             extra,
             sandboxed,
-            enclosure: None,
+            sandbox_setup: None,
         };
         let settings = OutputSettings { retention };
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
@@ -354,7 +354,7 @@ pub(crate) async fn prepare_sandbox(
 pub(crate) fn apply_sandbox(prepared: PreparedSandbox, command: ProcessLaunch) -> ProcessLaunch {
     let Some(wrapper) = prepared.wrapper else {
         return ProcessLaunch {
-            enclosure: prepared.enclosure,
+            sandbox_setup: prepared.sandbox_setup,
             ..command
         };
     };

@@ -249,7 +249,7 @@ async fn capture_state(
                 limits: command.limits,
                 extra: Vec::new(),
                 sandboxed: false,
-                enclosure: None,
+                sandbox_setup: None,
             },
         ),
         OutputSettings::default(),

@@ -49,7 +49,7 @@ pub struct ProcessLaunch {
     /// for signs of a denial.
     pub sandboxed: bool,
     /// Sandbox set-up to apply between clone and exec.
-    pub enclosure: Option<SandboxSetup>,
+    pub sandbox_setup: Option<SandboxSetup>,
 }
 
 impl ProcessLaunch {
@@ -71,7 +71,7 @@ impl ProcessLaunch {
             limits: self.limits,
             extra: extra.collect::<io::Result<_>>()?,
             sandboxed: self.sandboxed,
-            enclosure: None,
+            sandbox_setup: None,
         })
     }
 }
@@ -105,8 +105,8 @@ pub async fn launch(
         source,
     };
     let StdioEnds {
-        ours,
-        theirs: [stdin, stdout, stderr],
+        parent,
+        child: [stdin, stdout, stderr],
         terminal,
     } = StdioEnds::open(launch.io).map_err(host)?;
     let spec = CommandSpec {
@@ -124,12 +124,12 @@ pub async fn launch(
         terminal,
         inherited_fds: launch.extra,
         limits: resource_limits(&launch.limits),
-        sandbox_setup: launch.enclosure,
+        sandbox_setup: launch.sandbox_setup,
     };
     // Taken before the command can run, so that the reported wall time covers all of its CPU time.
     let started = Instant::now();
     let child = Arc::new(spawner.spawn(spec).await?);
-    let (input, sources, terminal) = ours.register().map_err(host)?;
+    let (input, sources, terminal) = parent.register().map_err(host)?;
     let log = OutputLog::new(settings.retention);
     let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
     let pid = child.pid();
@@ -228,7 +228,7 @@ mod tests {
             limits: ProcessLimits::default(),
             extra: Vec::new(),
             sandboxed: false,
-            enclosure: None,
+            sandbox_setup: None,
         };
         let process = launch(&spawner, command, OutputSettings::default())
             .await

@@ -211,16 +211,16 @@ impl ExecProcess for LocalProcess {
     ) -> BoxFuture<'static, Result<ProcessStatus, ProcessError>> {
         let (shared, pid, started_at_ms) = (Arc::clone(&self.shared), self.pid, self.started_at_ms);
         async move {
-            let ended = async {
+            let reached = async {
                 loop {
                     let recorded = shared.recorded.notified();
                     {
                         let state = shared.lock();
-                        let done = match until {
+                        let is_reached = match until {
                             WaitUntil::Exited => state.log().exit().is_some(),
                             WaitUntil::Closed => state.log().is_closed(),
                         };
-                        if done {
+                        if is_reached {
                             return;
                         }
                     }
@@ -229,9 +229,9 @@ impl ExecProcess for LocalProcess {
             };
             match limit {
                 Some(limit) => {
-                    let _ = timeout(limit, ended).await;
+                    let _ = timeout(limit, reached).await;
                 }
-                None => ended.await,
+                None => reached.await,
             }
             Ok(status(&shared.lock(), pid, started_at_ms))
         }
@@ -246,15 +246,15 @@ impl ExecProcess for LocalProcess {
         if !is_running {
             return None;
         }
-        let used = usage_of_tree(self.pid);
+        let usage = usage_of_tree(self.pid);
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(self.started_at_ms, millis);
         Some(ResourceUsage {
             wall_ms: now.saturating_sub(self.started_at_ms),
-            user_ms: millis(used.user),
-            system_ms: millis(used.system),
-            max_rss_bytes: used.max_rss_bytes,
+            user_ms: millis(usage.user),
+            system_ms: millis(usage.system),
+            max_rss_bytes: usage.max_rss_bytes,
         })
     }
 

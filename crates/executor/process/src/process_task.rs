@@ -146,10 +146,10 @@ impl ProcessTask {
                 self.deadlines.activity();
                 let stream = self.sources[index].stream();
                 self.shared.record(|log| {
-                    let mut rest = data;
-                    while !rest.is_empty() {
-                        let length = rest.len().min(limits::OUTPUT_CHUNK_BYTES);
-                        log.append(stream, rest.split_to(length));
+                    let mut remaining = data;
+                    while !remaining.is_empty() {
+                        let length = remaining.len().min(limits::OUTPUT_CHUNK_BYTES);
+                        log.append(stream, remaining.split_to(length));
                     }
                 });
             }
@@ -272,8 +272,8 @@ impl ProcessTask {
     /// Kills the tree if it exceeds its limits.
     fn check_usage(&self, limits: TreeLimits) {
         let processes = deadlines::tree_of(self.child.pid());
-        let exceeds = |limit: Option<u64>, used: &dyn Fn(&[i32]) -> u64| {
-            limit.is_some_and(|limit| used(&processes) > limit)
+        let exceeds = |limit: Option<u64>, measure: &dyn Fn(&[i32]) -> u64| {
+            limit.is_some_and(|limit| measure(&processes) > limit)
         };
         if exceeds(limits.processes, &deadlines::live_count) {
             self.kill(ExitCause::ProcessLimit);
@@ -369,7 +369,7 @@ mod tests {
             limits: ProcessLimits::default(),
             extra: Vec::new(),
             sandboxed,
-            enclosure: None,
+            sandbox_setup: None,
         };
         let process = launch(spawner, command, OutputSettings::default())
             .await
@@ -392,10 +392,10 @@ mod tests {
                 // The denial comes after more output than one read returns.
                 ("head -c 200000 /dev/zero; echo sandbox; exit 1", true),
             ] {
-                let enclosed = exit(&spawner, true, io, script).await;
-                assert_eq!(enclosed.sandbox_denied, denied, "{script}");
-                let free = exit(&spawner, false, io, script).await;
-                assert!(!free.sandbox_denied, "{script}");
+                let sandboxed = exit(&spawner, true, io, script).await;
+                assert_eq!(sandboxed.sandbox_denied, denied, "{script}");
+                let unsandboxed = exit(&spawner, false, io, script).await;
+                assert!(!unsandboxed.sandbox_denied, "{script}");
             }
         }
     }

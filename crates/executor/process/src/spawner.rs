@@ -91,12 +91,12 @@ impl Spawner {
 
     /// Starts a command. If the future is dropped, the command is killed.
     pub async fn spawn(&self, mut spec: CommandSpec) -> Result<SupervisedChild, SpawnError> {
-        if let Some(enclosure) = &spec.sandbox_setup
-            && enclosure.namespaces.is_none()
-            && !enclosure.guards.is_empty()
+        if let Some(setup) = &spec.sandbox_setup
+            && setup.namespaces.is_none()
+            && !setup.guards.is_empty()
         {
             return Err(SpawnError::SandboxSetup {
-                part: SetupStep::Guard(enclosure.guards.first().cloned()),
+                part: SetupStep::Guard(setup.guards.first().cloned()),
                 source: io::Error::from_raw_os_error(libc::EINVAL),
             });
         }
@@ -376,8 +376,8 @@ pub(super) async fn await_spawner<T>(
     let mut work = std::pin::pin!(work);
     let mut stops = 0;
     loop {
-        if let Ok(done) = timeout(STALL_TIMEOUT, work.as_mut()).await {
-            return Some(done);
+        if let Ok(output) = timeout(STALL_TIMEOUT, work.as_mut()).await {
+            return Some(output);
         }
         let is_stopped = process.is_stopped();
         stops = if is_stopped { stops + 1 } else { 0 };

@@ -150,12 +150,12 @@ impl StdinQueue {
             match write(fd.get_ref(), data) {
                 Ok(count) => {
                     progress = true;
-                    let whole = count >= data.len();
+                    let is_complete = count >= data.len();
                     if let StdinItem::Data(data) = item {
                         data.advance(count);
                         self.queued_bytes -= count;
                     }
-                    if whole {
+                    if is_complete {
                         self.queue.pop_front();
                         self.admit_waiting();
                     }
@@ -191,9 +191,9 @@ impl StdinQueue {
             StdinTarget::Open { .. } => self.activity = true,
         }
         let length = item.len();
-        let room = self.queue.len() < limits::STDIN_QUEUE_CHUNKS
+        let fits = self.queue.len() < limits::STDIN_QUEUE_CHUNKS
             && (self.queue.is_empty() || self.queued_bytes + length <= QUEUE_BYTES);
-        if self.waiting.is_empty() && room {
+        if self.waiting.is_empty() && fits {
             self.remember_id(id);
             let was_empty = self.queue.is_empty();
             self.queued_bytes += length;

@@ -27,8 +27,8 @@ pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 /// Both ends of a child's standard descriptors.
 pub(crate) struct StdioEnds {
-    pub(crate) ours: ParentEnds,
-    pub(crate) theirs: [OwnedFd; 3],
+    pub(crate) parent: ParentEnds,
+    pub(crate) child: [OwnedFd; 3],
     pub(crate) terminal: bool,
 }
 
@@ -44,29 +44,29 @@ pub(crate) enum ParentEnds {
 impl StdioEnds {
     pub(crate) fn open(kind: LaunchStdio) -> io::Result<Self> {
         if let LaunchStdio::Terminal(size) = kind {
-            let (ours, theirs) = open_terminal(size)?;
-            let theirs = [theirs.try_clone()?, theirs.try_clone()?, theirs];
+            let (parent, child) = open_terminal(size)?;
+            let child = [child.try_clone()?, child.try_clone()?, child];
             return Ok(Self {
-                ours: ParentEnds::Terminal(ours),
-                theirs,
+                parent: ParentEnds::Terminal(parent),
+                child,
                 terminal: true,
             });
         }
-        let (stdin, their_stdin) = if kind == LaunchStdio::PipesWithStdin {
-            let (ours, theirs) = pipe_to_child()?;
-            (Some(ours), theirs)
+        let (stdin, child_stdin) = if kind == LaunchStdio::PipesWithStdin {
+            let (parent, child) = pipe_to_child()?;
+            (Some(parent), child)
         } else {
             (None, open_null()?)
         };
-        let (stdout, their_stdout) = pipe_from_child()?;
-        let (stderr, their_stderr) = pipe_from_child()?;
+        let (stdout, child_stdout) = pipe_from_child()?;
+        let (stderr, child_stderr) = pipe_from_child()?;
         Ok(Self {
-            ours: ParentEnds::Pipes {
+            parent: ParentEnds::Pipes {
                 stdin,
                 stdout,
                 stderr,
             },
-            theirs: [their_stdin, their_stdout, their_stderr],
+            child: [child_stdin, child_stdout, child_stderr],
             terminal: false,
         })
     }
@@ -148,13 +148,13 @@ pub(crate) fn open_null() -> io::Result<OwnedFd> {
 /// Opens a terminal of this size. Returns the parent's end, then the child's.
 pub(crate) fn open_terminal(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = openpt(flags)?;
-    grantpt(&ours)?;
-    unlockpt(&ours)?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
-    resize(&ours, size)?;
-    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
-    Ok((ours, theirs))
+    let parent = openpt(flags)?;
+    grantpt(&parent)?;
+    unlockpt(&parent)?;
+    let child = ioctl_tiocgptpeer(&parent, flags)?;
+    resize(&parent, size)?;
+    fcntl_setfl(&parent, OFlags::NONBLOCK)?;
+    Ok((parent, child))
 }
 
 /// Sets the terminal size. The kernel sends SIGWINCH to the foreground process group.

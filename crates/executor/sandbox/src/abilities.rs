@@ -28,7 +28,7 @@ use crate::{
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all probes together.
 const TOTAL_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Path that never exists. A "not found" error from exec proves that the enclosure was entered
+/// Path that never exists. A "not found" error from exec proves that the sandbox was entered
 /// first.
 const MISSING_PROGRAM: &str = "/proc/self/missing-program";
 
@@ -101,27 +101,27 @@ pub async fn probe(spawner: &Spawner, thoroughness: ProbeDepth) -> HostAbilities
         spawner,
         overall_deadline: Instant::now() + TOTAL_PROBE_TIMEOUT,
     };
-    let seccomp = runner.try_enclosure(Ok(filter_probe())).await;
+    let seccomp = runner.try_setup(Ok(filter_probe())).await;
     let namespace_probe = |user, processes| namespace_probe(user, processes, host.account);
     let mut processes = runner
-        .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::New))
+        .try_setup(namespace_probe(UserNamespace::New, PidNamespace::New))
         .await;
     let unprivileged = match &processes {
         ProbeOutcome::Works => ProbeOutcome::Works,
         ProbeOutcome::Fails(_) | ProbeOutcome::Untried => {
             runner
-                .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::Host))
+                .try_setup(namespace_probe(UserNamespace::New, PidNamespace::Host))
                 .await
         }
     };
     let mut privileged = ProbeOutcome::Untried;
     if probe_all || !unprivileged.works() {
         privileged = runner
-            .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::Host))
+            .try_setup(namespace_probe(UserNamespace::Host, PidNamespace::Host))
             .await;
         if privileged.works() && !unprivileged.works() {
             processes = runner
-                .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::New))
+                .try_setup(namespace_probe(UserNamespace::Host, PidNamespace::New))
                 .await;
         }
     }
@@ -141,7 +141,7 @@ pub async fn probe(spawner: &Spawner, thoroughness: ProbeDepth) -> HostAbilities
         };
         let guarded = namespace_probe(user, PidNamespace::Host)
             .and_then(|inner| guard_probe(inner, landlock));
-        runner.try_enclosure(guarded).await
+        runner.try_setup(guarded).await
     };
     let bubblewrap_path = bubblewrap::find_program();
     let bubblewrap = match &bubblewrap_path {
@@ -217,21 +217,21 @@ fn namespace_probe(
     })
 }
 
-fn guard_probe(mut enclosure: SandboxSetup, landlock: u32) -> Result<SandboxSetup, String> {
+fn guard_probe(mut setup: SandboxSetup, landlock: u32) -> Result<SandboxSetup, String> {
     let domain =
         landlock_domain::deny_creation(landlock, landlock_domain::AbstractSocketScope::Isolated);
-    enclosure.landlock = Some(domain.map_err(|error| error.to_string())?);
-    enclosure.filter = build_filter(FilterSpec {
+    setup.landlock = Some(domain.map_err(|error| error.to_string())?);
+    setup.filter = build_filter(FilterSpec {
         sockets: SocketAccess::Pairs,
         shares_host_files: false,
         shares_host_processes: false,
         brokered: true,
     });
-    enclosure.guards = vec![NameGuard {
+    setup.guards = vec![NameGuard {
         directory: c"/".to_owned(),
         names: vec![c".git".to_owned()],
     }];
-    Ok(enclosure)
+    Ok(setup)
 }
 
 /// Runs probes until the overall deadline.
@@ -245,10 +245,10 @@ impl ProbeRunner<'_> {
         self.overall_deadline.min(Instant::now() + PROBE_TIMEOUT)
     }
 
-    /// Tries to run [`MISSING_PROGRAM`] in the enclosure. A "not found" error means that every step
+    /// Tries to run [`MISSING_PROGRAM`] in the sandbox. A "not found" error means that every step
     /// up to exec succeeded.
-    async fn try_enclosure(&self, enclosure: Result<SandboxSetup, String>) -> ProbeOutcome {
-        let spec = enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
+    async fn try_setup(&self, setup: Result<SandboxSetup, String>) -> ProbeOutcome {
+        let spec = setup.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
         let spec = match spec {
             Ok(spec) => spec,
             Err(reason) => return ProbeOutcome::Fails(reason),
@@ -267,7 +267,7 @@ impl ProbeRunner<'_> {
     }
 }
 
-fn probe_spec(enclosure: SandboxSetup) -> io::Result<CommandSpec> {
+fn probe_spec(setup: SandboxSetup) -> io::Result<CommandSpec> {
     let open_null = || {
         let mut options = std::fs::File::options();
         options.read(true).write(true).open("/dev/null")
@@ -284,7 +284,7 @@ fn probe_spec(enclosure: SandboxSetup) -> io::Result<CommandSpec> {
         terminal: false,
         inherited_fds: Vec::new(),
         limits: Vec::new(),
-        sandbox_setup: Some(enclosure),
+        sandbox_setup: Some(setup),
     })
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct EnforcementRequest<'a> {
 pub(crate) enum Enforcement {
     /// The plan restricts nothing.
     Unrestricted,
-    /// The server applies this enclosure itself.
+    /// The server applies this set-up itself.
     Kernel(SandboxSetup),
     /// Bubblewrap applies this view and filter.
     Bubblewrap(Box<BubblewrapSpec>),

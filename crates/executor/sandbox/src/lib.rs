@@ -4,7 +4,7 @@
 //! [`plan`]. The cheapest mechanism that can enforce all of the plan is then selected: Landlock,
 //! namespaces or bubblewrap. A policy that this host cannot enforce is refused, never weakened.
 //!
-//! Not here: starting processes and applying an enclosure between clone and exec.
+//! Not here: starting processes and applying a sandbox set-up between clone and exec.
 
 pub mod abilities;
 mod bubblewrap;

@@ -85,8 +85,8 @@ pub struct ManagedNetworkRequest {
 /// Prepared sandbox of a command.
 #[derive(Debug, Default)]
 pub struct PreparedSandbox {
-    /// Enclosure that the server applies. Absent if nothing is restricted, or `wrapper` does it.
-    pub enclosure: Option<SandboxSetup>,
+    /// Set-up that the server applies. Absent if nothing is restricted, or `wrapper` does it.
+    pub sandbox_setup: Option<SandboxSetup>,
     /// Program that applies the sandbox.
     pub wrapper: Option<BubblewrapCommand>,
     /// Socket that delivers the listening sockets of a managed network once the command runs.
@@ -207,8 +207,8 @@ impl SandboxFactory {
         };
         Ok(match select_enforcement(enforcement_request, &abilities)? {
             Enforcement::Unrestricted => PreparedSandbox::default(),
-            Enforcement::Kernel(enclosure) => PreparedSandbox {
-                enclosure: Some(enclosure),
+            Enforcement::Kernel(setup) => PreparedSandbox {
+                sandbox_setup: Some(setup),
                 wrapper: None,
                 listener_socket: door,
             },
@@ -252,14 +252,11 @@ impl SandboxFactory {
         Ok(Some(plan))
     }
 
-    /// Prepares the enclosure of an fs worker.
+    /// Prepares the sandbox set-up of an fs worker.
     ///
     /// # Errors
     /// Fails if the plan cannot be enforced here.
-    pub async fn enclosure_for_worker(
-        &self,
-        plan: &SandboxPlan,
-    ) -> Result<SandboxSetup, SandboxError> {
+    pub async fn setup_for_worker(&self, plan: &SandboxPlan) -> Result<SandboxSetup, SandboxError> {
         let abilities = self.abilities().await;
         let enforcement_request = EnforcementRequest {
             plan,
@@ -276,7 +273,7 @@ impl SandboxFactory {
             cache: &self.cache,
         };
         match select_enforcement(enforcement_request, &abilities)? {
-            Enforcement::Kernel(enclosure) => Ok(enclosure),
+            Enforcement::Kernel(setup) => Ok(setup),
             Enforcement::Unrestricted => Ok(SandboxSetup::default()),
             Enforcement::Bubblewrap(_) => Err(EnforcementError::Unenforceable(
                 "bubblewrap cannot run fs workers".to_owned(),

@@ -52,8 +52,8 @@ use self::{
 };
 use crate::{CachedPlan, SandboxFactory, plan::SandboxPlan};
 
-/// Prepares the enclosure of a worker, or returns why this host cannot enforce the plan.
-pub type EnclosureFn = Arc<dyn Fn(Arc<SandboxPlan>) -> FileFuture<SandboxSetup> + Send + Sync>;
+/// Prepares the sandbox set-up of a worker, or returns why this host cannot enforce the plan.
+pub type SetupFn = Arc<dyn Fn(Arc<SandboxPlan>) -> FileFuture<SandboxSetup> + Send + Sync>;
 
 /// File operations under a policy. Clones share the workers.
 #[derive(Clone)]
@@ -61,28 +61,28 @@ pub struct SandboxedFs(Arc<FsShared>);
 
 struct FsShared {
     spawner: Spawner,
-    enclose: EnclosureFn,
+    prepare_setup: SetupFn,
     pool: Arc<WorkerPool<FsWorker>>,
     max_age: Duration,
     watches: Arc<Semaphore>,
 }
 
 impl SandboxedFs {
-    /// Creates a pool without workers. `sandboxes` prepares the enclosure of each worker.
+    /// Creates a pool without workers. `sandboxes` prepares the sandbox set-up of each worker.
     pub fn new(spawner: Spawner, sandboxes: SandboxFactory) -> Self {
-        let enclose: EnclosureFn = Arc::new(move |plan| {
+        let prepare_setup: SetupFn = Arc::new(move |plan| {
             let sandboxes = sandboxes.clone();
             let refused = |error| FileError::Refused(format!("sandbox: {error}"));
-            async move { sandboxes.enclosure_for_worker(&plan).await.map_err(refused) }.boxed()
+            async move { sandboxes.setup_for_worker(&plan).await.map_err(refused) }.boxed()
         });
-        Self::with_enclosures(spawner, enclose, WorkerLimits::default())
+        Self::with_setup(spawner, prepare_setup, WorkerLimits::default())
     }
 
-    /// Creates a pool without workers. `enclose` prepares the enclosure of each worker.
-    pub fn with_enclosures(spawner: Spawner, enclose: EnclosureFn, limits: WorkerLimits) -> Self {
+    /// Creates a pool without workers. `prepare_setup` prepares the sandbox set-up of each worker.
+    pub fn with_setup(spawner: Spawner, prepare_setup: SetupFn, limits: WorkerLimits) -> Self {
         Self(Arc::new(FsShared {
             spawner,
-            enclose,
+            prepare_setup,
             pool: WorkerPool::new(limits),
             max_age: limits.max_age,
             watches: Arc::new(Semaphore::new(limits.max_watches)),
@@ -265,8 +265,8 @@ impl SandboxedFs {
     }
 
     async fn start(&self, plan: &Arc<SandboxPlan>) -> Result<FsWorker, FileError> {
-        let enclosure = (self.0.enclose)(Arc::clone(plan)).await?;
-        let worker = FsWorker::start(&self.0.spawner, enclosure).await?;
+        let setup = (self.0.prepare_setup)(Arc::clone(plan)).await?;
+        let worker = FsWorker::start(&self.0.spawner, setup).await?;
         tracing::debug!(pid = worker.pid(), "fs worker started");
         Ok(worker)
     }

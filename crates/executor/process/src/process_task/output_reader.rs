@@ -96,7 +96,9 @@ impl OutputReader {
                 Ok(Ok(data)) => {
                     // A short read means that a pipe is empty. A terminal returns its data in
                     // pieces and may have more.
-                    let short = data.as_ref().is_some_and(|data| data.len() < self.wanted());
+                    let short = data
+                        .as_ref()
+                        .is_some_and(|data| data.len() < self.read_size());
                     if short && self.kind != OutputKind::Terminal {
                         ready.clear_ready();
                     }
@@ -113,23 +115,23 @@ impl OutputReader {
     }
 
     fn read(&mut self) -> io::Result<Option<Bytes>> {
-        let wanted = self.wanted();
+        let read_size = self.read_size();
         let data = BUFFERS.with_borrow_mut(|buffers| {
             let buffer = &mut buffers[usize::from(self.bulk)];
             buffer.clear();
-            buffer.reserve_exact(wanted);
+            buffer.reserve_exact(read_size);
             let count = read(self.fd.get_ref(), spare_capacity(buffer))?;
             // A read that fills at least half the buffer keeps it. A smaller one is copied, so that
             // the output log does not retain mostly empty buffers.
             Ok::<_, io::Error>(if count == 0 {
                 None
-            } else if count >= wanted / 2 {
+            } else if count >= read_size / 2 {
                 Some(Bytes::from(std::mem::take(buffer)))
             } else {
                 Some(Bytes::copy_from_slice(buffer))
             })
         })?;
-        let full = data.as_ref().is_some_and(|data| data.len() == wanted);
+        let full = data.as_ref().is_some_and(|data| data.len() == read_size);
         if full && !self.bulk && self.kind != OutputKind::Terminal {
             self.bulk = true;
             stdio::enlarge(self.fd.get_ref());
@@ -137,7 +139,7 @@ impl OutputReader {
         Ok(data)
     }
 
-    fn wanted(&self) -> usize {
+    fn read_size(&self) -> usize {
         if self.bulk {
             BULK_BYTES
         } else {

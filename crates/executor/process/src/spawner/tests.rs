@@ -160,14 +160,17 @@ async fn script_without_interpreter_line_runs_in_the_shell() {
 
 #[test]
 fn programs_are_looked_up_like_execvp() {
-    let found = |program: &str, path: Option<&str>| {
+    let candidates_of = |program: &str, path: Option<&str>| {
         let paths = CommandSpec::candidates(OsStr::new(program), path.map(OsStr::new));
         paths
             .into_iter()
             .map(|path| path.into_string().unwrap())
             .collect::<Vec<_>>()
     };
-    assert_eq!(found("ls", Some("/a:/b/:")), ["/a/ls", "/b/ls", "./ls"]);
-    assert_eq!(found("./ls", Some("/a")), ["./ls"]);
-    assert_eq!(found("ls", None), ["/bin/ls", "/usr/bin/ls"]);
+    assert_eq!(
+        candidates_of("ls", Some("/a:/b/:")),
+        ["/a/ls", "/b/ls", "./ls"]
+    );
+    assert_eq!(candidates_of("./ls", Some("/a")), ["./ls"]);
+    assert_eq!(candidates_of("ls", None), ["/bin/ls", "/usr/bin/ls"]);
 }

@@ -127,9 +127,7 @@ impl ExamplePolicy {
             cache: &EnforcementCache::default(),
         };
         match select_enforcement(request, abilities) {
-            Ok(Enforcement::Kernel(enclosure)) if enclosure.namespaces.is_some() => {
-                Ok("namespaces")
-            }
+            Ok(Enforcement::Kernel(setup)) if setup.namespaces.is_some() => Ok("namespaces"),
             Ok(Enforcement::Kernel(_)) => Ok("landlock"),
             Ok(Enforcement::Bubblewrap(_)) => Ok("bubblewrap"),
             Ok(Enforcement::Unrestricted) => {

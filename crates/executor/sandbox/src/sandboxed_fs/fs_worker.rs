@@ -33,10 +33,7 @@ pub(super) struct FsWorker {
 
 impl FsWorker {
     /// Starts a worker and waits until it has entered its sandbox.
-    pub(super) async fn start(
-        spawner: &Spawner,
-        enclosure: SandboxSetup,
-    ) -> Result<Self, FileError> {
+    pub(super) async fn start(spawner: &Spawner, setup: SandboxSetup) -> Result<Self, FileError> {
         let start = async {
             let failed = |error: &dyn std::error::Error| start_failed(&error.to_string());
             let (channel, worker_end) = WorkerChannel::pair().map_err(|error| failed(&error))?;
@@ -48,8 +45,8 @@ impl FsWorker {
                 child,
                 started: Instant::now(),
             };
-            let text = enclosure.encode();
-            let descriptors = enclosure.descriptors();
+            let text = setup.encode();
+            let descriptors = setup.descriptors();
             let reply = worker.channel.exchange(&text, &[], &descriptors).await;
             WorkerReply::from_frame(reply.map_err(worker_lost)?)?;
             Ok(worker)

@@ -27,7 +27,7 @@ use futures_util::future::{FutureExt, ready};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
-use super::{EnclosureFn, SandboxedFs, SandboxedRead, WorkerLimits, WorkerRequest};
+use super::{SandboxedFs, SandboxedRead, SetupFn, WorkerLimits, WorkerRequest};
 use crate::plan::{self, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer};
 
 /// A writable directory `inside`, and a directory `outside`.
@@ -51,8 +51,8 @@ impl TestFs {
             fs::create_dir(directory).unwrap();
             fs::write(directory.join("file"), content).unwrap();
         }
-        let enclosure_for: EnclosureFn = Arc::new(|plan| ready(enclosure_for(&plan)).boxed());
-        let files = SandboxedFs::with_enclosures(Spawner::default(), enclosure_for, limits);
+        let setup_for: SetupFn = Arc::new(|plan| ready(setup_for(&plan)).boxed());
+        let files = SandboxedFs::with_setup(Spawner::default(), setup_for, limits);
         Self {
             _dir: dir,
             inside,
@@ -149,7 +149,7 @@ impl TestFs {
 }
 
 /// Enforces a plan of these tests.
-fn enclosure_for(plan: &SandboxPlan) -> Result<SandboxSetup, FileError> {
+fn setup_for(plan: &SandboxPlan) -> Result<SandboxSetup, FileError> {
     let plan::FileAccess::View(view) = &plan.files else {
         return Err(FileError::Refused("cannot be enforced".to_owned()));
     };

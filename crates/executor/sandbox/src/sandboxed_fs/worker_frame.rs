@@ -252,7 +252,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub(super) const MAX_TEXT_BYTES: usize = limits::MAX_DIRECTORY_ENTRIES * (255 * 6 + 64);
 /// Maximum data: content of a generated file, which has no known size.
 pub(super) const MAX_DATA_BYTES: usize = 512 << 20;
-/// Maximum number of descriptors: those of an enclosure, or one opened file.
+/// Maximum number of descriptors: those of a sandbox set-up, or one opened file.
 pub(super) const MAX_DESCRIPTORS: usize = 4;
 
 #[cfg(test)]

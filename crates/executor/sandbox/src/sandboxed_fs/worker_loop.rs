@@ -33,14 +33,12 @@ pub(super) fn run_worker(socket: &OwnedFd) -> Option<()> {
     serve_requests(socket, &mut reader)
 }
 
-/// Receives the enclosure in the first frame and enters it.
+/// Receives the sandbox set-up in the first frame and enters the sandbox.
 fn enter_sandbox(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
     let frame = receive_frame(socket, reader)?;
     let outcome = SandboxSetup::decode(&frame.text, frame.descriptors)
         .ok_or_else(|| "invalid enclosure".to_owned())
-        .and_then(|enclosure| {
-            sandbox_setup::enter_sandbox(enclosure).map_err(|error| error_chain(&error))
-        });
+        .and_then(|setup| sandbox_setup::enter_sandbox(setup).map_err(|error| error_chain(&error)));
     match outcome {
         Ok(()) => send(socket, FrameStatus::Success, &[], &[], &[]),
         Err(text) => {

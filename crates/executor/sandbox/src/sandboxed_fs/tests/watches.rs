@@ -54,10 +54,8 @@ async fn hidden_path_cannot_be_watched() {
 #[tokio::test]
 async fn watch_reports_overflow_when_its_worker_is_lost() {
     let test_fs = TestFs::new();
-    let enclosure = enclosure_for(&test_fs.narrow()).unwrap();
-    let mut worker = FsWorker::start(&Spawner::default(), enclosure)
-        .await
-        .unwrap();
+    let setup = setup_for(&test_fs.narrow()).unwrap();
+    let mut worker = FsWorker::start(&Spawner::default(), setup).await.unwrap();
     let pid = Pid::from_raw(worker.pid().try_into().unwrap()).unwrap();
     let request = WorkerRequest::Watch {
         path: uri(&test_fs.inside),
