@@ -11,8 +11,7 @@ mod request_headers;
 mod server_address;
 #[cfg(test)]
 mod tests;
-mod upgrade_request;
-mod websocket;
+mod websocket_connector;
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -22,13 +21,13 @@ use tokio_rustls::rustls::{self, CertificateError};
 use crate::tls::TlsError;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::upgrade_request::fuzz_response;
+pub(crate) use self::websocket_connector::fuzz_response;
 pub use self::{
     program::{ProgramExit, ServerProgram},
     proxy::{HttpProxy, HttpProxyError},
     request_headers::{BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders},
     server_address::{ServerAddress, ServerAddressError, ServerHost, WebSocketScheme},
-    websocket::{CONNECT_TIMEOUT, WebSocketConnector},
+    websocket_connector::{CONNECT_TIMEOUT, WebSocketConnector},
 };
 pub use crate::confinement::{ListenerTrust, UntrustedListener};
 

@@ -1,10 +1,8 @@
 //! The HTTP side of a listener. A server's [endpoint](HttpEndpoint) has the routes `/`, `/healthz`,
 //! `/readyz` and `/metrics`; a [`service`] brings its own routes.
 
-mod allowed_hosts;
 mod connection;
 mod handshake;
-mod pending_connections;
 pub mod service;
 
 use std::{
@@ -37,13 +35,12 @@ use crate::{
     websocket::{self, LinkOptions, MessageBudget},
 };
 
+pub(crate) use self::connection::PendingConnections;
 #[cfg(any(test, fuzzing))]
 pub use self::handshake::http_handshake;
-pub(crate) use self::pending_connections::PendingConnections;
 pub use self::{
-    allowed_hosts::{AllowedHosts, HostNames, HostNamesParseError},
-    handshake::wants_websocket,
-    pending_connections::PendingLimits,
+    connection::PendingLimits,
+    handshake::{AllowedHosts, HostNames, HostNamesParseError, wants_websocket},
 };
 
 /// Configuration of a server's HTTP routes.

@@ -12,14 +12,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
-    confinement::is_more_confined,
+    confinement::{PeerAccount, is_more_confined},
     http::{
         AllowedHosts, HttpEndpoint, PendingConnections, refuse_connection, serve_endpoint,
         service::{self, HttpPeer, HttpService, HttpServiceOptions},
     },
     link::Link,
     listen_url::ListenUrl,
-    peer_account::PeerAccount,
     unix_socket::UnixSocket,
     websocket::{MessageBudget, MessageBudgetLimits, socket},
 };

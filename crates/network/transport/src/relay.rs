@@ -10,7 +10,6 @@
 
 pub mod executor;
 pub mod harness;
-mod stream_link;
 mod stream_shared;
 
 use std::{io, pin::Pin, task::Context};

@@ -5,7 +5,6 @@
 //! Invariant: a grant is used once, and the executor's key never changes during a link.
 
 mod driver;
-mod reconnect;
 #[cfg(test)]
 mod tests;
 
@@ -25,11 +24,8 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use self::{driver::StreamDriver, reconnect::Reconnector};
-use super::{
-    stream_link,
-    stream_shared::{ReadyQueue, StreamShared},
-};
+use self::driver::{Reconnector, StreamDriver};
+use super::stream_shared::{ReadyQueue, StreamShared, stream_link};
 use crate::{
     connect::{
         CONNECT_TIMEOUT, ConnectError, HttpProxy, RequestHeaders, ServerAddress, WebSocketConnector,
@@ -155,7 +151,7 @@ fn start_driver(
     let now = Instant::now().into_std();
     let stream = RelayStream::new(stream_id.clone(), channel, delivery, now);
     let shared = StreamShared::new(stream_id, stream, Arc::clone(&ready_queue));
-    let link = stream_link::link(Arc::clone(&shared), peer);
+    let link = stream_link(Arc::clone(&shared), peer);
     let (path, watched) = watch::channel(LinkPathState::Connected);
     let driver = StreamDriver::new(shared, ready_queue, delivery, socket, reconnector, path);
     drop(tokio::spawn(driver.run()));

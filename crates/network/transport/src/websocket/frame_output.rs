@@ -14,10 +14,7 @@ use bytes::{Buf, Bytes};
 use futures_util::task::AtomicWaker;
 use tokio::{io::AsyncWrite, sync::OwnedSemaphorePermit};
 
-use super::{
-    frame::{FrameHeader, FrameOpcode, apply_mask},
-    writer::LargeMessage,
-};
+use super::{FrameHeader, FrameOpcode, apply_mask, writer::LargeMessage};
 use crate::link::LinkRole;
 
 /// Maximum number of slices in one vectored write.

@@ -6,7 +6,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::frame::{FrameHeader, FrameOpcode, apply_mask};
+use super::{FrameHeader, FrameOpcode, apply_mask};
 use crate::link::LinkRole;
 
 /// Decodes the frames of one direction of a connection.

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    frame::FrameOpcode,
+    FrameOpcode,
     frame_output::{FrameOutput, SharedControl, close_payload},
     keepalive::{KeepaliveTimers, PingDecision},
     message_decoder::MessageKind,

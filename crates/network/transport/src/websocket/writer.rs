@@ -14,8 +14,7 @@ use exec_wire::{
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{
-    TextFraming,
-    frame::{FrameHeader, FrameOpcode, apply_mask},
+    FrameHeader, FrameOpcode, TextFraming, apply_mask,
     frame_output::{FrameOutput, mask},
 };
 use crate::link::{DataEncoding, LinkRole, MessageWriter};

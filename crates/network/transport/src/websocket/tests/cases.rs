@@ -8,10 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, WebSocketCase, cases};
 use crate::{
     link::{Link, LinkRole},
-    websocket::{
-        frame::{FrameHeader, apply_mask},
-        link,
-    },
+    websocket::{FrameHeader, apply_mask, link},
 };
 
 mod case_list {

@@ -8,11 +8,9 @@ use hmac::{Hmac, Mac};
 use serde_json::{Value, json};
 use sha2::{Sha256, Sha512};
 
+use super::{AuthPolicy, AuthRejection, UnixSeconds};
 use super::{JwtRules, SecretTooShort};
-use crate::{
-    auth::{AuthPolicy, AuthRejection, UnixSeconds},
-    link::Principal,
-};
+use crate::link::Principal;
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const NOW: u64 = 1_800_000_000;
