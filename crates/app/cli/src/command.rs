@@ -12,25 +12,19 @@ mod detached;
 mod edit;
 mod env;
 pub(crate) mod failure;
+mod file_changes;
 mod files;
-mod find;
-mod grep;
-mod kill;
 mod logs;
 mod ls;
 mod mcp;
-mod mkdir;
-mod mv;
 mod operand;
 mod print;
 pub(crate) mod process_session;
 mod ps;
 pub(crate) mod quantity;
-mod rm;
-mod run;
-pub(crate) mod start;
+pub(crate) mod run;
+mod search;
 mod terminal;
-mod wait;
 mod watch;
 
 use std::process::ExitCode;
@@ -46,25 +40,20 @@ pub use self::{
     completions::{CompletionList, CompletionsCommand, ManCommand},
     connect::EnvArgs,
     cp::CpCommand,
+    detached::{KillCommand, NamedSignal, WaitCommand},
     edit::EditCommand,
     env::{EnvCommand, warn_of_foreign_keys},
     failure::{CommandFailure, FailureKind},
-    find::FindCommand,
-    grep::GrepCommand,
-    kill::{KillCommand, NamedSignal},
+    file_changes::{MkdirCommand, MvCommand, RmCommand},
     logs::LogsCommand,
     ls::LsCommand,
     mcp::McpCommand,
-    mkdir::MkdirCommand,
-    mv::MvCommand,
     print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
     ps::PsCommand,
     quantity::{ByteSizeArg, DurationArg, QuantityError},
-    rm::RmCommand,
-    run::{RunCommand, ShellCommand},
-    start::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg},
-    wait::WaitCommand,
+    run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
+    search::{FindCommand, GrepCommand},
     watch::WatchCommand,
 };
 pub use crate::doctor::examine;

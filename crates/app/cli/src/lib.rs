@@ -12,7 +12,6 @@ pub mod outbound_network;
 pub mod settings_source;
 pub mod shutdown_signal;
 pub mod terminal_detection;
-pub mod token_file;
 
 /// Program name in completion scripts and process lists.
 const PROGRAM_NAME: &str = "exec-server";

@@ -11,7 +11,8 @@ mod tests;
 use std::path::Path;
 
 use exec_cli::{
-    outbound_network::OutboundNetworkError, settings_source::NotUtf8Error, token_file::TokenFile,
+    outbound_network::OutboundNetworkError,
+    settings_source::{NotUtf8Error, TokenFile},
 };
 use exec_registry::{
     api::{RegistryEnvironmentId, RegistryEnvironmentIdError},

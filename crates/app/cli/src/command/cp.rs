@@ -1,4 +1,5 @@
-//! `exec-server cp`: copies files and directories between this machine and environments.
+//! `exec-server cp`: copies files and directories between this machine and environments, and shows
+//! the progress and a summary.
 //!
 //! Both endpoints implement the same file system trait, so one implementation covers every
 //! direction. Content goes to a hidden partial file next to its target and is renamed when it is
@@ -9,27 +10,29 @@
 
 mod block_copy;
 mod copier;
-mod copy_target;
 mod endpoint;
-mod file_modes;
-mod progress;
-mod source_links;
+mod file_metadata;
 mod staged_tree;
 mod tree_scan;
 
 use std::{
+    cell::RefCell,
     convert::Infallible,
     ffi::OsString,
     io::{self, Write},
     process::ExitCode,
     task::Poll,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
+use exec_client::client::ConnectionState;
 use futures_util::{
     StreamExt, TryStreamExt, future,
     stream::{self, FuturesUnordered},
 };
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -39,15 +42,14 @@ use crate::command::{
     connect::EnvArgs,
     cp::{
         copier::{Copier, CopyOptions, KeepTimes, ResumeMode},
-        copy_target::{CopyPair, CopyTarget, DirectoryPolicy, check_duplicates},
-        endpoint::CopyEndpoint,
-        progress::{CopyProgress, CopySummary, ProgressDisplay},
-        source_links::{DeferredMetadata, LinkMode},
+        endpoint::{CopyEndpoint, CopyPair, CopyTarget, DirectoryPolicy, check_duplicates},
+        file_metadata::{DeferredMetadata, LinkMode},
         tree_scan::TreeScan,
     },
     failure::{CommandFailure, FailureKind},
     operand::PathOperand,
-    process_session::ConnectionNotice,
+    print::printable,
+    process_session::{ConnectionNotice, print_notice},
     terminal::StandardStream,
 };
 
@@ -385,3 +387,157 @@ async fn watch_connections(endpoints: &[&CopyEndpoint], progress: &CopyProgress)
     watches.for_each(|()| future::ready(())).await;
     future::pending().await
 }
+
+/// Maximum number of failures shown; the rest is only counted.
+const MAX_COMPLAINTS: u64 = 20;
+
+/// Summary of a copy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CopySummary {
+    /// Files that exist at the target.
+    files: u64,
+    /// Directories that exist at the target.
+    directories: u64,
+    /// Total size of those files.
+    bytes: u64,
+    /// Bytes written by this run.
+    written_bytes: u64,
+    /// Bytes reused from an earlier run.
+    resumed_bytes: u64,
+    /// Skipped entries: special files and dangling links.
+    skipped: u64,
+    /// Entries that could not be copied.
+    failed: u64,
+    /// Duration.
+    seconds: f64,
+}
+
+/// Whether a progress bar is shown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ProgressDisplay {
+    /// If stderr is a terminal.
+    OnTerminal,
+    /// Only failures.
+    Nothing,
+}
+
+/// Counts progress, and shows a bar on stderr.
+#[derive(Debug)]
+struct CopyProgress {
+    bar: ProgressBar,
+    begun: Instant,
+    counts: RefCell<CopySummary>,
+    first: RefCell<Option<CommandFailure>>,
+}
+
+impl CopyProgress {
+    /// Starts counting.
+    fn new(show: ProgressDisplay) -> Self {
+        let draw = match show {
+            ProgressDisplay::OnTerminal => ProgressDrawTarget::stderr(),
+            ProgressDisplay::Nothing => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), draw);
+        if let Ok(style) = ProgressStyle::with_template(LINE) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self {
+            bar,
+            begun: Instant::now(),
+            counts: RefCell::default(),
+            first: RefCell::default(),
+        }
+    }
+
+    /// Adds to the expected total.
+    fn expect(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// Shows the name of a file that is now copied.
+    fn begin(&self, name: &str) {
+        self.bar.set_prefix(printable(name));
+    }
+
+    /// Counts written bytes.
+    fn written(&self, bytes: u64) {
+        self.counts.borrow_mut().written_bytes += bytes;
+        self.bar.inc(bytes);
+    }
+
+    /// Counts reused bytes.
+    fn resumed(&self, bytes: u64) {
+        self.counts.borrow_mut().resumed_bytes += bytes;
+        self.bar.inc(bytes);
+        // Reused bytes say nothing about the transfer rate.
+        self.bar.reset_eta();
+    }
+
+    /// Counts a complete file.
+    fn file(&self, bytes: u64) {
+        let mut counts = self.counts.borrow_mut();
+        counts.files += 1;
+        counts.bytes += bytes;
+    }
+
+    /// Counts a directory.
+    fn directory(&self) {
+        self.counts.borrow_mut().directories += 1;
+    }
+
+    /// Counts an entry that cannot be copied by design.
+    fn skip(&self, why: &str) {
+        let skipped = {
+            let mut counts = self.counts.borrow_mut();
+            counts.skipped += 1;
+            counts.skipped
+        };
+        if skipped <= MAX_COMPLAINTS {
+            self.bar.suspend(|| print_notice(why));
+        }
+    }
+
+    /// Counts a failure. The caller reports the first one at the end.
+    fn fail(&self, failure: CommandFailure) {
+        let failed = {
+            let mut counts = self.counts.borrow_mut();
+            counts.failed += 1;
+            counts.failed
+        };
+        let mut first = self.first.borrow_mut();
+        if first.is_none() {
+            *first = Some(failure);
+        } else if failed <= MAX_COMPLAINTS {
+            self.bar.suspend(|| print_notice(&failure.to_string()));
+        }
+    }
+
+    /// Shows the connection state in the bar. Returns whether the bar is visible.
+    fn connection(&self, state: ConnectionState) -> bool {
+        let text = match state {
+            ConnectionState::Connected => "",
+            ConnectionState::Reconnecting => "reconnecting…",
+            ConnectionState::Lost => "lost",
+        };
+        self.bar.set_message(text);
+        !self.bar.is_hidden()
+    }
+
+    /// Removes the bar.
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Returns the summary and the first failure.
+    fn outcome(&self) -> (CopySummary, Option<CommandFailure>) {
+        let mut summary = self.counts.borrow().clone();
+        let took: Duration = self.begun.elapsed();
+        summary.seconds = (took.as_secs_f64() * 1000.0).round() / 1000.0;
+        (summary, self.first.borrow_mut().take())
+    }
+}
+
+/// Name, bar, bytes, rate, remaining time, and connection state.
+const LINE: &str =
+    "{prefix:.bold} [{bar:24}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta} {msg}";

@@ -1,12 +1,194 @@
-//! Looks up detached processes by what the user types.
+//! Detached processes: `exec-server kill`, `exec-server wait`, and lookup by what the user types.
 
+use std::{process::ExitCode, str::FromStr, time::Duration};
+
+use clap::Args;
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
-    process::{AttachProcess, OutputPage, ProcessSummary, ReadProcess, ReleaseProcess},
+    process::{
+        AttachProcess, ExitCause, OutputPage, ProcessSignal, ProcessSummary, ReadProcess,
+        ReleaseProcess, SignalProcess, TerminateMode, TerminateProcess, WaitProcess, WaitUntil,
+    },
+};
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+
+use crate::command::{
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
+    process_session::{exit_byte, show_outages, timed_out},
+    quantity::DurationArg,
 };
 
-use super::failure::{CommandFailure, FailureKind};
+/// Ends a detached process, or signals it.
+///
+/// Without a signal, the whole process tree receives SIGTERM, and SIGKILL after the grace period;
+/// the command waits for the exit. A signal goes to the process group, and nothing is waited for.
+#[derive(Args, Clone, Debug)]
+pub struct KillCommand {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub env_args: EnvArgs,
+
+    /// Sends this signal instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
+    #[arg(short, long, value_name = "SIGNAL")]
+    pub signal: Option<NamedSignal>,
+
+    /// Time between SIGTERM and SIGKILL.
+    #[arg(
+        long,
+        value_name = "SPAN",
+        default_value = "10s",
+        conflicts_with = "signal"
+    )]
+    pub timeout: DurationArg,
+
+    /// Ids that `run --detach` printed, or unique prefixes of them.
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+/// Signal by name or number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NamedSignal(ProcessSignal);
+
+impl FromStr for NamedSignal {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let name = text.to_ascii_uppercase();
+        let signal = match name.strip_prefix("SIG").unwrap_or(&name) {
+            "HUP" | "1" => ProcessSignal::Hangup,
+            "INT" | "2" => ProcessSignal::Interrupt,
+            "QUIT" | "3" => ProcessSignal::Quit,
+            "KILL" | "9" => ProcessSignal::Kill,
+            "USR1" => ProcessSignal::User1,
+            "USR2" => ProcessSignal::User2,
+            "TERM" | "15" => ProcessSignal::Terminate,
+            "CONT" => ProcessSignal::Continue,
+            "STOP" => ProcessSignal::Stop,
+            _ => return Err("expected INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2"),
+        };
+        Ok(Self(signal))
+    }
+}
+
+impl KillCommand {
+    /// Terminates or signals the processes.
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let client = &env.client;
+        show_outages(client, async {
+            // Look up all processes before changing any.
+            let found = find(client, &self.ids).await?;
+            let ids = found.into_iter().map(|process| process.process_id);
+            match self.signal {
+                Some(NamedSignal(signal)) => {
+                    try_join_all(ids.map(|id| send(client, id, signal))).await
+                }
+                None => try_join_all(ids.map(|id| end(client, id, self.timeout))).await,
+            }
+        })
+        .await?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn send(
+    client: &ExecServerClient,
+    process_id: ProcessId,
+    signal: ProcessSignal,
+) -> Result<(), CommandFailure> {
+    let sent = client.call(SignalProcess { process_id, signal });
+    sent.await.map(drop).map_err(call_failure)
+}
+
+async fn end(
+    client: &ExecServerClient,
+    id: ProcessId,
+    grace: DurationArg,
+) -> Result<(), CommandFailure> {
+    let asked = client.call(TerminateProcess {
+        process_id: id.clone(),
+        mode: Some(TerminateMode::Graceful {
+            timeout_ms: grace.millis(),
+        }),
+    });
+    asked.await.map_err(call_failure)?;
+    let ended = client.call(WaitProcess {
+        process_id: id.clone(),
+        until: WaitUntil::Exited,
+        timeout_ms: Some(DurationArg(grace.0 + KILL_GRACE).millis()),
+    });
+    match ended.await.map_err(call_failure)? {
+        ended if ended.exited => Ok(()),
+        _ => {
+            let what = format!("`{id}` was killed but has not exited yet");
+            Err(CommandFailure::new(FailureKind::TimedOut, what)
+                .next("it may be blocked on a disk; `exec-server ps` shows it"))
+        }
+    }
+}
+
+/// How long a killed process may take to exit.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// Waits for a detached process and exits with its status.
+///
+/// With several, waits for all of them; the status is that of the last one named.
+#[derive(Args, Clone, Debug)]
+pub struct WaitCommand {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub env_args: EnvArgs,
+
+    /// Maximum total wait; the status is 124 then, and the processes keep running.
+    #[arg(long, value_name = "SPAN")]
+    pub timeout: Option<DurationArg>,
+
+    /// Ids that `run --detach` printed, or unique prefixes of them.
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+impl WaitCommand {
+    /// Waits for the processes and returns the status of the last one.
+    pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
+        let env = ConnectedEnv::open(&self.env_args).await?;
+        let deadline = self
+            .timeout
+            .map(|DurationArg(limit)| Instant::now() + limit);
+        let client = &env.client;
+        show_outages(client, async {
+            let mut status = ExitCode::SUCCESS;
+            for process in find(client, &self.ids).await? {
+                let left =
+                    deadline.map(|end| DurationArg(end.saturating_duration_since(Instant::now())));
+                let ended = client.call(WaitProcess {
+                    process_id: process.process_id.clone(),
+                    until: WaitUntil::Exited,
+                    timeout_ms: left.map(DurationArg::millis),
+                });
+                let ended = ended.await.map_err(call_failure)?;
+                if !ended.exited {
+                    let id = &process.process_id;
+                    let what = format!("`{id}` did not exit in time and keeps running");
+                    let kill = env.line("kill", &[id.as_str()]);
+                    return Err(CommandFailure::new(FailureKind::TimedOut, what)
+                        .next(format_args!("`{kill}` ends it")));
+                }
+                let now = output_position(client, &process.process_id).await?;
+                if now.cause == Some(ExitCause::WallLimit) {
+                    return Err(timed_out());
+                }
+                status = ExitCode::from(ended.exit_code.map_or(1, exit_byte));
+            }
+            Ok(status)
+        })
+        .await
+    }
+}
 
 /// Lists all detached processes.
 pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, CommandFailure> {
@@ -158,6 +340,16 @@ mod tests {
     use exec_wire::{id::ProcessId, path_uri::PathUri};
 
     use super::*;
+
+    #[test]
+    fn signal_names_and_numbers_are_parsed() {
+        for text in ["KILL", "sigkill", "SIGKILL", "9"] {
+            assert_eq!(text.parse(), Ok(NamedSignal(ProcessSignal::Kill)), "{text}");
+        }
+        for wrong in ["", "SIG", "64", "SEGV"] {
+            assert!(wrong.parse::<NamedSignal>().is_err(), "{wrong}");
+        }
+    }
 
     fn process(id: &str) -> ProcessSummary {
         ProcessSummary {

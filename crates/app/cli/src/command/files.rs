@@ -1,8 +1,14 @@
-//! Shared parts of the file commands: error messages, metadata lookup and retries after a
-//! disconnect.
+//! Shared parts of the file commands: error messages, metadata lookup, retries after a disconnect,
+//! and paths for display and as bytes.
 
-mod display_path;
 mod entries;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+};
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError, FileFuture};
 use exec_wire::{
@@ -12,9 +18,8 @@ use exec_wire::{
 
 use crate::command::failure::{CommandFailure, FailureKind};
 
-pub(crate) use self::{
-    display_path::{child_path, display_path, display_relative, path_bytes, relative_path_bytes},
-    entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory},
+pub(crate) use self::entries::{
+    DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory,
 };
 
 /// Maximum retries of a request after lost connections. The client waits for a connection each
@@ -133,92 +138,59 @@ pub(crate) async fn is_dangling_link(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{cell::Cell, os::unix::fs::symlink};
-
-    use exec_env::environment::DisconnectReason;
-    use exec_local::filesystem::LocalFileSystem;
-    use futures_util::future::{FutureExt, ready};
-
-    use super::*;
-
-    fn cut() -> FileError {
-        FileError::Disconnected(DisconnectReason::Transport("cut".to_owned()))
+/// Returns the native form of a path; the URI if the host is of another kind.
+pub(crate) fn display_path(path: &PathUri) -> String {
+    match path.to_native() {
+        Ok(native) => native.to_string_lossy().into_owned(),
+        Err(_) => path.as_str().to_owned(),
     }
+}
 
-    #[tokio::test]
-    async fn disconnected_requests_are_retried() {
-        let asked = Cell::new(0);
-        let outcome = retry_disconnected(|| {
-            asked.set(asked.get() + 1);
-            let outcome = if asked.get() < 3 { Err(cut()) } else { Ok(7) };
-            ready(outcome).boxed()
-        })
-        .await;
-        assert_eq!((outcome, asked.get()), (Ok(7), 3));
+/// Returns the native form as bytes, for programs.
+pub(crate) fn path_bytes(path: &PathUri) -> Vec<u8> {
+    match path.to_native() {
+        Ok(native) => native.into_os_string().into_vec(),
+        Err(_) => path.as_str().as_bytes().to_vec(),
     }
+}
 
-    #[tokio::test]
-    async fn retries_are_limited_and_other_errors_fail_at_once() {
-        let asked = Cell::new(0);
-        let outcome = retry_disconnected(|| {
-            asked.set(asked.get() + 1);
-            ready(Err::<(), _>(cut())).boxed()
-        })
-        .await;
-        assert_eq!((outcome, asked.get()), (Err(cut()), MAX_RETRIES + 1));
-        let refused = FileError::Refused("no".to_owned());
-        let outcome = retry_disconnected(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
-        assert_eq!(outcome, Err(refused));
-    }
+/// Returns a path below `root` relative to how the user typed the root.
+pub(crate) fn display_relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
+    let bytes = relative_path_bytes(typed.as_bytes(), root, path);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
 
-    #[test]
-    fn missing_file_has_its_own_kind_and_no_error_number() {
-        let text = "cannot open `/none`: No such file or directory (os error 2)".to_owned();
-        let failure = file_failure(&FileError::NotFound(text));
-        assert_eq!(failure.kind, FailureKind::NotFound);
-        assert_eq!(
-            failure.what,
-            "cannot open `/none`: No such file or directory"
-        );
-        let text = "cannot open `/x`: Permission denied (os error 13)".to_owned();
-        let failure = file_failure(&FileError::Invalid(text));
-        assert_eq!(failure.kind, FailureKind::Failed);
-        assert_eq!(failure.what, "cannot open `/x`: Permission denied");
-    }
-
-    #[test]
-    fn multi_line_error_is_joined() {
-        let text = "pattern cannot be used:\n    (\n    ^\nunclosed group".to_owned();
-        let failure = file_failure(&FileError::Refused(text));
-        assert_eq!(failure.kind, FailureKind::Usage);
-        assert_eq!(failure.what, "pattern cannot be used: ( ^ unclosed group");
-    }
-
-    #[test]
-    fn text_without_error_number_is_unchanged() {
-        for text in ["odd (os error", "odd (os error x)", "plain"] {
-            assert_eq!(plain(text), text);
+/// Returns the same path as bytes.
+pub(crate) fn relative_path_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
+    let (root_path, path) = (path_bytes(root), path_bytes(path));
+    let child_path = path
+        .strip_prefix(&root_path[..])
+        .filter(|_| root_path != b"/");
+    match child_path.and_then(|child_path| child_path.strip_prefix(b"/")) {
+        Some(child_path) if typed == b"." => child_path.to_vec(),
+        Some(child_path) => {
+            let end = typed.iter().rposition(|&byte| byte != b'/');
+            let typed = &typed[..end.map_or(0, |end| end + 1)];
+            [typed, b"/", child_path].concat()
         }
+        None => path,
     }
+}
 
-    #[tokio::test]
-    async fn dangling_link_is_distinguished_from_a_missing_path() {
-        let directory = tempfile::tempdir().unwrap();
-        symlink("none", directory.path().join("dead")).unwrap();
-        symlink(".", directory.path().join("way")).unwrap();
-        std::fs::write(directory.path().join("file"), "").unwrap();
-        let files = LocalFileSystem::default();
-        for (name, dead) in [
-            ("dead", true),
-            ("way/dead", true),
-            ("none", false),
-            ("none/dead", false),
-            ("file", false),
-        ] {
-            let path = PathUri::from_native(&directory.path().join(name)).unwrap();
-            assert_eq!(is_dangling_link(&files, &path).await, Ok(dead), "{name}");
-        }
+/// Returns the path of a directory entry; `None` if `name` is not a valid file name.
+pub(crate) fn child_path(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
+    if !is_file_name(name) {
+        return None;
     }
+    directory.child(OsStr::from_bytes(name)).or_else(|| {
+        let name = std::str::from_utf8(name).ok()?;
+        // On such hosts these characters separate components, too.
+        let is_file_name = !name.contains(['\\', ':']);
+        directory.join(name).ok().filter(|_| is_file_name)
+    })
+}
+
+/// Returns whether `name` is a valid file name. Names from a server need this check.
+pub(crate) fn is_file_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }

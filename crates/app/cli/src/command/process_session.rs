@@ -7,7 +7,6 @@
 mod input;
 mod output;
 mod signals;
-mod terminal_mode;
 
 use std::{cell::RefCell, io, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
@@ -34,9 +33,8 @@ use crate::command::{
     process_session::{
         input::{ForwardOutcome, InputForwarder},
         signals::{ForwardedSignal, SignalEvent, StopRequests},
-        terminal_mode::TerminalModeTracker,
     },
-    terminal::{self, RawTerminal, StandardStream},
+    terminal::{self, RawTerminal, StandardStream, TerminalModeTracker},
 };
 
 pub use self::input::{DetachKeys, DetachKeysError};

@@ -1,19 +1,36 @@
-//! `exec-server run` and `exec-server shell`.
+//! `exec-server run` and `exec-server shell`, and how they, `watch` and `doctor` start commands.
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+mod exec_args;
+
+use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use exec_env::command::StdinMode;
-use exec_wire::id::ProcessId;
+use exec_env::{
+    command::{Command, ProcessIo, StdinMode},
+    environment::StartError,
+};
+use exec_wire::{
+    error::ErrorCode,
+    id::{OutputSeq, ProcessId},
+    path_uri::PathUri,
+    process::ProcessLimits,
+};
+use tokio::time::timeout;
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
+    detached,
     failure::{CommandFailure, FailureKind},
-    process_session::{DetachKeys, TerminalUse, write_result},
+    files::{display_path, file_failure, metadata_if_exists},
+    process_session::{
+        DetachKeys, GRACE, ProcessSession, SessionEnd, SessionOwner, SignalListener, StdinReader,
+        TerminalUse, exit_byte, print_notice, write_result,
+    },
     quantity::DurationArg,
-    start::{self, ExecArgs, LEAVE_KEYS, StartRequest},
-    terminal::StandardStream,
+    terminal::{self, StandardStream},
 };
+
+pub use self::exec_args::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg};
 
 /// Runs a command and exits with its status.
 ///
@@ -72,7 +89,7 @@ impl RunCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let id = match &self.name {
             Some(name) => named(name)?,
-            None => start::new_id(),
+            None => new_id(),
         };
         let env = ConnectedEnv::open(&self.env_args).await?;
         let request = StartRequest {
@@ -88,13 +105,13 @@ impl RunCommand {
             keys: Some(self.detach_keys),
         };
         if !self.detach {
-            return start::run(request).await;
+            return start_and_run(request).await;
         }
         let stdin = match self.interactive {
             true => StdinMode::Piped,
             false => StdinMode::Null,
         };
-        start::detach(request, stdin).await?;
+        detach(request, stdin).await?;
         write_result(&format!("{id}\n"))
     }
 }
@@ -146,10 +163,10 @@ impl ShellCommand {
             false => None,
         };
         let shell = shell.unwrap_or_else(|| env.info.shell.path.clone());
-        start::run(StartRequest {
+        start_and_run(StartRequest {
             env: &env,
             exec_args: &self.exec_args,
-            id: start::new_id(),
+            id: new_id(),
             argv: vec![shell, "-l".to_owned()],
             terminal: match StandardStream::Input.is_terminal() {
                 true => TerminalUse::Theirs,
@@ -167,4 +184,286 @@ fn chosen_shell(shell: Option<OsString>) -> Option<String> {
     let shell = shell?.into_string().ok()?;
     let path = Path::new(&shell);
     (path.is_absolute() && path.is_file()).then_some(shell)
+}
+
+/// Command to start.
+#[derive(Clone, Debug)]
+pub(crate) struct StartRequest<'a> {
+    /// Environment.
+    pub(crate) env: &'a ConnectedEnv,
+    /// Directory, variables, sandbox and limits.
+    pub(crate) exec_args: &'a ExecArgs,
+    /// Process id.
+    pub(crate) id: ProcessId,
+    /// Program and arguments.
+    pub(crate) argv: Vec<String>,
+    /// Whether it has a terminal.
+    pub(crate) terminal: TerminalUse,
+    /// Time limit.
+    pub(crate) limit: Option<DurationArg>,
+    /// Keys that detach on a terminal.
+    pub(crate) keys: Option<DetachKeys>,
+}
+
+/// Extra time before the server itself enforces the limit, in case this client cannot.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Starts a command, runs a session with it, and returns its status.
+pub(crate) async fn start_and_run(request: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
+    let input = StdinReader::open();
+    let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+    run_session(request, input)
+        .await
+        .map(|outcome| outcome.status)
+}
+
+/// The same without forwarding input, for a command that is not the last one.
+pub(crate) async fn run_without_input(
+    request: StartRequest<'_>,
+) -> Result<RunOutcome, CommandFailure> {
+    run_session(request, None).await
+}
+
+/// Result of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunOutcome {
+    /// Exit status.
+    pub(crate) status: ExitCode,
+    /// Whether stdout is closed.
+    pub(crate) is_unread: bool,
+}
+
+async fn run_session(
+    request: StartRequest<'_>,
+    input: Option<StdinReader>,
+) -> Result<RunOutcome, CommandFailure> {
+    let failed = |error| CommandFailure::new(FailureKind::Failed, error);
+    let stdin = match input {
+        Some(_) => StdinMode::Piped,
+        None => StdinMode::Null,
+    };
+    let mut command = request.command(stdin).await?;
+    let (env, id) = (request.env, request.id.clone());
+    if env.client.has_extensions() {
+        command.limits.wall_ms = request
+            .limit
+            .map(|limit| DurationArg(limit.0 + GRACE + MARGIN).millis());
+    } else {
+        request.check_directory(&command.cwd).await?;
+        if input.as_ref().is_some_and(|input| !input.is_terminal()) {
+            print_notice(
+                "this server cannot close a command's stdin: a command that reads to its end \
+                 waits forever; add `</dev/null`",
+            );
+        }
+    }
+    let mut signals = SignalListener::listen().map_err(failed)?;
+    let backend = env.environment().backend;
+    let started = tokio::select! {
+        biased;
+        started = backend.start(command) => started,
+        // The command has not been shown yet, and does not continue.
+        number = signals.asked() => return Ok(RunOutcome {
+            status: ExitCode::from(exit_byte(128 + number)),
+            is_unread: false,
+        }),
+    };
+    let started = started.map_err(|error| start_failure(error, env))?;
+    let on_terminal =
+        request.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
+    let process = started.process;
+    let run_session = ProcessSession {
+        client: env.client.clone(),
+        process: Arc::clone(&process),
+        signals,
+        after: OutputSeq(0),
+        owner: SessionOwner::Us,
+        input,
+        terminal: request.terminal,
+        // Piped input contains no key presses.
+        keys: request.keys.filter(|_| on_terminal),
+        snapshot: Vec::new(),
+        limit: request.limit.map(|DurationArg(limit)| limit),
+    };
+    let end = run_session.run().await.map_err(failed)?;
+    if matches!(end, SessionEnd::Detached) {
+        leave(env, &id).await?;
+        // Dropping the handle would terminate the process, which the server owns now.
+        std::mem::forget(process);
+    }
+    let is_unread = matches!(end, SessionEnd::Unwritten(_));
+    let status = end.status(SessionOwner::Us, &id, env)?;
+    Ok(RunOutcome { status, is_unread })
+}
+
+/// Detaches: the server takes the command over from our session.
+async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
+    let taken = async {
+        let other = env.open_again().await?;
+        let found = detached::find_attachable(&other.client, id.as_str()).await?;
+        detached::adopt_process(&other.client, &found).await
+    };
+    let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
+        Err(CommandFailure::new(
+            FailureKind::Unreachable,
+            "the server does not answer",
+        ))
+    });
+    taken.map_err(|failure| {
+        let what = format!(
+            "cannot keep `{id}` running, so it is terminated: {}",
+            failure.what
+        );
+        CommandFailure::new(failure.kind, what)
+    })
+}
+
+/// Limit for the server to take over a command.
+const LEAVING: Duration = Duration::from_secs(5);
+/// Default detach keys: no program needs them twice in a row, and no shell uses the first.
+pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
+
+/// Starts a command that outlives this client. With `Stdin::Piped`, `attach` can write to it.
+pub(crate) async fn detach(
+    request: StartRequest<'_>,
+    stdin: StdinMode,
+) -> Result<(), CommandFailure> {
+    let mut command = request.command(stdin).await?;
+    command.limits.wall_ms = request.limit.map(DurationArg::millis);
+    let started = request.env.client.start_detached(command).await;
+    started
+        .map(drop)
+        .map_err(|error| start_failure(error, request.env))
+}
+
+impl StartRequest<'_> {
+    /// Checks that the requested directory exists. The stock server reports a missing directory
+    /// like a missing program, and on a terminal uses another one.
+    async fn check_directory(&self, directory: &PathUri) -> Result<(), CommandFailure> {
+        let files = self.env.environment().files;
+        let found = metadata_if_exists(&*files, directory).await;
+        let what = match found {
+            Ok(Some(found)) if found.is_directory => return Ok(()),
+            Ok(Some(_)) => format!("`{}` is not a directory", display_path(directory)),
+            Ok(None) => format!("directory `{}` does not exist", display_path(directory)),
+            Err(error) => return Err(file_failure(&error)),
+        };
+        Err(CommandFailure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
+    }
+
+    async fn command(&self, stdin: StdinMode) -> Result<Command, CommandFailure> {
+        let directory = self.exec_args.directory(self.env).await?;
+        let io = match self.terminal {
+            TerminalUse::None => ProcessIo::Pipes { stdin },
+            TerminalUse::Theirs => ProcessIo::Terminal(terminal::size().unwrap_or_default()),
+        };
+        let mut command = Command {
+            io,
+            limits: ProcessLimits::default(),
+            ..Command::new(self.id.clone(), self.argv.clone(), directory)
+        };
+        self.exec_args.surround(&mut command, self.env).await?;
+        Ok(command)
+    }
+}
+
+/// Returns a random process id.
+pub(crate) fn new_id() -> ProcessId {
+    let name = uuid::Uuid::new_v4().simple().to_string();
+    #[expect(clippy::expect_used, reason = "twelve letters are a short name")]
+    ProcessId::new(&name[..ID_LETTERS]).expect("a short text is a process id")
+}
+
+/// Enough to distinguish a thousand processes, and short enough to type.
+const ID_LETTERS: usize = 12;
+
+/// Converts a start error into a message.
+fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
+    match error {
+        StartError::Remote(error) => {
+            explain_refusal(&error.message, error.code == ErrorCode::INTERNAL, &env.name)
+        }
+        StartError::Spawn { context, source } => {
+            explain_refusal(&format!("{context}: {source}"), true, &env.name)
+        }
+        StartError::EmptyArgv | StartError::EmptyProgram => {
+            CommandFailure::new(FailureKind::Usage, "the command name is empty")
+        }
+        StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
+        StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone).next(
+            "the command may or may not have been started; the server terminates it soon if so",
+        ),
+        StartError::Refused { .. } | StartError::Cancelled | _ => {
+            explain_refusal(&error.to_string(), false, &env.name)
+        }
+    }
+}
+
+/// OS error numbers on Linux and macOS.
+const NO_ENTRY: &str = "(os error 2)";
+const NOT_EXECUTABLE: [&str; 3] = ["(os error 13)", "(os error 8)", "(os error 21)"];
+
+fn explain_refusal(text: &str, by_host: bool, env: &str) -> CommandFailure {
+    let failure = |kind| CommandFailure::new(kind, text);
+    if text.starts_with("sandbox") {
+        return failure(FailureKind::Failed)
+            .next("run `exec-server doctor` there to see what can be enforced");
+    }
+    if text.starts_with("process ") && text.ends_with(" already exists") {
+        return failure(FailureKind::Usage).next("--name chooses another id");
+    }
+    if !by_host {
+        return failure(FailureKind::Failed);
+    }
+    if text.starts_with("cannot enter directory") {
+        return failure(FailureKind::NotFound).next("-C chooses another directory");
+    }
+    if text.ends_with(NO_ENTRY) {
+        return failure(FailureKind::CommandNotFound)
+            .next(format_args!("check the name, and PATH in `{env}`"));
+    }
+    if NOT_EXECUTABLE.iter().any(|end| text.ends_with(end)) {
+        return failure(FailureKind::NotExecutable)
+            .next("run it with its interpreter, or make it executable");
+    }
+    failure(FailureKind::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_missing_directory_and_not_executable_are_distinguished() {
+        let kind = |text: &str| explain_refusal(text, true, "local").kind;
+        let missing = "No such file or directory (os error 2)";
+        assert_eq!(
+            kind(&format!("cannot run `nope`: {missing}")),
+            FailureKind::CommandNotFound
+        );
+        assert_eq!(
+            kind(&format!("cannot enter directory `/nope`: {missing}")),
+            FailureKind::NotFound
+        );
+        for reason in [
+            "Permission denied (os error 13)",
+            "Exec format error (os error 8)",
+        ] {
+            assert_eq!(
+                kind(&format!("cannot run `/etc/passwd`: {reason}")),
+                FailureKind::NotExecutable,
+            );
+        }
+        assert_eq!(
+            kind("cannot create a process: out of memory"),
+            FailureKind::Failed
+        );
+    }
+
+    #[test]
+    fn server_refusals_are_not_mistaken_for_os_errors() {
+        let kind = |text| explain_refusal(text, false, "local").kind;
+        assert_eq!(kind("env: A=(os error 2)"), FailureKind::Failed);
+        assert_eq!(kind("process a already exists"), FailureKind::Usage);
+    }
 }

@@ -1,4 +1,5 @@
-//! The user's terminal: detection, size and raw mode.
+//! The user's terminal: detection, size, raw mode, and the modes that a program has enabled, so
+//! that leaving it resets those and no others.
 //!
 //! Invariant: a terminal in raw mode is restored when its guard is dropped, also on a panic. Not
 //! here: which terminal program it is (`terminal_detection`).
@@ -97,4 +98,178 @@ impl Drop for RawTerminal {
 pub(crate) fn has_colours(standard: StandardStream) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && standard.is_terminal()
+}
+
+/// Maximum length of control sequence parameters. Longer ones set none of the tracked modes.
+const MAX_PARAMETER_BYTES: usize = 64;
+
+/// Private modes that a full-screen program leaves enabled when interrupted: the numbers of `CSI ?
+/// … h` and `CSI ? … l`.
+const MODES: [u16; 12] = [
+    // Alternate screen.
+    47, 1047, 1049, //
+    // Mouse and focus reports.
+    9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, //
+    // Bracketed paste.
+    2004,
+];
+/// Cursor visibility, for which disabled is the unusual state.
+const CURSOR: u16 = 25;
+
+/// Modes of a terminal, derived from its output.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TerminalModeTracker {
+    place: ParserState,
+    parameters: Vec<u8>,
+    on: [bool; MODES.len()],
+    hidden_cursor: bool,
+    styled: bool,
+}
+
+/// Parser state.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum ParserState {
+    #[default]
+    Text,
+    /// After ESC.
+    Escape,
+    /// After `ESC [`.
+    Sequence,
+}
+
+impl TerminalModeTracker {
+    /// Parses output.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.place == ParserState::Text {
+                let Some(at) = bytes.iter().position(|byte| *byte == 0x1b) else {
+                    return;
+                };
+                self.place = ParserState::Escape;
+                bytes = &bytes[at + 1..];
+                continue;
+            }
+            self.take(bytes[0]);
+            bytes = &bytes[1..];
+        }
+    }
+
+    fn take(&mut self, byte: u8) {
+        self.place = match (self.place, byte) {
+            (_, 0x1b) => ParserState::Escape,
+            (ParserState::Escape, b'[') => {
+                self.parameters.clear();
+                ParserState::Sequence
+            }
+            // Full reset.
+            (ParserState::Escape, b'c') => {
+                *self = Self::default();
+                ParserState::Text
+            }
+            (ParserState::Sequence, 0x20..=0x3f) => {
+                if self.parameters.len() < MAX_PARAMETER_BYTES {
+                    self.parameters.push(byte);
+                }
+                ParserState::Sequence
+            }
+            (ParserState::Sequence, 0x40..=0x7e) => {
+                self.end_sequence(byte);
+                ParserState::Text
+            }
+            (ParserState::Sequence, _) => ParserState::Sequence,
+            (ParserState::Escape | ParserState::Text, _) => ParserState::Text,
+        };
+    }
+
+    fn end_sequence(&mut self, kind: u8) {
+        let parameters = std::mem::take(&mut self.parameters);
+        let Ok(parameters) = str::from_utf8(&parameters) else {
+            return;
+        };
+        match (kind, parameters.strip_prefix('?')) {
+            (b'h' | b'l', Some(modes)) => {
+                for mode in modes.split(';').filter_map(|mode| mode.parse().ok()) {
+                    self.set(mode, kind == b'h');
+                }
+            }
+            (b'm', None) => self.styled = !matches!(parameters, "" | "0"),
+            _ => {}
+        }
+    }
+
+    fn set(&mut self, mode: u16, on: bool) {
+        if mode == CURSOR {
+            self.hidden_cursor = !on;
+        } else if let Some(index) = MODES.iter().position(|known| *known == mode) {
+            self.on[index] = on;
+        }
+    }
+
+    /// Returns the sequences that disable every enabled mode.
+    pub(crate) fn reset(&self) -> Vec<u8> {
+        let mut reset = String::new();
+        for (mode, on) in MODES.iter().zip(self.on) {
+            if on {
+                reset.push_str(&format!("\x1b[?{mode}l"));
+            }
+        }
+        if self.hidden_cursor {
+            reset.push_str("\x1b[?25h");
+        }
+        if self.styled {
+            reset.push_str("\x1b[0m");
+        }
+        reset.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reset_after(output: &[u8]) -> String {
+        let mut modes = TerminalModeTracker::default();
+        modes.feed(output);
+        String::from_utf8(modes.reset()).unwrap()
+    }
+
+    #[test]
+    fn no_reset_without_enabled_modes() {
+        for output in [
+            &b"plain text\r\n"[..],
+            b"\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H",
+            b"\x1b[?1049h\x1b[?25l top \x1b[?25h\x1b[?1049l",
+            b"\x1b[?2004h\x1bc",
+            b"\x1b]0;title ?1049h\x07",
+        ] {
+            assert_eq!(reset_after(output), "", "{}", output.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn enabled_modes_are_reset() {
+        assert_eq!(
+            reset_after(b"\x1b[?1049h\x1b[?1002;1006h\x1b[?25l\x1b[1;32mx"),
+            "\x1b[?1049l\x1b[?1002l\x1b[?1006l\x1b[?25h\x1b[0m"
+        );
+    }
+
+    #[test]
+    fn control_sequences_are_parsed_across_chunks() {
+        let mut modes = TerminalModeTracker::default();
+        for byte in b"\x1b[?2004h" {
+            modes.feed(&[*byte]);
+        }
+        assert_eq!(modes.reset(), b"\x1b[?2004l");
+    }
+
+    #[test]
+    fn overlong_parameters_are_dropped() {
+        let mut modes = TerminalModeTracker::default();
+        modes.feed(b"\x1b[?");
+        modes.feed(&[b'1'; 100_000]);
+        assert!(modes.parameters.len() <= MAX_PARAMETER_BYTES);
+        modes.feed(b"h");
+        assert_eq!(modes.reset(), b"");
+    }
 }

@@ -34,7 +34,7 @@ use crate::command::{
     files::{display_path, file_failure, retry_disconnected},
     process_session::{GRACE, TerminalUse, exit_byte, print_notice, show_outages, write_result},
     quantity::DurationArg,
-    start::{self, ExecArgs, RunOutcome, StartRequest},
+    run::{self, ExecArgs, RunOutcome, StartRequest},
     terminal::StandardStream,
     watch::{
         ignore_rules::{ChangeFilter, IgnoreRules},
@@ -202,7 +202,7 @@ impl WatchCommand {
         watched: &mut FileWatch,
         quick_restarts: u32,
     ) -> Result<RunEnd, CommandFailure> {
-        let id = start::new_id();
+        let id = run::new_id();
         let mut run = std::pin::pin!(self.run_once(env, id.clone()));
         let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
         if self.restart && !restarts {
@@ -281,7 +281,7 @@ impl WatchCommand {
             limit: None,
             keys: None,
         };
-        start::run_without_input(request).await
+        run::run_without_input(request).await
     }
 }
 

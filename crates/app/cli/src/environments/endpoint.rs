@@ -27,7 +27,7 @@ use crate::{
     environments::EnvironmentSelection,
     local_machine::{ExecServerRuntimePaths, LocalMachine},
     outbound_network::OutboundNetwork,
-    token_file::TokenFile,
+    settings_source::TokenFile,
 };
 
 /// How to connect to the server of an environment.

@@ -14,12 +14,10 @@ use tokio::sync::Semaphore;
 
 use crate::command::{
     cp::{
+        CopyProgress,
         block_copy::{BlockSize, CopyError, copy_blocks, same_blocks},
-        copy_target::TargetKind,
-        endpoint::CopyEndpoint,
-        file_modes::FileModes,
-        progress::CopyProgress,
-        source_links::{DeferredMetadata, LinkMode},
+        endpoint::{CopyEndpoint, TargetKind},
+        file_metadata::{DeferredMetadata, FileModes, LinkMode},
         staged_tree::{JournalKey, StagedTree, TargetState, part_of},
         tree_scan::CopyJob,
     },

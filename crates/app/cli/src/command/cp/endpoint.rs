@@ -1,20 +1,23 @@
-//! Endpoints of a copy.
+//! Endpoints of a copy, and where each source is copied to.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
 use exec_wire::{
     error::ErrorCode,
-    fs::{CopyPath, RenamePath},
+    fs::{CanonicalizePath, CopyPath, FileMetadata, RenamePath},
     path_uri::PathUri,
 };
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    cp::staged_tree::remove,
+    cp::staged_tree::{TargetState, remove},
     failure::{CommandFailure, FailureKind},
-    files::{DirectoryListing, display_path, entries, list_local_directory, retry_disconnected},
+    files::{
+        DirectoryListing, child_path, display_path, entries, file_failure, is_dangling_link,
+        list_local_directory, metadata_if_exists, retry_disconnected,
+    },
     operand::PathOperand,
 };
 
@@ -142,4 +145,335 @@ fn here(path: &Path) -> Result<PathUri, CommandFailure> {
         _ => std::path::absolute(path).map_err(|error| wrong(&error))?,
     };
     PathUri::from_native(&absolute).map_err(|error| wrong(&error))
+}
+
+/// Target of a copy.
+#[derive(Debug)]
+pub(super) struct CopyTarget {
+    /// Endpoint of the target.
+    pub(super) endpoint: CopyEndpoint,
+    path: PathUri,
+    /// Metadata of what exists there.
+    found: Option<FileMetadata>,
+}
+
+/// Source and its resolved target.
+#[derive(Clone, Debug)]
+pub(super) struct CopyPair {
+    /// Source path.
+    pub(super) source: PathUri,
+    /// Metadata of the source.
+    pub(super) found: FileMetadata,
+    /// Target path.
+    pub(super) target: PathUri,
+    /// What exists at the target.
+    pub(super) target_state: TargetState,
+}
+
+impl CopyTarget {
+    /// Inspects the target. Several sources require a directory.
+    pub(super) async fn find(
+        endpoint: CopyEndpoint,
+        operand: &PathOperand,
+        sources: usize,
+    ) -> Result<Self, CommandFailure> {
+        let path = endpoint.path(operand).await?;
+        let found = metadata_if_exists(&*endpoint.files, &path).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let display_path = endpoint.display(&path);
+        let must_be_directory = sources > 1 || operand.is_directory();
+        match found {
+            Some(found) if must_be_directory && !found.is_directory => {
+                let what = format!("`{display_path}` is not a directory");
+                return Err(CommandFailure::new(FailureKind::Failed, what)
+                    .next("name a directory to copy several sources into"));
+            }
+            None if must_be_directory => {
+                let what = format!("directory `{display_path}` does not exist");
+                return Err(
+                    CommandFailure::new(FailureKind::NotFound, what).next("create it first")
+                );
+            }
+            None => require_parent_directory(&endpoint, &path).await?,
+            Some(_) => {}
+        }
+        Ok(Self {
+            endpoint,
+            path,
+            found,
+        })
+    }
+
+    /// Resolves a source and its target. Rejects directories unless `trees` allows them.
+    pub(super) async fn pair(
+        &self,
+        from: &CopyEndpoint,
+        operand: &PathOperand,
+        trees: DirectoryPolicy,
+    ) -> Result<CopyPair, CommandFailure> {
+        let source = from.path(operand).await?;
+        let display_path = from.display(&source);
+        let found = metadata_if_exists(&*from.files, &source).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let Some(found) = found else {
+            return Err(source_missing(from, &source).await);
+        };
+        match (found.is_directory, found.is_file) {
+            (true, _) if trees == DirectoryPolicy::Refused => {
+                let what = format!("`{display_path}` is a directory");
+                return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it with -r"));
+            }
+            (false, true) if operand.is_directory() => {
+                let what = format!("`{display_path}` is not a directory");
+                return Err(CommandFailure::new(FailureKind::Failed, what)
+                    .next("remove the trailing slash to copy the file"));
+            }
+            (false, false) => {
+                let what = format!("`{display_path}` is neither a file nor a directory");
+                return Err(CommandFailure::new(FailureKind::Failed, what)
+                    .next("only files and directories are copied"));
+            }
+            (true, _) | (false, true) => {}
+        }
+        let target = self.target_path(&source, operand)?;
+        let landing = TargetKind::find(&self.endpoint, target).await?;
+        let (target, target_state) = match (found.is_directory, landing) {
+            (false, landing) => (landing.for_file(&self.endpoint)?, TargetState::Bare),
+            (true, TargetKind::Free(path)) => (path, TargetState::Bare),
+            (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
+            (true, TargetKind::File(path)) => {
+                let display_path = self.endpoint.display(&path);
+                let what = format!("`{display_path}` is a file; a directory does not replace it");
+                return Err(
+                    CommandFailure::new(FailureKind::Failed, what).next("choose another target")
+                );
+            }
+        };
+        let pair = CopyPair {
+            source,
+            found,
+            target,
+            target_state,
+        };
+        if from.is_same_machine(&self.endpoint) {
+            self.check_overlap(from, &pair).await?;
+        }
+        Ok(pair)
+    }
+
+    fn target_path(
+        &self,
+        source: &PathUri,
+        operand: &PathOperand,
+    ) -> Result<PathUri, CommandFailure> {
+        let display_path = self.endpoint.display(&self.path);
+        match self.found {
+            Some(target) if target.is_directory && operand.has_name() => {
+                let child_path = source
+                    .file_name()
+                    .and_then(|name| child_path(&self.path, &name));
+                child_path.ok_or_else(|| {
+                    let what = format!(
+                        "`{}` has no name to use below `{display_path}`",
+                        source.as_str()
+                    );
+                    CommandFailure::new(FailureKind::Usage, what)
+                })
+            }
+            Some(_) | None => Ok(self.path.clone()),
+        }
+    }
+
+    /// Rejects copying something onto or into itself.
+    async fn check_overlap(
+        &self,
+        from: &CopyEndpoint,
+        pair: &CopyPair,
+    ) -> Result<(), CommandFailure> {
+        let failed = |error| file_failure(&error);
+        let source = resolved_path(&*from.files, &pair.source)
+            .await
+            .map_err(failed)?;
+        let target = resolved_path(&*self.endpoint.files, &pair.target)
+            .await
+            .map_err(failed)?;
+        let (Some(source), Some(target)) = (source, target) else {
+            return Ok(());
+        };
+        let display_path = (
+            from.display(&pair.source),
+            self.endpoint.display(&pair.target),
+        );
+        let what = if source == target {
+            format!("`{}` and `{}` are the same", display_path.0, display_path.1)
+        } else if pair.found.is_directory && source.contains(&target) {
+            format!("`{}` is inside `{}`", display_path.1, display_path.0)
+        } else {
+            return Ok(());
+        };
+        Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+    }
+}
+
+/// Rejects sources that map to the same target.
+pub(super) fn check_duplicates(
+    pairs: &[(CopyEndpoint, CopyPair)],
+    to: &CopyEndpoint,
+) -> Result<(), CommandFailure> {
+    let mut known = BTreeMap::new();
+    for (from, pair) in pairs {
+        let Some((other, twin)) = known.insert(&pair.target, (from, pair)) else {
+            continue;
+        };
+        let what = format!(
+            "`{}` and `{}` have the same target `{}`",
+            other.display(&twin.source),
+            from.display(&pair.source),
+            to.display(&pair.target)
+        );
+        return Err(CommandFailure::new(FailureKind::Usage, what)
+            .next("copy them one after the other, or to different targets"));
+    }
+    Ok(())
+}
+
+/// Explains that a source does not exist.
+async fn source_missing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
+    let display_path = from.display(source);
+    let is_dangling = is_dangling_link(&*from.files, source).await;
+    let what = match is_dangling {
+        Ok(true) => format!("cannot copy `{display_path}`: it is a dangling link"),
+        Ok(false) | Err(_) => format!("cannot copy `{display_path}`: it does not exist"),
+    };
+    let failure = CommandFailure::new(FailureKind::NotFound, what);
+    match &from.env {
+        Some(_) => failure.next("`exec-server ls` lists a directory there"),
+        None => failure.next("write `:` before a path in the environment"),
+    }
+}
+
+/// Checks that the parent directory of a new target exists.
+async fn require_parent_directory(
+    endpoint: &CopyEndpoint,
+    path: &PathUri,
+) -> Result<(), CommandFailure> {
+    let Some(above) = path.parent() else {
+        return Ok(());
+    };
+    let found = metadata_if_exists(&*endpoint.files, &above).await;
+    let what = match found.map_err(|error| file_failure(&error))? {
+        Some(found) if found.is_directory => return Ok(()),
+        Some(_) => format!("`{}` is not a directory", endpoint.display(&above)),
+        None => {
+            let what = format!("directory `{}` does not exist", endpoint.display(&above));
+            return Err(CommandFailure::new(FailureKind::NotFound, what).next("create it first"));
+        }
+    };
+    Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+}
+
+/// Whether directories are copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum DirectoryPolicy {
+    /// Copied recursively.
+    Copied,
+    /// Rejected without `-r`.
+    Refused,
+}
+
+/// Resolves links in a path. For a missing path, resolves its nearest existing ancestor.
+pub(super) async fn resolved_path(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Option<PathUri>, FileError> {
+    let mut missing = Vec::new();
+    let mut existing = path.clone();
+    loop {
+        let request = CanonicalizePath {
+            path: existing.clone(),
+            sandbox: None,
+        };
+        match retry_disconnected(|| files.canonicalize(request.clone())).await {
+            Ok(resolved_path) => {
+                let mut names = missing.iter().rev();
+                return Ok(names.try_fold(resolved_path, |path, name: &Vec<u8>| {
+                    child_path(&path, name)
+                }));
+            }
+            Err(FileError::NotFound(_)) => {
+                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
+                    return Ok(None);
+                };
+                missing.push(name);
+                existing = parent;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What exists at a target path.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum TargetKind {
+    /// Nothing.
+    Free(PathUri),
+    /// Regular file; the resolved path if it is behind a link.
+    File(PathUri),
+    /// Directory, possibly behind a link.
+    Directory(PathUri),
+}
+
+impl TargetKind {
+    /// Inspects a target. Rejects anything but files and directories.
+    pub(super) async fn find(
+        endpoint: &CopyEndpoint,
+        path: PathUri,
+    ) -> Result<Self, CommandFailure> {
+        let failed = |error: FileError| file_failure(&error);
+        let refused = |why: &str| {
+            let what = format!("`{}` {why}", endpoint.display(&path));
+            CommandFailure::new(FailureKind::Failed, what)
+        };
+        let found = metadata_if_exists(&*endpoint.files, &path)
+            .await
+            .map_err(failed)?;
+        let Some(found) = found else {
+            let is_dangling = is_dangling_link(&*endpoint.files, &path)
+                .await
+                .map_err(failed)?;
+            return match is_dangling {
+                true => Err(refused("is a dangling link")
+                    .next("remove it, or name the file it should point to")),
+                false => Ok(Self::Free(path)),
+            };
+        };
+        if found.is_directory {
+            return Ok(Self::Directory(path));
+        }
+        if !found.is_file {
+            return Err(refused("is neither a file nor a directory").next("choose another target"));
+        }
+        if !found.is_symlink {
+            return Ok(Self::File(path));
+        }
+        let canonicalize = CanonicalizePath {
+            path: path.clone(),
+            sandbox: None,
+        };
+        let resolved_path =
+            retry_disconnected(|| endpoint.files.canonicalize(canonicalize.clone())).await;
+        resolved_path.map(Self::File).map_err(failed)
+    }
+
+    /// Returns the path to write a file to.
+    pub(super) fn for_file(self, endpoint: &CopyEndpoint) -> Result<PathUri, CommandFailure> {
+        match self {
+            Self::Free(path) | Self::File(path) => Ok(path),
+            Self::Directory(path) => {
+                let display_path = endpoint.display(&path);
+                let what = format!("`{display_path}` is a directory; a file does not replace it");
+                Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+            }
+        }
+    }
 }

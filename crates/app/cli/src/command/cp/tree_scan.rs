@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 
 use crate::command::{
     cp::{
+        CopyProgress,
         copier::{CopyOptions, KeepTimes, ResumeMode},
-        copy_target::{CopyPair, resolved_path},
-        endpoint::CopyEndpoint,
-        file_modes::{FileModes, Traversal},
-        progress::CopyProgress,
-        source_links::{DeferredMetadata, LinkMode, SourceLinks, dangling_links},
+        endpoint::{CopyEndpoint, CopyPair, resolved_path},
+        file_metadata::{
+            DeferredMetadata, FileModes, LinkMode, SourceLinks, Traversal, dangling_links,
+        },
         staged_tree::{StagedTree, TargetState, part_of, remove, tree_parts},
     },
     failure::{CommandFailure, FailureKind},

@@ -19,10 +19,7 @@ use exec_wire::{
 };
 use futures_util::future::join;
 
-use crate::command::files::{
-    display_path::{child_path, display_path, is_file_name},
-    retry_disconnected,
-};
+use crate::command::files::{child_path, display_path, is_file_name, retry_disconnected};
 
 /// Entries of a directory.
 #[derive(Debug, Default)]
