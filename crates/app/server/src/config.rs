@@ -5,9 +5,6 @@
 //! server is never dropped silently. Not here: printing, logging, binding.
 
 mod config_file;
-mod environment;
-mod error;
-mod log_config;
 mod option_values;
 mod settings;
 #[cfg(test)]
@@ -15,13 +12,14 @@ mod tests;
 
 use std::{
     ffi::OsString,
+    fmt, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use exec_cli::settings_source;
 use exec_transport::{
-    auth::{AuthPolicy, JwtRules, TokenDigest},
+    auth::{AuthPolicy, JwtRules, SecretTooShort, TokenDigest},
     http::HostNames,
     listen_url::ListenUrl,
 };
@@ -33,20 +31,16 @@ pub use exec_cli::settings_source::{Seconds, SecondsParseError, VariableLookup};
 
 pub use self::{
     config_file::{ConfigFile, ConfigOverride, ConfigOverrideParseError, Strictness},
-    environment::EnvironmentLayer,
-    error::{ConfigError, SettingOrigin},
-    log_config::{
-        LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
-        MetricsAddressParseError,
-    },
     option_values::{
-        ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
-        SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
+        ConcurrentRequests, LogConfig, LogFormat, LogFormatParseError, LogLevel,
+        LogLevelParseError, MetricsAddress, MetricsAddressParseError, PidNamespace,
+        PidNamespaceParseError, SandboxMechanism, SandboxMechanismParseError, Switch,
+        SwitchParseError, WsAuth, WsAuthParseError,
     },
-    settings::{ServerSettings, SettingError},
+    settings::{EnvironmentLayer, ServerSettings, SettingError},
 };
 
-pub(crate) use self::environment::STDIN_CLOSE;
+pub(crate) use self::settings::STDIN_CLOSE;
 
 /// Complete, validated configuration. Built by [`resolve`].
 #[derive(Clone, Debug)]
@@ -365,7 +359,7 @@ fn signed_bearer(settings: &ServerSettings) -> Result<JwtRules, ConfigError> {
     })
 }
 
-fn unreadable(option: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ConfigError {
+fn unreadable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ConfigError {
     move |source| ConfigError::ReadSecret {
         option,
         path: path.to_owned(),
@@ -376,3 +370,125 @@ fn unreadable(option: &'static str, path: &Path) -> impl FnOnce(std::io::Error) 
 const TOKEN_FILE: &str = "--ws-token-file";
 const SECRET_FILE: &str = "--ws-shared-secret-file";
 const DEFAULT_SKEW: Duration = Duration::from_secs(30);
+
+/// Why the server does not start. The caller must act in every case.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// An option outside the command line is unknown or has an invalid value.
+    #[error("{origin}")]
+    Setting {
+        /// Where the option is set.
+        origin: SettingOrigin,
+        /// Cause.
+        source: SettingError,
+    },
+    /// The configuration file cannot be read.
+    #[error("cannot read configuration file `{}`", path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The configuration file is not TOML.
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Message of the parser.
+        message: String,
+    },
+    /// Authentication without a websocket listener on the network.
+    #[error("--ws-auth needs a ws:// or wss:// listener, which `{0}` is not")]
+    AuthWithoutNetwork(ListenUrl),
+    /// An authentication option without authentication.
+    #[error("{0} needs --ws-auth")]
+    OptionWithoutAuth(&'static str),
+    /// An option that belongs to another kind of authentication.
+    #[error("{option} needs --ws-auth {needed}")]
+    OptionOfOtherAuth {
+        /// The option.
+        option: &'static str,
+        /// The kind it belongs to.
+        needed: &'static str,
+    },
+    /// Not exactly one source of the capability token.
+    #[error(
+        "--ws-auth capability-token needs exactly one of --ws-token-file and --ws-token-sha256"
+    )]
+    TokenSource,
+    /// Missing secret for signed tokens.
+    #[error("--ws-auth signed-bearer-token needs --ws-shared-secret-file")]
+    NoSharedSecret,
+    /// A file with a token or secret cannot be read.
+    #[error("cannot read `{}` given with {option}", path.display())]
+    ReadSecret {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The token file is blank.
+    #[error("`{}` given with --ws-token-file is empty", .0.display())]
+    EmptyToken(PathBuf),
+    /// The secret is too short.
+    #[error("`{}` given with --ws-shared-secret-file is not usable", path.display())]
+    ShortSecret {
+        /// The file.
+        path: PathBuf,
+        /// Required length.
+        source: SecretTooShort,
+    },
+    /// Incomplete TLS settings.
+    #[error("a wss:// listener needs --tls-cert and --tls-key; {0} is missing")]
+    TlsIncomplete(&'static str),
+    /// Certificate or key without TLS.
+    #[error("{option} needs a wss:// listener, which `{listen}` is not")]
+    TlsWithoutWss {
+        /// The option.
+        option: &'static str,
+        /// The listener.
+        listen: ListenUrl,
+    },
+    /// Other machines could run commands here without authentication.
+    #[error(
+        "refusing to listen on `{0}` without authentication: other machines can reach it. Give \
+         --ws-auth capability-token with --ws-token-file (or --ws-token-sha256), or --ws-auth \
+         signed-bearer-token with --ws-shared-secret-file; --insecure-no-auth lets everyone in"
+    )]
+    OpenToNetwork(ListenUrl),
+}
+
+/// Where an option is set, other than by its own flag.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum SettingOrigin {
+    /// This environment variable.
+    Variable(String),
+    /// A `-c` for this key.
+    Override(String),
+    /// A configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+    },
+}
+
+impl fmt::Display for SettingOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(variable) => write!(f, "environment variable {variable}"),
+            Self::Override(key) => write!(f, "-c `{key}`"),
+            Self::File { path, line, key } => write!(f, "{}:{line}: `{key}`", path.display()),
+        }
+    }
+}

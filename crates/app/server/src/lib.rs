@@ -76,12 +76,10 @@
 //! The most common names are re-exported here. [`protocol`] has the protocol types; [`process`],
 //! [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of their subject.
 
-pub mod bounded_log;
 pub mod cli;
 pub mod config;
 pub mod hub;
 pub mod remote;
-mod run;
 mod server_runtime;
 pub mod telemetry;
 
@@ -138,7 +136,6 @@ pub use exec_local::{
     http_client::LocalHttpClient,
 };
 pub use exec_process::LocalProcess;
-pub use exec_transport::trace::TraceSource;
 pub use exec_transport::{
     connect::{
         BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders, ServerAddress,
@@ -146,6 +143,7 @@ pub use exec_transport::{
     },
     listen_url::{DEFAULT_LISTEN_URL, ListenUrlParseError as ExecServerListenUrlParseError},
     tls::TrustStore,
+    trace::TraceSource,
 };
 pub use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId, WriteId},
@@ -158,7 +156,7 @@ pub use exec_wire::{
 pub use self::{
     local_machine::{ExecServerRuntimePaths, local_environment, run_if_helper},
     remote::{RemoteEnvironmentConfig, run_remote_environment},
-    run::{run_main, run_main_with_listen_url},
+    server_runtime::{run_main, run_main_with_listen_url},
     shutdown_signal::StdinClose,
 };
 

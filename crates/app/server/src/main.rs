@@ -5,13 +5,13 @@ use std::{io::Write, process::ExitCode};
 use anyhow::Context;
 use clap::CommandFactory;
 use exec_server::{
-    ExecServerRuntimePaths, RemoteEnvironmentConfig, bounded_log,
+    ExecServerRuntimePaths, RemoteEnvironmentConfig,
     cli::{Cli, Command, DoctorArgs, HubArgs, HubCommand},
     command::{CommandFailure, warn_of_foreign_keys},
     config::{self, LogConfig, ServerConfig, VariableLookup},
     doctor, hub,
     remote::{self, ForwardConfig, RemoteConfigError},
-    telemetry::Telemetry,
+    telemetry::{self, Telemetry},
 };
 
 fn main() -> ExitCode {
@@ -48,7 +48,8 @@ fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     if cli.background {
-        bounded_log::detach_from_terminal();
+        detach_from_terminal();
+        telemetry::bound_stderr_log();
     }
     if let Err(error) = exec_spawn::spawner::adopt_orphans() {
         // Without it, commands that kill spawner and supervisor leave orphans.
@@ -61,6 +62,19 @@ fn run() -> ExitCode {
             report(&error);
             status(&error)
         }
+    }
+}
+
+/// Detaches from the terminal that started this process, so that its Ctrl-C and hang-up no longer
+/// apply. Also sets the process name, because the process was started as `/proc/self/exe` and `ps`
+/// would show `exe`.
+fn detach_from_terminal() {
+    if let Err(error) = rustix::process::setsid() {
+        // The process already leads its own group.
+        tracing::debug!(%error, "cannot create a session");
+    }
+    if let Err(error) = rustix::thread::set_name(c"exec-server") {
+        tracing::debug!(%error, "cannot set the process name");
     }
 }
 

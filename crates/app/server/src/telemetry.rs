@@ -5,7 +5,16 @@
 
 mod metrics_endpoint;
 
-use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    io::{self, Write},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use exec_service::TraceOrigin;
@@ -30,10 +39,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{
-    bounded_log::BoundedLog,
-    config::{LogConfig, LogFormat, VariableLookup},
-};
+use crate::config::{LogConfig, LogFormat, VariableLookup};
 
 pub(crate) use self::metrics_endpoint::{MetricsRenderer, resident_bytes, serve_metrics};
 
@@ -296,5 +302,63 @@ impl Extractor for TraceHeaders<'_> {
 
     fn keys(&self) -> Vec<&str> {
         vec!["traceparent", "tracestate"]
+    }
+}
+
+/// Bounds the log from now on: nothing rotates the file of a server in the background.
+pub fn bound_stderr_log() {
+    IS_BOUNDED.store(true, Ordering::Relaxed);
+}
+
+/// Stderr for logs. In the background it accepts one megabyte.
+#[derive(Debug)]
+struct BoundedLog(io::Stderr);
+
+impl BoundedLog {
+    /// Returns a writer for one event. All writers share the limit.
+    fn of_stderr() -> Self {
+        Self(io::stderr())
+    }
+}
+
+impl Write for BoundedLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !IS_BOUNDED.load(Ordering::Relaxed) || WRITTEN.admits(bytes.len()) {
+            self.0.write_all(bytes)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+static IS_BOUNDED: AtomicBool = AtomicBool::new(false);
+static WRITTEN: LogBudget = LogBudget(AtomicU64::new(0));
+
+/// Counts logged bytes up to the limit.
+#[derive(Debug)]
+struct LogBudget(AtomicU64);
+
+impl LogBudget {
+    /// Adds to the count, and returns whether the limit was not yet reached.
+    fn admits(&self, bytes: usize) -> bool {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed) < MAX_LOG_BYTES
+    }
+}
+
+/// Maximum bytes of logs, plus at most one line.
+const MAX_LOG_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_exceeds_its_limit_by_at_most_one_line() {
+        let budget = LogBudget(AtomicU64::new(0));
+        let admitted = (0..100_000).filter(|_| budget.admits(100)).count() as u64;
+        assert_eq!(admitted * 100, MAX_LOG_BYTES.next_multiple_of(100));
     }
 }

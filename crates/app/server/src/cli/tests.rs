@@ -135,3 +135,39 @@ fn help_has_headings_defaults_and_examples() {
         assert!(help.contains(text), "{text}\n{help}");
     }
 }
+
+#[test]
+fn network_value_is_optional_and_parsed_only_before_the_command() {
+    let rewritten = |line: &str| {
+        let words = line.split(' ').map(OsString::from).collect();
+        let words = rewrite_argv(words).unwrap();
+        let words = words.iter().map(|word| word.to_str().unwrap());
+        words.collect::<Vec<_>>().join(" ")
+    };
+    for (line, expected) in [
+        (
+            "x run --network loopback -- curl",
+            "x run --network=loopback -- curl",
+        ),
+        ("x run --network full -C / a", "x run --network=full -C / a"),
+        ("x run --network make test", "x run --network make test"),
+        ("x run --network -- full", "x run --network -- full"),
+        ("x run a --network loopback", "x run a --network loopback"),
+        (
+            "x run -- a --network loopback",
+            "x run -- a --network loopback",
+        ),
+        (
+            "x run -C --network --network loopback a",
+            "x run -C --network --network=loopback a",
+        ),
+        (
+            "x run --sandbox read-only -te A=1 --network loopback a",
+            "x run --sandbox read-only -te A=1 --network=loopback a",
+        ),
+        ("x mcp --network loopback", "x mcp --network=loopback"),
+        ("x ls --network loopback", "x ls --network loopback"),
+    ] {
+        assert_eq!(rewritten(line), expected, "{line}");
+    }
+}

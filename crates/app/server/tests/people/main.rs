@@ -1,12 +1,27 @@
 //! Tests of the commands for people: the real binary against real servers.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod environments;
+/// Tests of reaching environments: the local server, URLs, names, hubs.
+mod environments {
+    mod completions;
+    mod env_command;
+    mod errors;
+    mod local_server;
+}
 mod example_scripts;
 mod files;
 mod lying_server;
 mod mcp;
 mod processes;
 mod sandbox_flags;
-mod telemetry;
+/// Tests of metrics, logs, spans and packaging.
+mod telemetry {
+    mod executor;
+    pub(crate) mod http_client;
+    mod logs;
+    mod metrics;
+    mod packaging;
+    mod span_collector;
+    mod spans;
+}
 mod test_user;
