@@ -1,9 +1,9 @@
 //! Metadata of copied files: symbolic links, modification times and modes.
 //!
 //! The protocol neither reads nor creates links, and sets no times or modes of existing files, so
-//! programs on the server do: `find`, `readlink`, `ln`, `touch` and `chmod`. `fs/writeFile` sets the
-//! mode of a small file. Directories and files written in blocks are created with owner access and
-//! receive their mode when complete.
+//! programs on the server do: `find`, `readlink`, `ln`, `touch` and `chmod`. `fs/writeFile` sets
+//! the mode of a small file. Directories and files written in blocks are created with owner access
+//! and receive their mode when complete.
 //!
 //! Invariants: links are created after everything else is copied, so nothing is written through
 //! them; nothing is written into a directory that more users can access than its source.
