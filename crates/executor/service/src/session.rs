@@ -4,7 +4,6 @@
 //! A session outlives its connection until the lease expires. Elsewhere: [`retention`] bounds
 //! finished processes and holds unacknowledged output.
 
-mod network_watcher;
 mod retention;
 mod session_process;
 mod session_table;
@@ -32,15 +31,14 @@ use tokio::{
     time::timeout,
 };
 
-pub(crate) use self::{
-    network_watcher::{ClientNetworkWatcher, PolicyClient},
-    retention::{RetentionMode, UnackedOutput},
-    session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
-    session_table::SessionTable,
-};
 use self::{
     retention::RetainedProcesses,
     session_process::{ProcessEntry, ProcessTable},
+};
+pub(crate) use self::{
+    retention::{RetentionMode, UnackedOutput},
+    session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
+    session_table::SessionTable,
 };
 use crate::{
     metrics::{GaugeSnapshot, ServiceMetrics},

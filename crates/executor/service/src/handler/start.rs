@@ -25,9 +25,10 @@ use crate::{
     metrics::{RequestOutcome, StartFailureReason},
     request_guard::truncate_for_log,
     send_queue::SendQueue,
+    server_requests::{ClientNetworkWatcher, PolicyClient},
     session::{
-        AdmitError, ClientNetworkWatcher, OwnerCell, PolicyClient, ProcessLookup, ProcessSpan,
-        Session, SessionProcess, UnackedOutput, follow,
+        AdmitError, OwnerCell, ProcessLookup, ProcessSpan, Session, SessionProcess, UnackedOutput,
+        follow,
     },
 };
 

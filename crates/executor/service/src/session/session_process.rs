@@ -18,13 +18,13 @@ use tracing::{Span, field::Empty};
 
 use super::{
     Session,
-    network_watcher::ClientNetworkWatcher,
     retention::{RetentionMode, UnackedOutput},
 };
 use crate::{
     connection::MethodFamily,
     metrics::{ExitCauseCounters, ServiceMetrics},
     request_guard::{ContinueTrace, TraceOrigin, truncate_for_log},
+    server_requests::ClientNetworkWatcher,
 };
 
 /// A started process with the parameters that `process/list` shows.
