@@ -240,7 +240,9 @@ impl RequestHandler {
                 files::file_done(id, handlers.file_system().create_directory(params))
             }
             MethodCall::GetMetadata(params) => {
-                files::file_result(id, handlers.file_system().metadata(params), |found| found)
+                files::file_result(id, handlers.file_system().metadata(params), |metadata| {
+                    metadata
+                })
             }
             MethodCall::Canonicalize(params) => handlers.canonicalize(id, params),
             MethodCall::ReadDirectory(params) => handlers.read_directory(id, params),
@@ -286,7 +288,7 @@ impl HandlerContext<'_> {
     fn find(&self, id: &ProcessId) -> ProcessLookup {
         match self.session.find(id) {
             ProcessLookup::Unknown => self.shared.detached.find(id),
-            found @ (ProcessLookup::Starting(_) | ProcessLookup::Started(_)) => found,
+            lookup @ (ProcessLookup::Starting(_) | ProcessLookup::Started(_)) => lookup,
         }
     }
 

@@ -236,8 +236,8 @@ impl ExitCauseCounters {
     }
 
     pub(crate) fn name(cause: ExitCause) -> &'static str {
-        let known = CAUSES.iter().find(|(known, _)| *known == cause);
-        known.map_or("unknown", |(_, name)| name)
+        let entry = CAUSES.iter().find(|(known, _)| *known == cause);
+        entry.map_or("unknown", |(_, name)| name)
     }
 }
 
@@ -287,14 +287,14 @@ impl StartFailureReason {
 pub struct StartFailureCounters([Counter; StartFailureReason::ALL.len()]);
 
 impl StartFailureCounters {
-    pub(crate) fn count(&self, refusal: StartFailureReason) {
-        self.0[refusal as usize].increment();
+    pub(crate) fn count(&self, reason: StartFailureReason) {
+        self.0[reason as usize].increment();
     }
 
     /// Returns the label and count of each reason.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let row = |(refusal, name): &(StartFailureReason, &'static str)| {
-            (*name, self.0[*refusal as usize].value())
+        let row = |(reason, name): &(StartFailureReason, &'static str)| {
+            (*name, self.0[*reason as usize].value())
         };
         StartFailureReason::ALL
             .iter()
@@ -323,9 +323,9 @@ impl PolicyDecisionKind {
     ];
 
     /// Parses the name on the wire.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        let known = Self::ALL.iter().find(|(_, name)| *name == word);
-        known.map(|(ruling, _)| *ruling)
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let entry = Self::ALL.iter().find(|(_, label)| *label == name);
+        entry.map(|(kind, _)| *kind)
     }
 }
 
@@ -334,14 +334,14 @@ impl PolicyDecisionKind {
 pub struct PolicyDecisionCounters([Counter; PolicyDecisionKind::ALL.len()]);
 
 impl PolicyDecisionCounters {
-    pub(crate) fn count(&self, ruling: PolicyDecisionKind) {
-        self.0[ruling as usize].increment();
+    pub(crate) fn count(&self, kind: PolicyDecisionKind) {
+        self.0[kind as usize].increment();
     }
 
     /// Returns the label and count of each decision.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let row = |(ruling, name): &(PolicyDecisionKind, &'static str)| {
-            (*name, self.0[*ruling as usize].value())
+        let row = |(kind, name): &(PolicyDecisionKind, &'static str)| {
+            (*name, self.0[*kind as usize].value())
         };
         PolicyDecisionKind::ALL
             .iter()
@@ -370,22 +370,27 @@ mod tests {
 
     #[test]
     fn each_kind_is_counted_under_its_label() {
-        let endings = ExitCauseCounters::default();
-        CAUSES.iter().for_each(|(cause, _)| endings.count(*cause));
-        endings.count(ExitCause::WallLimit);
-        for (name, count) in endings.values() {
+        let exit_causes = ExitCauseCounters::default();
+        CAUSES
+            .iter()
+            .for_each(|(cause, _)| exit_causes.count(*cause));
+        exit_causes.count(ExitCause::WallLimit);
+        for (name, count) in exit_causes.values() {
             assert_eq!(count, 1 + u64::from(name == "wall_limit"), "{name}");
         }
-        let refusals = StartFailureCounters::default();
-        refusals.count(StartFailureReason::Table);
-        let counted: Vec<_> = refusals.values().filter(|(_, count)| *count > 0).collect();
+        let start_failures = StartFailureCounters::default();
+        start_failures.count(StartFailureReason::Table);
+        let counted: Vec<_> = start_failures
+            .values()
+            .filter(|(_, count)| *count > 0)
+            .collect();
         assert_eq!(counted, [("table", 1)]);
-        for (index, (refusal, _)) in StartFailureReason::ALL.iter().enumerate() {
-            assert_eq!(*refusal as usize, index);
+        for (index, (reason, _)) in StartFailureReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
         }
-        let rulings = PolicyDecisionCounters::default();
-        rulings.count(PolicyDecisionKind::parse("deny").unwrap());
-        let counted: Vec<_> = rulings.values().filter(|(_, count)| *count > 0).collect();
+        let decisions = PolicyDecisionCounters::default();
+        decisions.count(PolicyDecisionKind::parse("deny").unwrap());
+        let counted: Vec<_> = decisions.values().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("deny", 1)]);
         assert_eq!(PolicyDecisionKind::parse("perhaps"), None);
     }

@@ -108,7 +108,7 @@ impl Drop for RequestGuard {
     fn drop(&mut self) {
         let (outcome, requests) = (self.outcome, &self.metrics.requests);
         requests.in_flight.leave();
-        requests.ended(self.method, outcome, self.since.elapsed());
+        requests.record_end(self.method, outcome, self.since.elapsed());
         if outcome != RequestOutcome::Ok && !self.span.is_disabled() {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("rpc.jsonrpc.error_code", outcome.code());
@@ -153,13 +153,13 @@ pub struct MethodMetrics {
 
 impl Default for RequestMetrics {
     fn default() -> Self {
-        let meter = |method: &MethodName| MethodMetrics {
+        let new_metrics = |method: &MethodName| MethodMetrics {
             method: *method,
             outcomes: Default::default(),
             latency: LatencyHistogram::default(),
         };
         Self {
-            methods: MethodName::ALL.iter().map(meter).collect(),
+            methods: MethodName::ALL.iter().map(new_metrics).collect(),
             in_flight: Gauge::default(),
             unknown_methods: Counter::default(),
             malformed: Counter::default(),
@@ -168,19 +168,21 @@ impl Default for RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub(crate) fn ended(&self, method: MethodName, outcome: RequestOutcome, after: Duration) {
+    pub(crate) fn record_end(&self, method: MethodName, outcome: RequestOutcome, after: Duration) {
         // The table has one row for each method, in declaration order.
-        if let Some(meter) = self.methods.get(method as usize) {
-            meter.outcomes[outcome as usize].increment();
+        if let Some(method_metrics) = self.methods.get(method as usize) {
+            method_metrics.outcomes[outcome as usize].increment();
             if outcome != RequestOutcome::Cancelled {
-                meter.latency.record(after);
+                method_metrics.latency.record(after);
             }
         }
     }
 
     /// Returns the methods that were called at least once.
     pub fn called_methods(&self) -> impl Iterator<Item = &MethodMetrics> {
-        self.methods.iter().filter(|meter| meter.total() > 0)
+        self.methods
+            .iter()
+            .filter(|method_metrics| method_metrics.total() > 0)
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
         let outcomes: Vec<_> = metrics
             .requests
             .called_methods()
-            .flat_map(|meter| meter.outcomes())
+            .flat_map(|method_metrics| method_metrics.outcomes())
             .collect();
         assert_eq!(
             outcomes,
@@ -322,23 +324,26 @@ mod tests {
     fn each_method_has_its_own_counters() {
         let metrics = RequestMetrics::default();
         for method in MethodName::ALL {
-            metrics.ended(*method, RequestOutcome::Ok, Duration::ZERO);
+            metrics.record_end(*method, RequestOutcome::Ok, Duration::ZERO);
         }
-        metrics.ended(
+        metrics.record_end(
             MethodName::ProcessRead,
             RequestOutcome::Cancelled,
             Duration::ZERO,
         );
-        let counted: Vec<_> = metrics.called_methods().map(|meter| meter.method).collect();
+        let counted: Vec<_> = metrics
+            .called_methods()
+            .map(|method_metrics| method_metrics.method)
+            .collect();
         assert_eq!(counted, MethodName::ALL);
-        for meter in metrics.called_methods() {
-            let outcomes: Vec<_> = meter.outcomes().collect();
-            let expected: &[_] = match meter.method == MethodName::ProcessRead {
+        for method_metrics in metrics.called_methods() {
+            let outcomes: Vec<_> = method_metrics.outcomes().collect();
+            let expected: &[_] = match method_metrics.method == MethodName::ProcessRead {
                 true => &[(RequestOutcome::Ok, 1), (RequestOutcome::Cancelled, 1)],
                 false => &[(RequestOutcome::Ok, 1)],
             };
-            assert_eq!(outcomes, expected, "{:?}", meter.method);
-            assert_eq!(meter.latency.values().count, 1);
+            assert_eq!(outcomes, expected, "{:?}", method_metrics.method);
+            assert_eq!(method_metrics.latency.values().count, 1);
         }
     }
 }

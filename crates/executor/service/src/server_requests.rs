@@ -110,11 +110,11 @@ impl NetworkPolicyHook for ClientNetworkWatcher {
     }
 
     fn record(&self, decision: PolicyDecision) {
-        let ruling = PolicyDecisionKind::parse(&decision.decision);
-        if let Some(ruling) = ruling {
-            self.metrics.network_decisions.count(ruling);
+        let kind = PolicyDecisionKind::parse(&decision.decision);
+        if let Some(kind) = kind {
+            self.metrics.network_decisions.count(kind);
         }
-        if ruling == Some(PolicyDecisionKind::Deny) {
+        if kind == Some(PolicyDecisionKind::Deny) {
             tracing::info!(
                 target: "exec_service::process",
                 process_id = truncate_for_log(self.process_id.as_str()),

@@ -333,8 +333,8 @@ impl Session {
             .started()
             .map(|process| process.handle.wait(until, None));
         let waits: Vec<_> = waits.collect();
-        for ended in waits {
-            drop(ended.await);
+        for wait in waits {
+            drop(wait.await);
         }
     }
 

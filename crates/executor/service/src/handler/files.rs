@@ -150,9 +150,9 @@ impl HandlerContext<'_> {
         let reading = handle.file.read_block(offset, length);
         run_file_operation(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
-                let rest = BlockContent { chunk: None, eof };
+                let content = BlockContent { chunk: None, eof };
                 metrics.file_read_bytes.add_bytes(data.len());
-                EncodedResponse::with_data(&id, &rest, "chunk", data)
+                EncodedResponse::with_data(&id, &content, "chunk", data)
             }
             Err(error) => {
                 // Close the handle after a read error.
@@ -363,8 +363,8 @@ impl HandlerContext<'_> {
         let run = async move {
             // The semaphore is never closed.
             let _permit = files.list_permits.acquire().await;
-            let found = operation(&*catalog).await;
-            let response = EncodedResponse::new(&id, &found.map_err(RpcError::from));
+            let result = operation(&*catalog).await;
+            let response = EncodedResponse::new(&id, &result.map_err(RpcError::from));
             send_queue.send(response.message).await;
             HandlerOutcome::Responded(response.outcome)
         };

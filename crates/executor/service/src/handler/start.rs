@@ -126,11 +126,11 @@ impl HandlerContext<'_> {
             let started = match started {
                 Ok(started) => started,
                 Err(error) => {
-                    let refusal = StartFailureReason::of(&error);
-                    metrics.start_failures.count(refusal);
+                    let reason = StartFailureReason::of(&error);
+                    metrics.start_failures.count(reason);
                     tracing::info!(
                         target: "exec_service::process",
-                        process_id = truncate_for_log(reservation.id().as_str()), ?refusal, %error,
+                        process_id = truncate_for_log(reservation.id().as_str()), refusal = ?reason, %error,
                         "process did not start"
                     );
                     return Err(start_error(error));
@@ -253,13 +253,13 @@ impl HandlerContext<'_> {
         let Some(proxy) = &params.network_proxy else {
             return Ok(None);
         };
-        let budget = proxy.policy_decision_timeout_ms;
-        if budget == Some(0) {
+        let decision_timeout = proxy.policy_decision_timeout_ms;
+        if decision_timeout == Some(0) {
             let text = "networkProxy.policyDecisionTimeoutMs: expected at least 1";
             return Err(RpcError::invalid_params(text));
         }
         let id = &params.process_id;
-        if budget.is_some() && !POLICY_PROCESS_ID_BYTES.contains(&id.as_str().len()) {
+        if decision_timeout.is_some() && !POLICY_PROCESS_ID_BYTES.contains(&id.as_str().len()) {
             let text = "processId: expected 1 to 256 bytes for network policy requests";
             return Err(RpcError::invalid_params(text));
         }
@@ -268,9 +268,9 @@ impl HandlerContext<'_> {
         } else {
             PolicyClient::Session(Arc::downgrade(&self.session))
         };
-        let budget = budget.map(Duration::from_millis);
+        let decision_timeout = decision_timeout.map(Duration::from_millis);
         let metrics = Arc::clone(&self.shared.metrics);
-        let watcher = ClientNetworkWatcher::new(id.clone(), client, budget, metrics);
+        let watcher = ClientNetworkWatcher::new(id.clone(), client, decision_timeout, metrics);
         Ok(Some(Arc::new(watcher)))
     }
 }

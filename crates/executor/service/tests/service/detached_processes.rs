@@ -165,8 +165,8 @@ async fn sessions_with_live_descendants_are_not_evicted() {
     let mut sessions = Vec::new();
     for readable in [false, true] {
         let mut client = server.connect(None).await;
-        let left = server.start(&mut client, &params).await.written.unwrap();
-        left.close_with_descendants();
+        let process = server.start(&mut client, &params).await.written.unwrap();
+        process.close_with_descendants();
         if !readable {
             sleep(TTL * 2).await;
         }

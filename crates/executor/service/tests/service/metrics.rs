@@ -67,7 +67,7 @@ async fn request_is_counted_as_cancelled_if_its_connection_ends_first() {
     let requests = &server.service.metrics().requests;
     let waits = requests
         .called_methods()
-        .find(|meter| meter.method == MethodName::ProcessWait);
+        .find(|metrics| metrics.method == MethodName::ProcessWait);
     let outcomes: Vec<_> = waits.unwrap().outcomes().collect();
     assert_eq!(outcomes, [(RequestOutcome::Cancelled, 1)]);
     assert_eq!(waits.unwrap().latency.values().count, 0);

@@ -191,11 +191,11 @@ async fn decisions_are_sent_to_the_client() {
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", None)).await;
     process.watcher().record(denied_decision("example.com"));
-    let told = client.receive().await;
-    assert_eq!(told["method"], "network/policyDecision");
-    assert_eq!(told["params"]["processId"], "p");
-    assert_eq!(told["params"]["host"], "example.com");
-    assert_eq!(told["params"].get("method"), None);
+    let notification = client.receive().await;
+    assert_eq!(notification["method"], "network/policyDecision");
+    assert_eq!(notification["params"]["processId"], "p");
+    assert_eq!(notification["params"]["host"], "example.com");
+    assert_eq!(notification["params"].get("method"), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -239,7 +239,7 @@ async fn finished_processes_are_limited_and_acknowledged_ones_are_evicted_first(
     for id in 0..most {
         closes.push(finish(id, &mut client).await);
     }
-    let known = async |client: &mut Client, id: usize| {
+    let is_known = async |client: &mut Client, id: usize| {
         let params = json!({"processId": id.to_string(), "maxBytes": 1});
         client.call("process/read", &params).await["result"].is_object()
     };
@@ -247,12 +247,12 @@ async fn finished_processes_are_limited_and_acknowledged_ones_are_evicted_first(
     // other.
     client.acknowledge("5", closes[5]).await;
     finish(most, &mut client).await;
-    assert!(!known(&mut client, 5).await);
-    assert!(known(&mut client, 0).await);
+    assert!(!is_known(&mut client, 5).await);
+    assert!(is_known(&mut client, 0).await);
     // All others are unacknowledged, so the oldest is evicted.
     finish(most + 1, &mut client).await;
-    assert!(!known(&mut client, 0).await);
-    assert!(known(&mut client, 1).await);
+    assert!(!is_known(&mut client, 0).await);
+    assert!(is_known(&mut client, 1).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,19 +275,19 @@ async fn arguments_of_finished_processes_count_towards_the_memory_limit() {
 #[tokio::test(start_paused = true)]
 async fn shutdown_releases_output_held_for_absent_clients() {
     let mut server = Server::with_ttl(HOUR);
-    let mut here = server.connect_with(None, GRANT).await;
-    let mut away = server.connect_with(None, GRANT).await;
-    let watched = start(&mut server, &mut here, &params("p")).await;
-    let left = start(&mut server, &mut away, &params("q")).await;
-    write_until_paused(&mut here, &watched).await;
-    write_until_paused(&mut away, &left).await;
-    drop(away);
+    let mut attached = server.connect_with(None, GRANT).await;
+    let mut detached = server.connect_with(None, GRANT).await;
+    let watched = start(&mut server, &mut attached, &params("p")).await;
+    let unwatched = start(&mut server, &mut detached, &params("q")).await;
+    write_until_paused(&mut attached, &watched).await;
+    write_until_paused(&mut detached, &unwatched).await;
+    drop(detached);
     sleep(Duration::from_secs(1)).await;
-    assert!(left.is_paused());
+    assert!(unwatched.is_paused());
     let service = server.service.clone();
     tokio::spawn(async move { service.shut_down(HOUR).await });
     sleep(Duration::from_secs(1)).await;
-    assert!(!left.is_paused());
+    assert!(!unwatched.is_paused());
     assert!(watched.is_paused(), "its client may still acknowledge");
 }
 
@@ -400,10 +400,10 @@ async fn retention_of_finished_processes_is_configurable() {
 
 #[tokio::test(start_paused = true)]
 async fn initialize_returns_the_session_ttl() {
-    for (ttl, told) in [(Duration::ZERO, 0), (SECOND, 1000), (HOUR, 3_600_000)] {
+    for (ttl, ttl_ms) in [(Duration::ZERO, 0), (SECOND, 1000), (HOUR, 3_600_000)] {
         let server = Server::with_ttl(ttl);
         let client = server.connect(None).await;
-        assert_eq!(client.session_ttl_ms, told);
+        assert_eq!(client.session_ttl_ms, ttl_ms);
     }
     let client = Server::new().connect(None).await;
     assert_eq!(client.session_ttl_ms, 80_000);

@@ -100,12 +100,12 @@ impl Server {
         extensions: &[&str],
         principal: Option<Principal>,
     ) -> Client {
-        let (here, mut there) = memory::pair();
-        there.principal = principal;
+        let (client, mut server) = memory::pair();
+        server.principal = principal;
         let service = self.service.clone();
-        tokio::spawn(async move { service.serve(there).await });
+        tokio::spawn(async move { service.serve(server).await });
         let mut client = Client {
-            link: here,
+            link: client,
             session: Value::Null,
             session_ttl_ms: Value::Null,
         };
