@@ -1,14 +1,11 @@
 //! HTTP client for registries and for issuers of credentials.
 //!
 //! Every request has one deadline for the whole exchange and a maximum response size. Redirects are
-//! not followed, because they would carry secrets to another host. Elsewhere: the requests
-//! themselves.
+//! not followed, because they would carry secrets to another host. [`BaseUrl`] is the URL of a
+//! registry or issuer. Elsewhere: the requests themselves.
 
-mod base_url;
 #[cfg(test)]
 pub(crate) mod tests;
-
-pub use self::base_url::{BaseUrl, BaseUrlError, is_loopback};
 
 use std::{
     error::Error,
@@ -23,7 +20,9 @@ use http::{HeaderMap, Method, StatusCode};
 use reqwest::{Client, ClientBuilder, Response, redirect::Policy};
 use tokio::time::timeout;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::aws_lc_rs};
-use url::Url;
+use url::{Host, Url};
+
+use crate::api::RegistryEnvironmentId;
 
 /// Idle connections pooled per host.
 const IDLE_PER_HOST: usize = 4;
@@ -269,4 +268,99 @@ fn has_tls_error(error: &(dyn Error + 'static)) -> bool {
         Some(wrapped) => has_tls_error(wrapped),
         None => error.source().is_some_and(has_tls_error),
     }
+}
+
+/// The URL that API paths are appended to, without surrounding whitespace and trailing slashes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct BaseUrl {
+    text: String,
+    parsed: Url,
+}
+
+impl BaseUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// Returns an error if it is not an HTTP URL or has more than a path.
+    pub fn parse(text: &str) -> Result<Self, BaseUrlError> {
+        let text = text.trim().trim_end_matches('/');
+        if text.is_empty() {
+            return Err(BaseUrlError::Empty);
+        }
+        let parsed = Url::parse(text).map_err(BaseUrlError::Malformed)?;
+        if !matches!(parsed.scheme(), "http" | "https") || parsed.host().is_none() {
+            return Err(BaseUrlError::Scheme(parsed.scheme().to_owned()));
+        }
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(BaseUrlError::UserInfo);
+        }
+        if parsed.query().is_some() || parsed.fragment().is_some() {
+            return Err(BaseUrlError::Query);
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            parsed,
+        })
+    }
+
+    /// Returns the URL of an operation on an environment.
+    pub(crate) fn operation(
+        &self,
+        environment: &RegistryEnvironmentId,
+        operation: &str,
+    ) -> Result<Url, url::ParseError> {
+        self.join(&format!("cloud/environment/{environment}/{operation}"))
+    }
+
+    /// Appends a path textually.
+    pub(crate) fn join(&self, path: &str) -> Result<Url, url::ParseError> {
+        Url::parse(&format!("{}/{path}", self.text))
+    }
+
+    /// Returns the URL.
+    pub fn url(&self) -> &Url {
+        &self.parsed
+    }
+
+    /// Returns whether requests are encrypted or stay on this host.
+    pub fn is_private(&self) -> bool {
+        self.parsed.scheme() == "https" || is_loopback(&self.parsed)
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Returns whether a URL names this host: `localhost` or a literal loopback address.
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
+        None => false,
+    }
+}
+
+/// Caller: the text is not a valid base URL.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BaseUrlError {
+    /// The text is empty.
+    #[error("URL is empty")]
+    Empty,
+    /// The text is not a URL.
+    #[error("URL is malformed")]
+    Malformed(#[source] url::ParseError),
+    /// The scheme is not HTTP.
+    #[error("URL begins with http:// or https://, not with `{0}:`")]
+    Scheme(String),
+    /// User names and passwords in URLs are not supported.
+    #[error("URL holds a user name or a password")]
+    UserInfo,
+    /// Paths are appended, so a query or fragment is not allowed.
+    #[error("URL has a query or a fragment")]
+    Query,
 }

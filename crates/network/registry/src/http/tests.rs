@@ -23,7 +23,7 @@ use tokio::{
 };
 use url::Url;
 
-use super::{ConnectionReuse, ExchangeError, HttpCall, HttpClient};
+use super::*;
 
 /// A received request.
 #[derive(Clone, Debug)]
@@ -309,5 +309,71 @@ async fn only_trusted_certificates_are_accepted() {
         assert!(matches!(error, ExchangeError::Unreachable(_)), "{error:?}");
         // Waiting for the server to come up must not wait for this.
         assert!(!error.is_unreachable(), "{error:?}");
+    }
+}
+
+fn operation(base: &str, environment: &str) -> String {
+    let environment = RegistryEnvironmentId::new(environment).unwrap();
+    let base = BaseUrl::parse(base).unwrap();
+    base.operation(&environment, "register").unwrap().into()
+}
+
+#[test]
+fn paths_are_appended_as_text() {
+    let all = [
+        (
+            " https://a.test/ \n",
+            "env-1",
+            "https://a.test/cloud/environment/env-1/register",
+        ),
+        (
+            "http://a.test:81/x//",
+            "e",
+            "http://a.test:81/x/cloud/environment/e/register",
+        ),
+        (
+            "https://a.test",
+            "a/b c",
+            "https://a.test/cloud/environment/a/b%20c/register",
+        ),
+    ];
+    for (base, environment, expected) in all {
+        assert_eq!(operation(base, environment), expected);
+    }
+}
+
+#[test]
+fn invalid_base_urls_are_rejected() {
+    use BaseUrlError as Error;
+    assert_eq!(BaseUrl::parse(" / "), Err(Error::Empty));
+    assert!(matches!(BaseUrl::parse("a.test"), Err(Error::Malformed(_))));
+    assert_eq!(
+        BaseUrl::parse("ws://a.test"),
+        Err(Error::Scheme("ws".to_owned()))
+    );
+    assert_eq!(BaseUrl::parse("https://me:pw@a.test"), Err(Error::UserInfo));
+    assert_eq!(BaseUrl::parse("https://a.test/?a"), Err(Error::Query));
+    assert_eq!(BaseUrl::parse("https://a.test#a"), Err(Error::Query));
+}
+
+#[test]
+fn only_loopback_literals_and_localhost_are_local() {
+    let near = |text| is_loopback(&Url::parse(text).unwrap());
+    for text in [
+        "http://localhost:1",
+        "http://LOCALHOST",
+        "http://127.9.0.1",
+        "http://[::1]",
+        "http://[::ffff:127.0.0.1]",
+    ] {
+        assert!(near(text), "{text}");
+    }
+    for text in [
+        "http://localhost.test",
+        "http://10.0.0.1",
+        "http://[::2]",
+        "http://127.0.0.1.test",
+    ] {
+        assert!(!near(text), "{text}");
     }
 }

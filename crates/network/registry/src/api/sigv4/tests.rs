@@ -460,3 +460,49 @@ proptest! {
         SigV4Timestamp::parse(&text);
     }
 }
+
+#[test]
+fn paths_are_normalised_and_encoded() {
+    for (input, expected) in [
+        ("", "/"),
+        ("/", "/"),
+        ("//", "/"),
+        ("/./", "/"),
+        ("/example/..", "/"),
+        ("/example1/example2/../..", "/"),
+        ("/..", "/"),
+        ("//example//", "/example/"),
+        ("/./example", "/example"),
+        ("/a/./b/../c", "/a/c"),
+        ("/a/.", "/a/"),
+        ("/example space/", "/example%20space/"),
+        ("/example%20space/", "/example%2520space/"),
+        ("/\u{1234}", "/%E1%88%B4"),
+        ("/-._~0Az", "/-._~0Az"),
+        ("/a:b@c", "/a%3Ab%40c"),
+    ] {
+        assert_eq!(canonical_path(input), expected, "{input}");
+    }
+}
+
+#[test]
+fn queries_are_sorted_and_encoded() {
+    for (input, expected) in [
+        ("", ""),
+        ("b=2&a=1", "a=1&b=2"),
+        ("a=2&a=1&A=3", "A=3&a=1&a=2"),
+        ("flag", "flag="),
+        ("a=x%2Fy&b=c+d", "a=x%2Fy&b=c%20d"),
+        ("a=x/y", "a=x%2Fy"),
+        ("\u{1234}=bar", "%E1%88%B4=bar"),
+        ("sig=a%3D%3D", "sig=a%3D%3D"),
+    ] {
+        assert_eq!(canonical_query(input), expected, "{input}");
+    }
+}
+
+#[test]
+fn whitespace_in_values_is_collapsed() {
+    assert_eq!(trim("  a   b \t c  "), "a b c");
+    assert_eq!(trim(""), "");
+}

@@ -5,10 +5,9 @@ use std::{borrow::Cow, time::Duration};
 use aws_lc_rs::hmac;
 use http::{HeaderMap, HeaderName, header};
 
-use super::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 use super::{
-    SecretKey, SigV4Timestamp, SigningScope,
-    canonical::{CanonicalHeader, CanonicalRequest, trim},
+    ALGORITHM, CanonicalHeader, CanonicalRequest, DATE, SECURITY_TOKEN, SecretKey, SigV4Timestamp,
+    SigningScope, TERMINATOR, string_to_sign, trim,
 };
 
 /// Accepted clock difference between signer and verifier. Also the time during which a signature
