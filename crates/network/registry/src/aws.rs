@@ -129,7 +129,7 @@ impl AwsKeyChain {
     fn environment_keys(&self) -> Result<Option<AwsKeys>, AwsKeysError> {
         let environment = &self.0.environment;
         let incomplete = |present, missing| AwsKeysError::Incomplete {
-            place: "the environment".to_owned(),
+            location: "the environment".to_owned(),
             present,
             missing,
         };
@@ -194,7 +194,7 @@ async fn profile_keys(profiles: &AwsProfiles, profile: &str) -> Result<AwsKeys, 
         return Err(unsupported(profile, "role_arn"));
     }
     let incomplete = |present, missing| AwsKeysError::Incomplete {
-        place: format!("AWS profile `{profile}`"),
+        location: format!("AWS profile `{profile}`"),
         present,
         missing,
     };
@@ -294,10 +294,10 @@ pub enum AwsKeysError {
     #[error("AWS profile `{0}` not found")]
     NoProfile(String),
     /// Caller: only one of the two keys is set.
-    #[error("{place} has `{present}` but not `{missing}`")]
+    #[error("{location} has `{present}` but not `{missing}`")]
     Incomplete {
         /// Where the key was found.
-        place: String,
+        location: String,
         /// The setting that is present.
         present: &'static str,
         /// The setting that is missing.

@@ -351,8 +351,8 @@ impl From<bool> for FedrampHosting {
 mod tests {
     use super::*;
 
-    fn admitted(reach: SecretScope, url: &str) -> bool {
-        reach.admit(&Url::parse(url).unwrap()).is_ok()
+    fn admitted(scope: SecretScope, url: &str) -> bool {
+        scope.admit(&Url::parse(url).unwrap()).is_ok()
     }
 
     #[test]

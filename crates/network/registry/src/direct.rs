@@ -136,13 +136,13 @@ impl DirectExecutor {
     async fn open(&self, registered: &DirectRegisterResponse) -> Result<DialOutcome, DirectError> {
         let url = &registered.url;
         let address: ServerAddress = url.expose().trim().parse()?;
-        let proof = &self.settings.auth;
-        let auth_headers = proof.headers(url, self.settings.base.url()).await?;
-        let dialing = &self.settings.dial_options;
-        let proxy = dialing.proxy(&address);
+        let auth = &self.settings.auth;
+        let auth_headers = auth.headers(url, self.settings.base.url()).await?;
+        let dial_options = &self.settings.dial_options;
+        let proxy = dial_options.proxy(&address);
         let mut socket = WebSocketConnector {
-            headers: dialing.headers.clone(),
-            trust: dialing.trust.clone(),
+            headers: dial_options.headers.clone(),
+            trust: dial_options.trust.clone(),
             connect_timeout: CONNECT_TIMEOUT,
             ..WebSocketConnector::new(address)
         };

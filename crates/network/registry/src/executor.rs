@@ -282,11 +282,11 @@ mod tests {
 
     #[test]
     fn loopback_is_dialled_without_a_proxy() {
-        let dialing = DialOptions {
+        let dial_options = DialOptions {
             proxy: Some("http://p.test:3128".parse().unwrap()),
             ..DialOptions::default()
         };
-        for (url, asked) in [
+        for (url, uses_proxy) in [
             ("wss://a.test/x", true),
             ("ws://10.0.0.1", true),
             ("ws://localhost:1", false),
@@ -294,7 +294,7 @@ mod tests {
             ("unix:///tmp/x", false),
         ] {
             let address = url.parse().unwrap();
-            assert_eq!(dialing.proxy(&address).is_some(), asked, "{url}");
+            assert_eq!(dial_options.proxy(&address).is_some(), uses_proxy, "{url}");
         }
     }
 

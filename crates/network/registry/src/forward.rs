@@ -268,12 +268,12 @@ struct StreamPump {
 impl StreamPump {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedSide, ForwardError>> {
         loop {
-            let there = self.poll_to_destination(cx);
-            if matches!(there, PumpStep::Ended) {
+            let to_destination = self.poll_to_destination(cx);
+            if matches!(to_destination, PumpStep::Ended) {
                 return Poll::Ready(Ok(EndedSide::Stream));
             }
-            let back = self.poll_to_stream(cx)?;
-            if matches!(back, PumpStep::Ended) {
+            let to_stream = self.poll_to_stream(cx)?;
+            if matches!(to_stream, PumpStep::Ended) {
                 return Poll::Ready(match self.write_error.take() {
                     Some(error) => Err(ForwardError::Write(error)),
                     None => Ok(EndedSide::Destination),
@@ -286,12 +286,14 @@ impl StreamPump {
             }
             poll_flush_all(&mut *self.stream.writer, cx).map_err(ForwardError::Harness)?;
             // A side that was not read will not wake us, unless its writer is still full.
-            let again = |moved: &PumpStep, writer: &dyn MessageWriter| match moved {
+            let again = |step: &PumpStep, writer: &dyn MessageWriter| match step {
                 PumpStep::One => true,
                 PumpStep::Full => writer.buffered() < HIGH_WATER,
                 PumpStep::None | PumpStep::Ended => false,
             };
-            if !again(&there, &*self.destination.writer) && !again(&back, &*self.stream.writer) {
+            if !again(&to_destination, &*self.destination.writer)
+                && !again(&to_stream, &*self.stream.writer)
+            {
                 return Poll::Pending;
             }
         }

@@ -76,25 +76,25 @@ impl RegistryGrants {
     /// Returns an error if no grant is available. With a session, it gives up after one request.
     pub async fn grant(&self) -> Result<HarnessConnectResponse, GrantError> {
         let pinned = self.executor().pinned.clone();
-        let ticket = self.ask(pinned.as_ref()).await?;
-        if pinned.is_some_and(|pinned| pinned != ticket.executor_public_key) {
+        let grant = self.connect(pinned.as_ref()).await?;
+        if pinned.is_some_and(|pinned| pinned != grant.executor_public_key) {
             return Err(GrantError::KeyChanged);
         }
-        self.executor().last = Some(ticket.executor_public_key.clone());
-        Ok(ticket)
+        self.executor().last = Some(grant.executor_public_key.clone());
+        Ok(grant)
     }
 
     /// Asks the registry. With a session, the caller retries whole attempts, so this asks only
     /// once.
-    async fn ask(
+    async fn connect(
         &self,
         pinned: Option<&NoisePublicKey>,
     ) -> Result<HarnessConnectResponse, RegistryError> {
         let key = self.identity.public_key();
-        let ask = || self.registry.connect(&self.environment, key);
+        let connect = || self.registry.connect(&self.environment, key);
         match pinned {
-            Some(_) => ask().await,
-            None => retry_connect(&RegistryBackoff::random(), ask).await,
+            Some(_) => connect().await,
+            None => retry_connect(&RegistryBackoff::random(), connect).await,
         }
     }
 
@@ -107,13 +107,13 @@ impl RegistryGrants {
 impl GrantSource for RegistryGrants {
     fn fetch(&self) -> BoxFuture<'_, Result<RendezvousGrant, ConnectError>> {
         let fetch = async {
-            let ticket = self.grant().await?;
+            let grant = self.grant().await?;
             Ok(RendezvousGrant {
-                url: ticket.url.into_exposed(),
-                environment_id: ticket.environment_id,
-                registration_id: ticket.executor_registration_id,
-                executor_key: ticket.executor_public_key,
-                authorization: ticket.harness_key_authorization.into_exposed(),
+                url: grant.url.into_exposed(),
+                environment_id: grant.environment_id,
+                registration_id: grant.executor_registration_id,
+                executor_key: grant.executor_public_key,
+                authorization: grant.harness_key_authorization.into_exposed(),
             })
         };
         fetch.boxed()
@@ -130,7 +130,7 @@ const BUDGET: Duration = Duration::from_secs(14);
 /// Retries with backoff until there is a grant or the time limit is reached.
 async fn retry_connect<F>(
     delay: &RegistryBackoff,
-    mut ask: impl FnMut() -> F,
+    mut connect: impl FnMut() -> F,
 ) -> Result<HarnessConnectResponse, RegistryError>
 where
     F: Future<Output = Result<HarnessConnectResponse, RegistryError>>,
@@ -140,7 +140,7 @@ where
     loop {
         let started = Instant::now();
         let until = deadline.min(started + REQUEST_TIMEOUT);
-        let answer = timeout_at(until, ask()).await;
+        let answer = timeout_at(until, connect()).await;
         let late = |_| Err(ExchangeError::Timeout(until - started).into());
         let error = match answer.unwrap_or_else(late) {
             Err(error) if error.may_connect_again() => error,
@@ -227,14 +227,14 @@ mod tests {
 
     const OFFLINE: &str = r#"{"error":{"code":"environment_offline","message":"off"}}"#;
 
-    fn tickets(server: &Server) -> (RegistryGrants, Arc<NoiseIdentity>) {
+    fn grants(server: &Server) -> (RegistryGrants, Arc<NoiseIdentity>) {
         let token = HarnessToken::new(RegistryToken::new("t").unwrap(), None);
         let base = BaseUrl::parse(&server.url()).unwrap();
         let registry = RegistryClient::new(base, Arc::new(token), http()).unwrap();
         let identity = Arc::new(NoiseIdentity::generate());
         let environment = RegistryEnvironmentId::new("env-1").unwrap();
-        let tickets = RegistryGrants::new(registry, environment, Arc::clone(&identity));
-        (tickets, identity)
+        let grants = RegistryGrants::new(registry, environment, Arc::clone(&identity));
+        (grants, identity)
     }
 
     fn bundle(number: usize, key: &NoisePublicKey) -> String {
@@ -254,9 +254,9 @@ mod tests {
         let executor = NoiseIdentity::generate().public_key().clone();
         let key = executor.clone();
         let server = Server::start(move |number, _| answer(200, bundle(number, &key))).await;
-        let (tickets, identity) = tickets(&server);
+        let (grants, identity) = grants(&server);
         for number in 0..2 {
-            let ticket = tickets.fetch().await.unwrap();
+            let grant = grants.fetch().await.unwrap();
             let expected = RendezvousGrant {
                 url: format!("ws://127.0.0.1:1/?sig={number}"),
                 environment_id: "env-1".to_owned(),
@@ -264,7 +264,7 @@ mod tests {
                 executor_key: executor.clone(),
                 authorization: format!("auth-{number}"),
             };
-            assert_eq!(ticket, expected);
+            assert_eq!(grant, expected);
         }
         let started = json!({"harness_public_key": identity.public_key()});
         assert!(server.seen().iter().all(|seen| seen.json() == started));
@@ -281,20 +281,20 @@ mod tests {
         let server =
             Server::start(move |number, _| answer(200, bundle(number, &answers[order[number]])))
                 .await;
-        let (tickets, _) = tickets(&server);
-        let key = async || Some(tickets.fetch().await.ok()?.executor_key);
-        tickets.pin();
+        let (grants, _) = grants(&server);
+        let key = async || Some(grants.fetch().await.ok()?.executor_key);
+        grants.pin();
         assert_eq!(key().await.as_ref(), Some(&keys[0]));
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
-        tickets.pin();
+        grants.pin();
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
-        let changed = tickets.fetch().await.unwrap_err();
+        let changed = grants.fetch().await.unwrap_err();
         assert!(matches!(changed, ConnectError::ExecutorChanged));
         assert!(!changed.is_passing());
         // The rejected executor must not count as the last one seen.
-        tickets.pin();
+        grants.pin();
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
-        tickets.unpin();
+        grants.unpin();
         assert_eq!(key().await.as_ref(), Some(&keys[3]));
     }
 
@@ -306,13 +306,13 @@ mod tests {
             _ => answer(409, OFFLINE),
         })
         .await;
-        let (tickets, _) = tickets(&server);
+        let (grants, _) = grants(&server);
         let started_at = Instant::now();
-        tickets.fetch().await.unwrap();
+        grants.fetch().await.unwrap();
         assert!(started_at.elapsed() >= Duration::from_millis(500));
         assert_eq!(server.seen().len(), 2);
-        tickets.pin();
-        let error = tickets.fetch().await.unwrap_err();
+        grants.pin();
+        let error = grants.fetch().await.unwrap_err();
         assert!(error.is_passing());
         assert_eq!(server.seen().len(), 3);
     }
@@ -329,7 +329,7 @@ mod tests {
         ];
         for (status, body, fault, passing) in table {
             let server = Server::start(move |_, _| answer(status, body)).await;
-            let error = tickets(&server).0.fetch().await.unwrap_err();
+            let error = grants(&server).0.fetch().await.unwrap_err();
             assert_eq!(
                 (error.fault(), error.is_passing()),
                 (fault, passing),
@@ -343,17 +343,17 @@ mod tests {
             _ => answer(503, ""),
         })
         .await;
-        let (tickets, _) = tickets(&server);
-        tickets.fetch().await.unwrap();
-        tickets.pin();
-        let error = tickets.fetch().await.unwrap_err();
+        let (grants, _) = grants(&server);
+        grants.fetch().await.unwrap();
+        grants.pin();
+        let error = grants.fetch().await.unwrap_err();
         assert_eq!(
             (error.fault(), error.is_passing()),
             (ConnectFault::Peer, true)
         );
         drop(server);
         tokio::task::yield_now().await;
-        let error = tickets.fetch().await.unwrap_err();
+        let error = grants.fetch().await.unwrap_err();
         assert_eq!(
             (error.fault(), error.is_passing()),
             (ConnectFault::Transport, true)
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    fn ticket() -> HarnessConnectResponse {
+    fn connect_response() -> HarnessConnectResponse {
         HarnessConnectResponse {
             environment_id: "e".to_owned(),
             url: SecretString::new("u"),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     /// Runs `retry_connect` with scripted responses and records the time of each request.
-    async fn ask<F: Future<Output = Result<HarnessConnectResponse, RegistryError>>>(
+    async fn retry_with<F: Future<Output = Result<HarnessConnectResponse, RegistryError>>>(
         answer: impl Fn(usize) -> F,
     ) -> (
         Result<HarnessConnectResponse, RegistryError>,
@@ -399,7 +399,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn offline_environment_is_requested_five_times() {
-        let (outcome, times, took) = ask(|_| async { Err(offline()) }).await;
+        let (outcome, times, took) = retry_with(|_| async { Err(offline()) }).await;
         assert!(matches!(
             outcome,
             Err(RegistryError::Refused { status: 409, .. })
@@ -420,7 +420,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_request_times_out_after_six_seconds() {
-        let (outcome, times, took) = ask(|_| pending()).await;
+        let (outcome, times, took) = retry_with(|_| pending()).await;
         let error = outcome.unwrap_err();
         assert!(matches!(
             error,
@@ -437,7 +437,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn budget_limits_the_last_request() {
-        let (outcome, times, took) = ask(|number| async move {
+        let (outcome, times, took) = retry_with(|number| async move {
             if number < 4 {
                 Err(offline())
             } else {
@@ -456,11 +456,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn executor_that_comes_online_is_found() {
-        let (outcome, times, _) = ask(|number| async move {
+        let (outcome, times, _) = retry_with(|number| async move {
             if number < 3 {
                 Err(offline())
             } else {
-                Ok(ticket())
+                Ok(connect_response())
             }
         })
         .await;
@@ -470,7 +470,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn permanent_failure_is_not_retried() {
-        let (outcome, times, took) = ask(|_| async {
+        let (outcome, times, took) = retry_with(|_| async {
             Err(RegistryError::Denied {
                 status: 403,
                 text: None,

@@ -148,19 +148,19 @@ mod tests {
     /// Establishes a token with an issuer that sends the given response.
     async fn establish(
         status: u16,
-        said: &Value,
+        response: &Value,
     ) -> (Result<AccessToken, AccessTokenError>, Server) {
-        let said = said.to_string();
-        let server = Server::start(move |_, _| answer(status, said.clone())).await;
+        let response = response.to_string();
+        let server = Server::start(move |_, _| answer(status, response.clone())).await;
         let issuer = BaseUrl::parse(&format!("{}/api/", server.url())).unwrap();
-        let made = AccessToken::establish(" at-s3cret\n", &issuer, &http()).await;
-        (made, server)
+        let result = AccessToken::establish(" at-s3cret\n", &issuer, &http()).await;
+        (result, server)
     }
 
     #[tokio::test]
     async fn account_comes_from_the_issuer() {
-        let (made, server) = establish(200, &whoami()).await;
-        let token = made.unwrap();
+        let (result, server) = establish(200, &whoami()).await;
+        let token = result.unwrap();
         let seen = server.seen();
         assert_eq!((seen.len(), &seen[0].method), (1, &Method::GET));
         assert_eq!(seen[0].target, "/api/v1/user-auth-credential/whoami");
@@ -172,37 +172,37 @@ mod tests {
         assert!(!format!("{token:?}").contains("s3cret"));
         let mut fedramp = whoami();
         fedramp["chatgpt_account_is_fedramp"] = json!(true);
-        let (made, _server) = establish(200, &fedramp).await;
-        let headers = made.unwrap().headers().await.unwrap();
+        let (result, _server) = establish(200, &fedramp).await;
+        let headers = result.unwrap().headers().await.unwrap();
         assert_eq!(headers["x-openai-fedramp"], "true");
     }
 
     #[tokio::test]
     async fn incomplete_response_is_rejected() {
         for member in whoami().as_object().unwrap().keys() {
-            let mut said = whoami();
-            said.as_object_mut().unwrap().remove(member);
-            let (made, _server) = establish(200, &said).await;
-            let refused = matches!(made, Err(AccessTokenError::Malformed));
+            let mut response = whoami();
+            response.as_object_mut().unwrap().remove(member);
+            let (result, _server) = establish(200, &response).await;
+            let refused = matches!(result, Err(AccessTokenError::Malformed));
             assert_eq!(refused, member != "email", "{member}");
         }
         for status in [302, 401, 403, 500] {
-            let (made, _server) = establish(status, &whoami()).await;
-            assert!(matches!(made, Err(AccessTokenError::Refused(found)) if found == status));
+            let (result, _server) = establish(status, &whoami()).await;
+            assert!(matches!(result, Err(AccessTokenError::Refused(found)) if found == status));
         }
     }
 
     #[tokio::test]
     async fn other_tokens_and_unencrypted_issuers_are_rejected_before_sending() {
-        let near = BaseUrl::parse("http://127.0.0.1:1").unwrap();
+        let loopback = BaseUrl::parse("http://127.0.0.1:1").unwrap();
         for token in ["", "eyJ.a.b", "sk-1"] {
-            let made = AccessToken::establish(token, &near, &http()).await;
-            assert!(matches!(made, Err(AccessTokenError::Kind)), "{token}");
+            let result = AccessToken::establish(token, &loopback, &http()).await;
+            assert!(matches!(result, Err(AccessTokenError::Kind)), "{token}");
         }
-        let made = AccessToken::establish("at-a\nb", &near, &http()).await;
-        assert!(matches!(made, Err(AccessTokenError::Token(_))));
-        let clear = BaseUrl::parse("http://issuer.test").unwrap();
-        let made = AccessToken::establish("at-1", &clear, &http()).await;
-        assert!(matches!(made, Err(AccessTokenError::SecretScope(_))));
+        let result = AccessToken::establish("at-a\nb", &loopback, &http()).await;
+        assert!(matches!(result, Err(AccessTokenError::Token(_))));
+        let unencrypted = BaseUrl::parse("http://issuer.test").unwrap();
+        let result = AccessToken::establish("at-1", &unencrypted, &http()).await;
+        assert!(matches!(result, Err(AccessTokenError::SecretScope(_))));
     }
 }

@@ -198,14 +198,14 @@ impl IssuedToken {
         if frame.environment_id != environment.as_str() {
             return Err(PipeError::OtherEnvironment);
         }
-        let issued = Self {
+        let credential = Self {
             token,
             expires_at: frame.expires_at,
         };
-        if issued.is_expired(now) {
+        if credential.is_expired(now) {
             return Err(PipeError::Expired);
         }
-        Ok(issued)
+        Ok(credential)
     }
 
     pub(super) fn is_expired(&self, now: u64) -> bool {
@@ -244,18 +244,18 @@ impl<R: AsyncRead + Unpin> CredentialLineReader<R> {
     /// last line is dropped. Cancel-safe.
     pub(in crate::credentials) async fn next(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
         loop {
-            let read = self.reader.fill_buf().await.map_err(PipeError::Read)?;
-            if read.is_empty() {
+            let buffer = self.reader.fill_buf().await.map_err(PipeError::Read)?;
+            if buffer.is_empty() {
                 return Ok(None);
             }
-            let end = read.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(read.len(), |end| end + 1);
-            if self.line.len() + taken > MAX_LINE {
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let consumed = end.map_or(buffer.len(), |end| end + 1);
+            if self.line.len() + consumed > MAX_LINE {
                 return Err(PipeError::TooLong(MAX_LINE));
             }
-            let text = read.get(..end.unwrap_or(taken)).unwrap_or_default();
+            let text = buffer.get(..end.unwrap_or(consumed)).unwrap_or_default();
             self.line.extend_from_slice(text);
-            AsyncBufRead::consume(std::pin::Pin::new(&mut self.reader), taken);
+            AsyncBufRead::consume(std::pin::Pin::new(&mut self.reader), consumed);
             if end.is_some() {
                 return Ok(Some(std::mem::take(&mut self.line)));
             }

@@ -29,7 +29,7 @@ const CLAIMS: &str = "https://api.openai.com/auth";
 #[derive(Debug)]
 pub struct SignIn {
     file: PathBuf,
-    reach: SecretScope,
+    secret_scope: SecretScope,
 }
 
 impl SignIn {
@@ -39,8 +39,8 @@ impl SignIn {
     /// Returns an error if the file contains no sign-in.
     pub async fn open(file: impl Into<PathBuf>) -> Result<Self, SignInError> {
         let file = file.into();
-        let reach = load(file.clone()).await?.reach();
-        Ok(Self { file, reach })
+        let secret_scope = load(file.clone()).await?.secret_scope();
+        Ok(Self { file, secret_scope })
     }
 }
 
@@ -48,7 +48,9 @@ impl Credentials for SignIn {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
         async {
             let stored = load(self.file.clone()).await?;
-            if stored.reach() == SecretScope::Vendor && self.reach != SecretScope::Vendor {
+            if stored.secret_scope() == SecretScope::Vendor
+                && self.secret_scope != SecretScope::Vendor
+            {
                 // An API key replaced the account, and this URL was not checked for API keys.
                 return Err(SignInError::OtherKind.into());
             }
@@ -58,7 +60,7 @@ impl Credentials for SignIn {
     }
 
     fn secret_scope(&self) -> SecretScope {
-        self.reach
+        self.secret_scope
     }
 }
 
@@ -103,7 +105,7 @@ impl StoredSignIn {
         })
     }
 
-    fn reach(&self) -> SecretScope {
+    fn secret_scope(&self) -> SecretScope {
         match self {
             Self::ApiKey(key) => key.secret_scope(),
             Self::Account { .. } => SecretScope::Anywhere,
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(headers["x-openai-fedramp"], "true");
         assert_eq!(headers.len(), 3);
         let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
-        assert_eq!(stored.reach(), SecretScope::Anywhere);
+        assert_eq!(stored.secret_scope(), SecretScope::Anywhere);
         assert!(!format!("{stored:?}").contains("tok-1"));
     }
 
@@ -236,7 +238,7 @@ mod tests {
         let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
         assert_eq!(stored.headers()["authorization"], "Bearer key-1");
         assert_eq!(
-            (stored.headers().len(), stored.reach()),
+            (stored.headers().len(), stored.secret_scope()),
             (1, SecretScope::Vendor)
         );
     }

@@ -66,11 +66,11 @@ impl ChatGptToken {
         let token = token(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
         let claimed = ChatGptClaims::read(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
         let account = match (claimed.chatgpt_account_id, account) {
-            (Some(claimed), Some(given)) if claimed != given => {
+            (Some(claimed), Some(expected)) if claimed != expected => {
                 return Err(StdinTokenError::AccountMismatch);
             }
             (Some(claimed), _) => claimed,
-            (None, Some(given)) => given.to_owned(),
+            (None, Some(expected)) => expected.to_owned(),
             (None, None) => return Err(StdinTokenError::NoAccount),
         };
         if account.trim() != account {
@@ -221,9 +221,9 @@ mod tests {
         format!("head.{payload}.signature")
     }
 
-    async fn account(line: &str, given: Option<&str>) -> Result<String, StdinTokenError> {
+    async fn account(line: &str, expected: Option<&str>) -> Result<String, StdinTokenError> {
         let input = format!("{line}\n");
-        let token = ChatGptToken::read(input.as_bytes(), given).await?;
+        let token = ChatGptToken::read(input.as_bytes(), expected).await?;
         assert_eq!(
             (token.secret_scope(), token.body_disclosure()),
             (SecretScope::Https, BodyDisclosure::Hidden)
@@ -250,9 +250,9 @@ mod tests {
         }
         let error = account(&without, None).await.unwrap_err();
         assert!(matches!(error, StdinTokenError::NoAccount), "{error:?}");
-        for odd in ["", " acc", "a\u{7f}"] {
-            let odd = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": odd}}));
-            let error = account(&odd, None).await.unwrap_err();
+        for invalid in ["", " acc", "a\u{7f}"] {
+            let invalid = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": invalid}}));
+            let error = account(&invalid, None).await.unwrap_err();
             assert!(
                 matches!(error, StdinTokenError::InvalidAccount),
                 "{error:?}"
@@ -262,16 +262,16 @@ mod tests {
 
     #[tokio::test]
     async fn line_that_is_not_a_jwt_is_rejected() {
-        let good = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
-        let (signed, _) = good.rsplit_once('.').unwrap();
+        let valid = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
+        let (signed, _) = valid.rsplit_once('.').unwrap();
         for line in [
             "",
             "abc",
             "a.b.c",
             signed,
             &format!("{signed}."),
-            &format!(" {good}"),
-            &format!("{good} x"),
+            &format!(" {valid}"),
+            &format!("{valid} x"),
             &jwt(&serde_json::json!({AUTH: 7})),
             &jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": 7}})),
             &jwt(&serde_json::json!("text")),
@@ -282,10 +282,9 @@ mod tests {
                 "{line}: {error:?}"
             );
         }
-        let unended = ChatGptToken::read(good.as_bytes(), None).await.unwrap_err();
-        assert!(
-            matches!(unended, StdinTokenError::ChatGptLine),
-            "{unended:?}"
-        );
+        let error = ChatGptToken::read(valid.as_bytes(), None)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, StdinTokenError::ChatGptLine), "{error:?}");
     }
 }

@@ -24,7 +24,7 @@ async fn send(link: &mut Link, message: &[u8]) {
 
 #[tokio::test]
 async fn messages_sent_before_the_destination_opens_arrive_first() {
-    let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
+    let ((stream, mut harness), (destination, mut remote)) = (memory::pair(), memory::pair());
     for message in [b"1", b"2", b"3"] {
         send(&mut harness, message).await;
     }
@@ -35,11 +35,11 @@ async fn messages_sent_before_the_destination_opens_arrive_first() {
     tokio::task::yield_now().await;
     open.send(destination).unwrap();
     for message in ["1", "2", "3"] {
-        assert_eq!(there.reader.next().await.unwrap().unwrap(), message);
+        assert_eq!(remote.reader.next().await.unwrap().unwrap(), message);
     }
     drop(harness);
     pump.await.unwrap().unwrap();
-    assert!(there.reader.next().await.unwrap().is_none());
+    assert!(remote.reader.next().await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -60,16 +60,16 @@ async fn failure_to_open_the_destination_ends_the_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_reader_applies_backpressure_without_loss() {
-    let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
+    let ((stream, mut harness), (destination, mut remote)) = (memory::pair(), memory::pair());
     let pump = tokio::spawn(pump_stream(stream, ready(Ok(destination))));
     // Messages of 256 KiB: each link buffers 64 of them, the pump about four.
     let message = vec![b'x'; 256 << 10];
     let mut sent = 0;
     loop {
-        push(&mut there, &message);
+        push(&mut remote, &message);
         sent += 1;
         // The paused clock advances only when all tasks are idle.
-        if timeout(Duration::from_secs(1), there.writer.flush())
+        if timeout(Duration::from_secs(1), remote.writer.flush())
             .await
             .is_err()
         {
@@ -80,28 +80,28 @@ async fn slow_reader_applies_backpressure_without_loss() {
     assert!((128..140).contains(&sent), "{sent}");
     // The other direction is not affected.
     send(&mut harness, b"still here").await;
-    assert_eq!(there.reader.next().await.unwrap().unwrap(), "still here");
+    assert_eq!(remote.reader.next().await.unwrap().unwrap(), "still here");
     let drain = async {
         for _ in 0..sent {
             let message = harness.reader.next().await.unwrap().unwrap();
             assert_eq!(message.len(), 256 << 10);
         }
     };
-    let (flushed, ()) = tokio::join!(there.writer.flush(), drain);
+    let (flushed, ()) = tokio::join!(remote.writer.flush(), drain);
     flushed.unwrap();
-    drop(there);
+    drop(remote);
     pump.await.unwrap().unwrap();
     assert!(harness.reader.next().await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn messages_before_a_destination_failure_are_delivered() {
-    let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
+    let ((stream, mut harness), (destination, mut remote)) = (memory::pair(), memory::pair());
     for message in [b"1", b"2"] {
-        send(&mut there, message).await;
+        send(&mut remote, message).await;
     }
     // The destination reads no more, and writes to it fail.
-    drop(there);
+    drop(remote);
     send(&mut harness, b"too late").await;
     let pump = tokio::spawn(pump_stream(stream, ready(Ok(destination))));
     for message in ["1", "2"] {

@@ -125,19 +125,20 @@ pub(crate) fn http() -> HttpClient {
     HttpClient::without_tls().unwrap()
 }
 
-/// Accepts connections, reads once, writes `said`, and then keeps the connection open or closes it.
-async fn raw_server(said: &'static [u8], then: AfterResponse) -> Url {
+/// Accepts connections, reads once, writes `response`, and then keeps the connection open or
+/// closes it.
+async fn raw_server(response: &'static [u8], then: AfterResponse) -> Url {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
-        let mut kept = Vec::new();
+        let mut open_streams = Vec::new();
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
             let _: usize = stream.read(&mut request).await.unwrap();
-            stream.write_all(said).await.unwrap();
+            stream.write_all(response).await.unwrap();
             match then {
-                AfterResponse::Keep => kept.push(stream),
+                AfterResponse::Keep => open_streams.push(stream),
                 AfterResponse::Close => {}
             }
         }
@@ -237,12 +238,12 @@ async fn unreachable_server_is_reported_without_the_url() {
 
 #[tokio::test]
 async fn truncated_response_is_interrupted() {
-    for said in [
+    for response in [
         &b""[..],
         b"HTTP/1.1 200 OK\r\ncontent-le",
         b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
     ] {
-        let url = raw_server(said, AfterResponse::Close).await;
+        let url = raw_server(response, AfterResponse::Close).await;
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Interrupted(_)), "{error:?}");
         assert!(error.is_transient());
@@ -251,22 +252,22 @@ async fn truncated_response_is_interrupted() {
 
 #[tokio::test(start_paused = true)]
 async fn one_deadline_covers_head_and_body() {
-    for said in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc"] {
-        let url = raw_server(said, AfterResponse::Keep).await;
-        let begun = Instant::now();
+    for response in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc"] {
+        let url = raw_server(response, AfterResponse::Keep).await;
+        let started_at = Instant::now();
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Timeout(_)), "{error:?}");
         assert!(error.is_transient());
-        assert_eq!(begun.elapsed().as_secs(), 10);
+        assert_eq!(started_at.elapsed().as_secs(), 10);
     }
 }
 
 /// Serves responses over TLS with a certificate that it writes to the directory.
 async fn server(dir: &TempDir) -> Url {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let path = |name: &str| dir.path().join(name);
-    std::fs::write(path("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(path("cert.pem"), certificate.cert.pem()).unwrap();
+    std::fs::write(path("key.pem"), certificate.signing_key.serialize_pem()).unwrap();
     let acceptor = acceptor(&path("cert.pem"), &path("key.pem")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -281,8 +282,8 @@ async fn server(dir: &TempDir) -> Url {
             let mut request = [0; 4096];
             let read = stream.read(&mut request).await.unwrap();
             assert!(request[..read].starts_with(b"GET / HTTP/1.1\r\n"));
-            let said = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes";
-            stream.write_all(said).await.unwrap();
+            let response = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes";
+            stream.write_all(response).await.unwrap();
             stream.shutdown().await.unwrap();
         }
     });
@@ -302,8 +303,8 @@ async fn only_trusted_certificates_are_accepted() {
     assert_eq!(client.send(get(url.clone())).await.unwrap().body, "yes");
 
     let other = dir.path().join("other.pem");
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    std::fs::write(&other, made.cert.pem()).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&other, certificate.cert.pem()).unwrap();
     for client in [trusting(&other).await, http()] {
         let error = client.send(get(url.clone())).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Unreachable(_)), "{error:?}");
@@ -358,7 +359,7 @@ fn invalid_base_urls_are_rejected() {
 
 #[test]
 fn only_loopback_literals_and_localhost_are_local() {
-    let near = |text| is_loopback(&Url::parse(text).unwrap());
+    let is_local = |text| is_loopback(&Url::parse(text).unwrap());
     for text in [
         "http://localhost:1",
         "http://LOCALHOST",
@@ -366,7 +367,7 @@ fn only_loopback_literals_and_localhost_are_local() {
         "http://[::1]",
         "http://[::ffff:127.0.0.1]",
     ] {
-        assert!(near(text), "{text}");
+        assert!(is_local(text), "{text}");
     }
     for text in [
         "http://localhost.test",
@@ -374,6 +375,6 @@ fn only_loopback_literals_and_localhost_are_local() {
         "http://[::2]",
         "http://127.0.0.1.test",
     ] {
-        assert!(!near(text), "{text}");
+        assert!(!is_local(text), "{text}");
     }
 }

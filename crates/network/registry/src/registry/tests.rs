@@ -104,9 +104,9 @@ fn refused(status: u16, code: Option<RegistryErrorCode>) -> RegistryError {
 #[tokio::test(start_paused = true)]
 async fn registration_conflict_is_retried_without_limit() {
     let (delay, times) = (RegistryBackoff::new("key"), RefCell::new(Vec::new()));
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let registered = retry_until_final(&delay, RegistryError::may_register_again, || {
-        times.borrow_mut().push(begun.elapsed());
+        times.borrow_mut().push(started_at.elapsed());
         let number = times.borrow().len();
         async move {
             match number {
@@ -155,14 +155,14 @@ async fn other_failures_are_not_retried() {
         || RegistryError::Malformed(None),
     ];
     for make in finals {
-        let (mut asked, delay) = (0, RegistryBackoff::new("key"));
+        let (mut requests, delay) = (0, RegistryBackoff::new("key"));
         let again = RegistryError::may_register_again;
         let settled = retry_until_final(&delay, again, || {
-            asked += 1;
+            requests += 1;
             async { Err::<RegisterResponse, _>(make()) }
         });
         assert!(settled.await.is_err());
-        assert_eq!(asked, 1, "{:?}", make());
+        assert_eq!(requests, 1, "{:?}", make());
     }
 }
 
@@ -170,13 +170,13 @@ async fn other_failures_are_not_retried() {
 async fn register_sends_the_expected_request() {
     let server = Server::start(|_, _| json(201, &registered())).await;
     let key = key();
-    let made = registry(&server)
+    let response = registry(&server)
         .register(&environment(), &key)
         .await
         .unwrap();
-    assert_eq!(made.executor_registration_id, "reg-1");
-    assert_eq!(made.url.expose(), "wss://relay.test/ws?sig=s3cret");
-    assert!(!format!("{made:?}").contains("s3cret"));
+    assert_eq!(response.executor_registration_id, "reg-1");
+    assert_eq!(response.url.expose(), "wss://relay.test/ws?sig=s3cret");
+    assert!(!format!("{response:?}").contains("s3cret"));
     let seen = &server.seen()[0];
     assert_eq!(seen.method, Method::POST);
     assert_eq!(seen.target, "/cloud/environment/env-1/register");
@@ -215,9 +215,9 @@ async fn connect_sends_the_key_and_returns_the_whole_response() {
     let credentials = HarnessToken::new(RegistryToken::new("tok-1").unwrap(), Some(account));
     let registry = registry_with(&server, Arc::new(credentials));
     let key = key();
-    let made = registry.connect(&environment(), &key).await.unwrap();
-    assert_eq!(made.harness_key_authorization.expose(), "s3cret-too");
-    assert!(!format!("{made:?}").contains("s3cret"));
+    let response = registry.connect(&environment(), &key).await.unwrap();
+    assert_eq!(response.harness_key_authorization.expose(), "s3cret-too");
+    assert!(!format!("{response:?}").contains("s3cret"));
     let seen = &server.seen()[0];
     assert_eq!(seen.target, "/cloud/environment/env-1/connect");
     assert_eq!(seen.json(), json!({"harness_public_key": key}));
@@ -271,21 +271,21 @@ async fn validate_sends_the_stream_id_once() {
             "harness_key_authorization": "auth-1",
         })
     );
-    let odd = registry
+    let result = registry
         .validate(&environment(), "a\r\nb: c", &request)
         .await;
-    assert!(matches!(odd, Err(RegistryError::StreamId)));
+    assert!(matches!(result, Err(RegistryError::StreamId)));
     assert_eq!(server.seen().len(), 2);
 }
 
 #[tokio::test]
 async fn direct_register_sends_its_transport() {
     let server = Server::start(|_, _| json(200, &direct())).await;
-    let made = registry(&server)
+    let response = registry(&server)
         .direct_register(&environment())
         .await
         .unwrap();
-    assert_eq!(made.registration_id, "dreg-1");
+    assert_eq!(response.registration_id, "dreg-1");
     let seen = &server.seen()[0];
     assert_eq!(seen.target, "/cloud/environment/env-1/direct/register");
     assert_eq!(seen.body, r#"{"transport":"direct_jsonrpc_v1"}"#);
@@ -343,16 +343,16 @@ fn with(mut answer: Value, member: &str, value: Option<Value>) -> Value {
 async fn registration_must_match_environment_and_profile() {
     let register = async |body: Value| {
         let server = Server::start(move |_, _| json(200, &body)).await;
-        let made = registry(&server).register(&environment(), &key()).await;
-        (made, server.seen().len())
+        let result = registry(&server).register(&environment(), &key()).await;
+        (result, server.seen().len())
     };
     for (member, found) in [
         ("environment_id", ResponseMember::EnvironmentId),
         ("security_profile", ResponseMember::SecurityProfile),
     ] {
-        let (made, asked) = register(with(registered(), member, Some(json!("other")))).await;
-        assert!(matches!(made, Err(RegistryError::ResponseMember(member)) if member == found));
-        assert_eq!(asked, 1);
+        let (result, requests) = register(with(registered(), member, Some(json!("other")))).await;
+        assert!(matches!(result, Err(RegistryError::ResponseMember(member)) if member == found));
+        assert_eq!(requests, 1);
     }
     for member in [
         "environment_id",
@@ -360,21 +360,21 @@ async fn registration_must_match_environment_and_profile() {
         "security_profile",
         "executor_registration_id",
     ] {
-        let (made, _) = register(with(registered(), member, None)).await;
+        let (result, _) = register(with(registered(), member, None)).await;
         assert!(
-            matches!(made, Err(RegistryError::Malformed(Some(_)))),
+            matches!(result, Err(RegistryError::Malformed(Some(_)))),
             "{member}"
         );
-        let (made, _) = register(with(registered(), member, Some(json!(7)))).await;
+        let (result, _) = register(with(registered(), member, Some(json!(7)))).await;
         assert!(
-            matches!(made, Err(RegistryError::Malformed(Some(_)))),
+            matches!(result, Err(RegistryError::Malformed(Some(_)))),
             "{member}"
         );
     }
     // These two are validated only when used.
     for member in ["url", "executor_registration_id"] {
-        let (made, _) = register(with(registered(), member, Some(json!(" ")))).await;
-        made.unwrap();
+        let (result, _) = register(with(registered(), member, Some(json!(" ")))).await;
+        result.unwrap();
     }
 }
 
@@ -421,21 +421,21 @@ async fn direct_registration_requires_an_encrypted_websocket() {
         ("registration_id", ResponseMember::RegistrationId),
         ("url", ResponseMember::Url),
     ] {
-        let made = direct_register(member, " ").await;
-        assert!(matches!(made, Err(RegistryError::ResponseMember(member)) if member == found));
+        let result = direct_register(member, " ").await;
+        assert!(matches!(result, Err(RegistryError::ResponseMember(member)) if member == found));
     }
     for url in ["nonsense", "https://host.test", "http://127.0.0.1"] {
-        let made = direct_register("url", url).await;
+        let result = direct_register("url", url).await;
         assert!(
             matches!(
-                made,
+                result,
                 Err(RegistryError::ResponseMember(ResponseMember::Url))
             ),
             "{url}"
         );
     }
-    let made = direct_register("url", "ws://host.test/x?sig=s3cret").await;
-    let error = made.unwrap_err();
+    let result = direct_register("url", "ws://host.test/x?sig=s3cret").await;
+    let error = result.unwrap_err();
     assert!(matches!(error, RegistryError::InTheClear(_)));
     assert!(!error.to_string().contains("s3cret"));
     direct_register("url", "ws://127.0.0.1:1/x").await.unwrap();
@@ -496,8 +496,8 @@ async fn ambiguous_register_failures_are_not_retried() {
     ];
     for (status, body) in table {
         let server = Server::start(move |_, _| answer(status, body)).await;
-        let made = registry(&server).register(&environment(), &key()).await;
-        assert!(made.is_err());
+        let result = registry(&server).register(&environment(), &key()).await;
+        assert!(result.is_err());
         assert_eq!(server.seen().len(), 1, "{status} {body}");
     }
 }
@@ -513,10 +513,10 @@ async fn register_repeats_the_same_request_after_a_conflict() {
         _ => json(200, &registered()),
     })
     .await;
-    let begun = Instant::now();
-    let made = registry(&server).register(&environment(), &key()).await;
-    assert_eq!(made.unwrap().executor_registration_id, "reg-1");
-    assert!(begun.elapsed() >= Duration::from_millis(1500));
+    let started_at = Instant::now();
+    let result = registry(&server).register(&environment(), &key()).await;
+    assert_eq!(result.unwrap().executor_registration_id, "reg-1");
+    assert!(started_at.elapsed() >= Duration::from_millis(1500));
     let seen = server.seen();
     assert_eq!(seen.len(), 3);
     assert!(seen.iter().all(|request| request.body == seen[0].body));
@@ -539,12 +539,12 @@ async fn unsent_request_may_be_retried() {
 
 #[tokio::test]
 async fn redirect_is_an_error_and_not_followed() {
-    let elsewhere = Server::start(|_, _| json(200, &registered())).await;
-    let location = HeaderValue::try_from(elsewhere.url()).unwrap();
+    let other_server = Server::start(|_, _| json(200, &registered())).await;
+    let location = HeaderValue::try_from(other_server.url()).unwrap();
     let server = Server::start(move |_, _| {
-        let mut moved = answer(308, "");
-        moved.headers_mut().insert(LOCATION, location.clone());
-        moved
+        let mut redirect = answer(308, "");
+        redirect.headers_mut().insert(LOCATION, location.clone());
+        redirect
     })
     .await;
     let error = registry(&server).register(&environment(), &key()).await;
@@ -552,7 +552,7 @@ async fn redirect_is_an_error_and_not_followed() {
         error,
         Err(RegistryError::Refused { status: 308, .. })
     ));
-    assert!(elsewhere.seen().is_empty());
+    assert!(other_server.seen().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -561,29 +561,30 @@ async fn requests_time_out_after_ten_seconds() {
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let bearer = RegistryBearer::new(RegistryToken::new("tok-1").unwrap());
     let registry = RegistryClient::new(base, Arc::new(bearer), http()).unwrap();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let error = registry.register(&environment(), &key()).await.unwrap_err();
     assert!(matches!(
         error,
         RegistryError::Exchange(ExchangeError::Timeout(_))
     ));
-    assert_eq!(begun.elapsed().as_secs(), 10);
+    assert_eq!(started_at.elapsed().as_secs(), 10);
     assert!(error.may_connect_again() && !error.may_register_again());
 }
 
 #[tokio::test]
 async fn error_response_is_displayed_and_truncated() {
-    let said = async |body: String| connect(404, body).await.unwrap_err().to_string();
-    let envelope = said(r#"{"error":{"code":"gone","message":"not\u001b[2J here"}}"#.to_owned());
+    let error_text = async |body: String| connect(404, body).await.unwrap_err().to_string();
+    let envelope =
+        error_text(r#"{"error":{"code":"gone","message":"not\u001b[2J here"}}"#.to_owned());
     assert_eq!(envelope.await, "registry refused: 404: gone: not [2J here");
     assert_eq!(
-        said("plain".to_owned()).await,
+        error_text("plain".to_owned()).await,
         "registry refused: 404: plain"
     );
-    assert_eq!(said(String::new()).await, "registry refused: 404");
-    let opaque = said(r#"{"detail":"no"}"#.to_owned()).await;
+    assert_eq!(error_text(String::new()).await, "registry refused: 404");
+    let opaque = error_text(r#"{"detail":"no"}"#.to_owned()).await;
     assert_eq!(opaque, r#"registry refused: 404: {"detail":"no"}"#);
-    let long = said("ä".repeat(5000)).await;
+    let long = error_text("ä".repeat(5000)).await;
     assert_eq!(long.chars().filter(|c| *c == 'ä').count(), 4096);
     let error = connect(401, "who?").await.unwrap_err();
     assert_eq!(

@@ -57,14 +57,14 @@ fn token() -> DirectAuth {
     DirectAuth::Token(Arc::new(RegistryBearer::new(token)))
 }
 
-fn run(server: &RegistryServer, proof: DirectAuth) -> Running {
+fn run(server: &RegistryServer, auth: DirectAuth) -> Running {
     let base = BaseUrl::parse(&server.http()).unwrap();
     let http = HttpClient::without_tls().unwrap();
     let executor = DirectExecutor::new(DirectExecutorSettings {
-        registry: RegistryClient::new(base.clone(), proof.credentials(), http).unwrap(),
+        registry: RegistryClient::new(base.clone(), auth.credentials(), http).unwrap(),
         base,
         environment: RegistryEnvironmentId::new("env-1").unwrap(),
-        auth: proof,
+        auth,
         dial_options: DialOptions::default(),
     });
     let (sender, links) = mpsc::channel(1);
@@ -168,11 +168,11 @@ async fn next_websocket_is_dialled_after_the_previous_ends() {
     register(&mut server, &url).await;
     let pause = RegistryBackoff::new("env-1").after(0);
     for _ in 0..3 {
-        let mut there = server.expect("GET", "/x").await.link().await;
+        let mut remote = server.expect("GET", "/x").await.link().await;
         let mut link = running.links.recv().await.unwrap();
         // While the link is in use, however long, no other is dialled.
         server.expect_nothing(Duration::from_secs(100)).await;
-        there.writer.close().await.unwrap();
+        remote.writer.close().await.unwrap();
         assert!(link.reader.next().await.unwrap().is_none());
         let ended = Instant::now();
         drop(link);
@@ -322,7 +322,7 @@ async fn executor_stops_on_request_or_when_links_are_dropped() {
     let mut running = run(&server, token());
     let url = server.ws("/x");
     register(&mut server, &url).await;
-    let _there = server.expect("GET", "/x").await.link().await;
+    let _remote = server.expect("GET", "/x").await.link().await;
     let _link = running.links.recv().await.unwrap();
     running.stop.send(()).unwrap();
     assert!(running.task.await.unwrap().is_ok());

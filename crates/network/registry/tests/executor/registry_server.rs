@@ -231,7 +231,7 @@ pub(crate) async fn admit(
     id: &str,
 ) -> RelayStream {
     let identity = NoiseIdentity::generate();
-    let knocked = relay.start_handshake(known, id, &identity).await;
+    let initiator = relay.start_handshake(known, id, &identity).await;
     let request = server.expect("POST", VALIDATE).await;
     assert_eq!(request.header("x-codex-noise-stream-id"), Some(id));
     let expected = json!({
@@ -241,7 +241,7 @@ pub(crate) async fn admit(
     });
     assert_eq!(request.json(), expected);
     request.reply(200, r#"{"valid":true}"#).await;
-    relay.finish_handshake(id, knocked).await
+    relay.finish_handshake(id, initiator).await
 }
 
 impl Request {

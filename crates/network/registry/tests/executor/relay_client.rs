@@ -95,8 +95,8 @@ impl RelayPeer {
     /// Sends a message on a stream, in as many records as needed.
     pub(crate) async fn send_message(&mut self, stream: &mut RelayStream, message: &[u8]) {
         let length = u32::try_from(message.len()).unwrap();
-        let whole = [&length.to_be_bytes(), message].concat();
-        for piece in whole.chunks(exec_relay::limits::RECORD_BYTES) {
+        let framed = [&length.to_be_bytes(), message].concat();
+        for piece in framed.chunks(exec_relay::limits::RECORD_BYTES) {
             let seq = stream.channel.sealer.next_seq();
             let mut record = piece.to_vec();
             stream.channel.sealer.seal(&mut record, 0).unwrap();

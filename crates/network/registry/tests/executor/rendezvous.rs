@@ -109,16 +109,16 @@ async fn harness_refused_by_the_registry_is_reset() {
         relay.expect_reset(&id).await;
     }
     // An unresponsive registry delays only this stream, for ten seconds.
-    let asked = Instant::now();
+    let started_at = Instant::now();
     relay
         .start_handshake(&known, "slow", &NoiseIdentity::generate())
         .await;
     let silent = server.expect("POST", VALIDATE).await;
     admit(&mut server, &mut relay, &known, "quick").await;
-    assert!(asked.elapsed() < Duration::from_secs(1));
+    assert!(started_at.elapsed() < Duration::from_secs(1));
     let _link = running.links.recv().await.unwrap();
     relay.expect_reset("slow").await;
-    assert_pause(asked.elapsed(), &(10.0..=10.1));
+    assert_pause(started_at.elapsed(), &(10.0..=10.1));
     drop(silent);
 }
 
@@ -237,19 +237,19 @@ async fn only_a_connection_of_two_minutes_resets_the_backoff() {
 }
 
 /// Keeps a connection open for a while, answering pings; returns the time of its end.
-async fn last(mut socket: BinarySocket, lasts: Duration) -> Instant {
+async fn last(mut socket: BinarySocket, duration: Duration) -> Instant {
     let serve = async {
         loop {
             tokio::select! {
                 message = socket.reader.next() => panic!("{message:?}"),
-                tended = poll_fn(|cx| socket.writer.poll_keepalive(cx)) => {
-                    tended.unwrap();
+                sent = poll_fn(|cx| socket.writer.poll_keepalive(cx)) => {
+                    sent.unwrap();
                     socket.writer.flush().await.unwrap();
                 }
             }
         }
     };
-    assert!(timeout(lasts, serve).await.is_err());
+    assert!(timeout(duration, serve).await.is_err());
     Instant::now()
 }
 
@@ -292,7 +292,8 @@ async fn registration_conflict_is_retried_until_resolved() {
     let mut server = RegistryServer::start().await;
     let _running = run(&server);
     let conflict = json!({"error": {"code": "registration_conflict", "message": "wait"}});
-    let away = json!({"detail": {"code": "authentication_service_unavailable", "message": ""}});
+    let unavailable =
+        json!({"detail": {"code": "authentication_service_unavailable", "message": ""}});
     for _ in 0..5 {
         server
             .expect("POST", REGISTER)
@@ -302,7 +303,7 @@ async fn registration_conflict_is_retried_until_resolved() {
         server
             .expect("POST", REGISTER)
             .await
-            .reply(502, &away)
+            .reply(502, &unavailable)
             .await;
     }
     register(&mut server, "/r", "reg-1").await;
@@ -317,10 +318,10 @@ async fn stop_drops_the_websocket_without_close_frame() {
     let mut socket = server.expect("GET", "/r").await.upgrade().await;
     running.stop.send(()).unwrap();
     assert!(running.task.await.unwrap().is_ok());
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     // A reset connection has not sent anything either.
-    drop(socket.read_to_end(&mut said).await);
-    assert_eq!(said, b"");
+    drop(socket.read_to_end(&mut received).await);
+    assert_eq!(received, b"");
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,14 +353,14 @@ async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
             .await;
         relay.expect_reset(&id).await;
     }
-    let knocked = relay
+    let initiator = relay
         .start_handshake(&known, "stream-401", &NoiseIdentity::generate())
         .await;
     server.expect("POST", VALIDATE).await.reply(401, "").await;
     let FrameBody::Handshake(message) = relay.receive().await.body else {
         panic!("no handshake response");
     };
-    let error = knocked.finish(&message).unwrap_err();
+    let error = initiator.finish(&message).unwrap_err();
     assert_eq!(error, NoiseHandshakeError::RegistryAuthentication);
     drop(running);
 }

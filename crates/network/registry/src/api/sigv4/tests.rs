@@ -183,8 +183,8 @@ fn valid_signature_is_accepted_within_the_skew() {
                 let epoch = SigV4Timestamp::new(std::time::SystemTime::UNIX_EPOCH);
                 std::time::SystemTime::UNIX_EPOCH + text.distance(&epoch)
             };
-            let apart = Duration::from_secs(seconds);
-            for now in [system(&at) + apart, system(&at) - apart] {
+            let skew = Duration::from_secs(seconds);
+            for now in [system(&at) + skew, system(&at) - skew] {
                 let checked = case.verify(&headers, &SigV4Timestamp::new(now));
                 let expected = accepted.then(|| case.access_key_id().to_owned());
                 assert_eq!(checked, expected.ok_or(VerifyError::Skew), "{now:?}");
@@ -198,7 +198,7 @@ fn any_change_invalidates_the_signature() {
     let case = &CASES[3];
     let (headers, at) = (case.presented(), case.at());
     let url = Url::parse(case.url).unwrap();
-    let good = SignedRequest {
+    let valid = SignedRequest {
         method: case.method,
         path: url.path(),
         query: "",
@@ -218,61 +218,61 @@ fn any_change_invalidates_the_signature() {
     for changed in [
         SignedRequest {
             method: "PUT",
-            ..good
+            ..valid
         },
         SignedRequest {
             path: "/cloud/environment/env-2/direct/register",
-            ..good
+            ..valid
         },
         SignedRequest {
             query: "x=y",
-            ..good
+            ..valid
         },
         SignedRequest {
             body: b"{}",
-            ..good
+            ..valid
         },
         SignedRequest {
             headers: &other_host,
-            ..good
+            ..valid
         },
         SignedRequest {
             headers: &other_token,
-            ..good
+            ..valid
         },
         SignedRequest {
             headers: &other_type,
-            ..good
+            ..valid
         },
         SignedRequest {
             headers: &later,
-            ..good
+            ..valid
         },
         SignedRequest {
             headers: &without,
-            ..good
+            ..valid
         },
     ] {
         let checked = verify(changed, case.service, &at, |id| case.secret(id));
         assert_eq!(checked, Err(VerifyError::Signature), "{changed:?}");
     }
     let checked =
-        |secret: Option<&str>| verify(good, case.service, &at, |_| secret.map(SecretKey::new));
+        |secret: Option<&str>| verify(valid, case.service, &at, |_| secret.map(SecretKey::new));
     assert_eq!(checked(Some(SECRET)), Ok("ASIAEXAMPLE".to_owned()));
     assert_eq!(checked(Some("another")), Err(VerifyError::Signature));
     assert_eq!(checked(None), Err(VerifyError::Signature));
     let unknown = verify(
         SignedRequest {
             headers: &signed_with_placeholder_key(case),
-            ..good
+            ..valid
         },
         case.service,
         &at,
         |_| None,
     );
     assert_eq!(unknown, Err(VerifyError::Signature));
-    let elsewhere = verify(good, "iam", &at, |id| case.secret(id));
-    assert_eq!(elsewhere, Err(VerifyError::Service));
+    let other_service = verify(valid, "iam", &at, |id| case.secret(id));
+    assert_eq!(other_service, Err(VerifyError::Service));
 }
 
 /// Signs with the placeholder that `verify` uses for unknown keys.
@@ -286,8 +286,8 @@ fn signed_with_placeholder_key(case: &Case) -> HeaderMap {
 fn malformed_signatures_are_rejected() {
     let case = &CASES[4];
     let at = case.at();
-    let good = case.presented();
-    let line = good[header::AUTHORIZATION].to_str().unwrap().to_owned();
+    let valid = case.presented();
+    let line = valid[header::AUTHORIZATION].to_str().unwrap().to_owned();
     let change = |from: &str, to: &str| {
         assert!(line.contains(from), "{from}");
         line.replace(from, to)
@@ -333,12 +333,12 @@ fn malformed_signatures_are_rejected() {
         ),
         (format!("{line}, More=x"), VerifyError::Malformed),
     ] {
-        let mut headers = good.clone();
+        let mut headers = valid.clone();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
         assert_eq!(case.verify(&headers, &at), Err(error), "{authorization}");
     }
     for name in ["authorization", "x-amz-date"] {
-        let mut headers = good.clone();
+        let mut headers = valid.clone();
         let again = headers[name].clone();
         headers.append(name, again);
         assert_eq!(
@@ -353,7 +353,7 @@ fn malformed_signatures_are_rejected() {
             "{name}"
         );
     }
-    let mut headers = good.clone();
+    let mut headers = valid.clone();
     headers.append(header::HOST, HeaderValue::from_static("other.example"));
     assert_eq!(case.verify(&headers, &at), Err(VerifyError::Malformed));
 }

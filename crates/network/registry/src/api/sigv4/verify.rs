@@ -119,13 +119,13 @@ impl<'a> AuthorizationHeader<'a> {
         let (mut credential, mut signed_headers, mut signature) = (None, None, None);
         for part in rest.split(',') {
             let (name, value) = part.trim().split_once('=').ok_or(VerifyError::Malformed)?;
-            let place = match name {
+            let field = match name {
                 "Credential" => &mut credential,
                 "SignedHeaders" => &mut signed_headers,
                 "Signature" => &mut signature,
                 _ => return Err(VerifyError::Malformed),
             };
-            if place.replace(value).is_some() {
+            if field.replace(value).is_some() {
                 return Err(VerifyError::Malformed);
             }
         }

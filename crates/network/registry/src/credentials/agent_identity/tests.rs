@@ -175,8 +175,8 @@ async fn agent_registers_a_task_and_signs_each_request() {
     assert_eq!(headers["x-openai-fedramp"], "true");
     assert_eq!(headers.len(), 3);
     let text = assertion(&headers);
-    let said: Value = serde_json::from_str(&text).unwrap();
-    let member = |name: &str| said[name].as_str().unwrap().to_owned();
+    let assertion_json: Value = serde_json::from_str(&text).unwrap();
+    let member = |name: &str| assertion_json[name].as_str().unwrap().to_owned();
     let (signature, timestamp) = (member("signature"), member("timestamp"));
     assert!(agent.signed(&format!("runtime/1:task-1:{timestamp}"), &signature));
     let expected = format!(
@@ -309,31 +309,31 @@ async fn all_spellings_of_the_task_id_are_accepted() {
         .seal(&mut OsRng, b"task-1")
         .unwrap();
     let sealed = STANDARD.encode_to_string(sealed);
-    let stranger = crypto_box::SecretKey::generate(&mut OsRng);
-    let foreign = stranger.public_key().seal(&mut OsRng, b"task-1").unwrap();
-    let foreign = STANDARD.encode_to_string(foreign);
+    let other_key = crypto_box::SecretKey::generate(&mut OsRng);
+    let sealed_for_other_key = other_key.public_key().seal(&mut OsRng, b"task-1").unwrap();
+    let sealed_for_other_key = STANDARD.encode_to_string(sealed_for_other_key);
     let table = [
         (json!({"task_id": "task-1"}), true),
         (json!({"taskId": "task-1"}), true),
         (json!({"encrypted_task_id": sealed}), true),
         (json!({"encryptedTaskId": sealed}), true),
-        (json!({"encrypted_task_id": foreign}), false),
+        (json!({"encrypted_task_id": sealed_for_other_key}), false),
         (json!({"encrypted_task_id": "AAAA"}), false),
         (json!({"task_id": " "}), false),
         (json!({"task_id": 7}), false),
         (json!({}), false),
     ];
-    for (body, good) in table {
+    for (body, is_valid) in table {
         let text = body.to_string();
         let server = issuer(move |_, _| answer(200, text.clone())).await;
         match agent.establish(&server).await {
             Ok(identity) => {
-                assert!(good, "{body}");
-                let said = assertion(&identity.headers().await.unwrap());
-                assert!(said.contains(r#""task_id":"task-1""#), "{said}");
+                assert!(is_valid, "{body}");
+                let header = assertion(&identity.headers().await.unwrap());
+                assert!(header.contains(r#""task_id":"task-1""#), "{header}");
             }
             Err(error) => {
-                assert!(!good, "{body}: {error}");
+                assert!(!is_valid, "{body}: {error}");
                 assert!(matches!(error, AgentIdentityError::TaskId));
             }
         }

@@ -60,7 +60,7 @@ async fn token(pipe: &CredentialPipe) -> Result<String, CredentialError> {
 }
 
 /// Waits until the reader has processed the input.
-async fn taken(pipe: &mut CredentialPipe) {
+async fn wait_for_update(pipe: &mut CredentialPipe) {
     pipe.newest.changed().await.unwrap();
 }
 
@@ -71,11 +71,11 @@ async fn newest_token_is_used_until_it_expires() {
     parent.now.store(100, Ordering::Relaxed);
     assert!(matches!(token(&pipe).await, Err(CredentialError::Expired)));
     parent.write(&frame("two", 300)).await;
-    taken(&mut pipe).await;
+    wait_for_update(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "two");
     // The newest token is used, even if it expires sooner.
     parent.write(&frame("three", 101)).await;
-    taken(&mut pipe).await;
+    wait_for_update(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "three");
     assert_eq!(
         (pipe.secret_scope(), pipe.body_disclosure()),
@@ -141,11 +141,11 @@ async fn invalid_line_ends_the_pipe() {
 #[tokio::test(start_paused = true)]
 async fn late_first_line_is_an_error() {
     let (mut parent, child) = duplex(1024);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     parent.write_all(b"{\"version\":1").await.unwrap();
     let late = CredentialPipe::open(child, environment()).await;
     assert!(matches!(late, Err(PipeError::Late(FIRST_FRAME_TIMEOUT))));
-    assert!(begun.elapsed() - FIRST_FRAME_TIMEOUT < Duration::from_millis(2));
+    assert!(started_at.elapsed() - FIRST_FRAME_TIMEOUT < Duration::from_millis(2));
 }
 
 #[tokio::test]
@@ -182,11 +182,15 @@ fn read(line: &str) -> Result<IssuedToken, PipeError> {
 
 #[test]
 fn frame_has_exactly_four_members() {
-    let good = r#"{"version":1,"environment_id":"env-1","token":"abc.def","expires_at":1001}"#;
-    for line in [good.to_owned(), format!("{good}\n"), format!(" {good}\r\n")] {
-        let issued = read(&line).unwrap();
-        assert_eq!(issued.token, RegistryToken::new("abc.def").unwrap());
-        assert_eq!(issued.expires_at, 1001);
+    let valid = r#"{"version":1,"environment_id":"env-1","token":"abc.def","expires_at":1001}"#;
+    for line in [
+        valid.to_owned(),
+        format!("{valid}\n"),
+        format!(" {valid}\r\n"),
+    ] {
+        let credential = read(&line).unwrap();
+        assert_eq!(credential.token, RegistryToken::new("abc.def").unwrap());
+        assert_eq!(credential.expires_at, 1001);
     }
     for (from, to) in [
         (r#""version":1"#, r#""version":2"#),
@@ -211,8 +215,8 @@ fn frame_has_exactly_four_members() {
         ("1001", "null"),
         ("}", "} {}"),
     ] {
-        let line = good.replacen(from, to, 1);
-        assert_ne!(line, good);
+        let line = valid.replacen(from, to, 1);
+        assert_ne!(line, valid);
         assert!(matches!(read(&line), Err(PipeError::Invalid)), "{line}");
     }
     for line in [
