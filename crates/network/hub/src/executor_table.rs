@@ -22,8 +22,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
-    circuit::{Circuit, CloseReason},
-    circuit_dialer::{CircuitDialer, DialError, DialRequest, HarnessTag},
+    circuit::{Circuit, CircuitDialer, CloseReason, DialError, DialRequest, HarnessTag},
     limits,
     store::{ConnectionId, EnvironmentId, RegistrationId, Store, StoreError},
 };

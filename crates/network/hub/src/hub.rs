@@ -26,8 +26,7 @@ use self::endpoints::{HubEndpoints, HubUpgrade};
 use crate::{
     admin::AdminService,
     audit::{AuditError, AuditLog},
-    circuit::CloseReason,
-    circuit_dialer::CircuitDialer,
+    circuit::{CircuitDialer, CloseReason},
     config::{HubConfig, JwtConfig},
     direct::{AccessKeys, AccessKeysError, DirectService},
     executor_table::ExecutorTable,

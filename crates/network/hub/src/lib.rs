@@ -4,14 +4,12 @@
 //! The [`registry`] serves HTTP: it registers environments and authorizes connections to them. The
 //! [`rendezvous`] forwards frames between the websockets of executors and harnesses and cannot read
 //! them. State is behind [`store::Store`] and connected executors are behind
-//! [`circuit_dialer::CircuitDialer`], so that a single process and a cluster ([`nats`]) behave the
-//! same.
+//! [`circuit::CircuitDialer`], so that a single process and a cluster ([`nats`]) behave the same.
 //! Elsewhere: the content of frames (`exec-relay`).
 
 pub mod admin;
 pub mod audit;
 pub mod circuit;
-pub mod circuit_dialer;
 pub mod config;
 pub mod direct;
 pub mod executor_table;

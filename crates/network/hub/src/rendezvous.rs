@@ -7,7 +7,6 @@
 //! (`exec-relay`).
 
 mod executor;
-mod harness;
 #[cfg(test)]
 mod tests;
 
@@ -19,19 +18,20 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use exec_relay::frame_route::FrameRoute;
 use exec_transport::{
     link::LinkReadError,
-    websocket::socket::{BinarySocket, SocketWriter},
+    websocket::socket::{BinarySocket, RawMessage, SocketWriter},
 };
 use http::StatusCode;
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 
 use crate::{
-    circuit::CloseReason,
-    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    circuit::{Circuit, CircuitDialer, CloseReason, DialError, DialRequest},
     executor_table::{ExecutorTable, TableAttachment},
     limits,
-    metrics::HubMetrics,
+    metrics::{FrameBatch, HubMetrics},
     store::{AttachError, ConnectionId, NodeName, Presence, Store, Timestamp},
     url::{RendezvousUrlError, UrlClaims, UrlSigner},
 };
@@ -216,7 +216,7 @@ impl RendezvousAcceptor {
 
     async fn relay_harness(&self, dial: DialRequest, socket: &mut BinarySocket) -> WebSocketClose {
         match timeout(DIAL_TIMEOUT, self.dialer.dial(dial)).await {
-            Ok(Ok(circuit)) => harness::relay(socket, circuit, &self.metrics).await,
+            Ok(Ok(circuit)) => relay_circuit(socket, circuit, &self.metrics).await,
             Ok(Err(error)) => error.into(),
             Err(_) => CloseReason::Unreachable.into(),
         }
@@ -438,5 +438,108 @@ fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<FlushOutcome
                 });
             }
         }
+    }
+}
+
+/// Forwards frames between a harness websocket and its circuit until either ends, and returns why.
+async fn relay_circuit(
+    socket: &mut BinarySocket,
+    circuit: Circuit,
+    metrics: &HubMetrics,
+) -> WebSocketClose {
+    let mut relay = HarnessRelay {
+        socket,
+        circuit,
+        blocked: None,
+        metrics,
+    };
+    poll_fn(|cx| relay.poll(cx)).await
+}
+
+struct HarnessRelay<'a> {
+    socket: &'a mut BinarySocket,
+    circuit: Circuit,
+    /// A frame that the circuit cannot accept yet. Backpressure: nothing is read until it can.
+    blocked: Option<Bytes>,
+    metrics: &'a HubMetrics,
+}
+
+impl HarnessRelay<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<WebSocketClose> {
+        match self.make_progress(cx) {
+            Ok(()) => Poll::Pending,
+            Err(close_cause) => Poll::Ready(close_cause),
+        }
+    }
+
+    /// Makes all possible progress; everything blocked has registered `cx`.
+    fn make_progress(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketClose> {
+        for _ in 0..limits::ROUNDS {
+            let read = self.read(cx)?;
+            let taken = self.take(cx)?;
+            // If the socket's buffer was full, continue once it has been flushed.
+            let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
+            if !(read || taken && flushed) {
+                return Ok(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Reads from the websocket. Returns whether there may be more.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+        for _ in 0..limits::ROUND_FRAMES {
+            if self.blocked.is_none() {
+                let Poll::Ready(message) = self.socket.reader.poll_message(cx) else {
+                    return Ok(false);
+                };
+                match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
+                    None => return Err(WebSocketClose::Peer),
+                    Some(RawMessage::Text) => return Err(WebSocketClose::Text),
+                    Some(RawMessage::Binary(frame)) => {
+                        if FrameRoute::peek(&frame).is_err() {
+                            self.metrics.garbage.increment(1);
+                            return Err(WebSocketClose::Garbage);
+                        }
+                        self.blocked = Some(frame);
+                    }
+                }
+            }
+            // A closed circuit is noticed below, after its remaining frames.
+            let Poll::Ready(Ok(())) = self.circuit.sender.poll_ready(cx) else {
+                return Ok(false);
+            };
+            if let Some(frame) = self.blocked.take()
+                && self.circuit.sender.push(frame).is_err()
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes frames from the circuit. Returns whether there may be more.
+    fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+        let mut forwarded = FrameBatch::default();
+        let mut more = true;
+        for _ in 0..limits::ROUND_FRAMES {
+            if self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
+                break;
+            }
+            match self.circuit.receiver.poll_frame(cx) {
+                Poll::Pending => {
+                    more = false;
+                    break;
+                }
+                Poll::Ready(Ok(frame)) => {
+                    forwarded.add(frame.len());
+                    self.socket.writer.push(frame);
+                }
+                Poll::Ready(Err(close_reason)) => return Err(close_reason.into()),
+            }
+        }
+        self.metrics.to_harness.add(forwarded);
+        Ok(more)
     }
 }

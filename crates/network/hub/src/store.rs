@@ -5,30 +5,31 @@
 //! [`EnvironmentRecord`]; stores only persist.
 //! Elsewhere: websockets (`rendezvous`), HTTP (`registry`), tokens (`tokens`).
 
-mod ids;
-mod pending_authorizations;
+mod authorizations;
 mod record;
 mod redb;
-mod signing_key;
 #[cfg(test)]
 mod tests;
 mod timestamp;
 
 pub use self::{
-    ids::{ConnectionId, EnvironmentId, HubIdError, NodeName, RegistrationId},
-    record::{EnvironmentRecord, KeyFingerprint, PresenceRecord, Registration, SupersededExecutor},
+    authorizations::{Authorization, AuthorizeError, TokenHash},
+    record::{
+        ConnectionId, EnvironmentId, EnvironmentRecord, HubIdError, KeyFingerprint, NodeName,
+        PresenceRecord, Registration, RegistrationId, SupersededExecutor,
+    },
     redb::{RedbStore, StoreOpenError},
-    signing_key::{SigningKey, TokenHash},
     timestamp::Timestamp,
 };
 
 #[cfg(test)]
 pub(crate) use self::redb::{lose_writer, on_disk};
 
-pub(crate) use self::pending_authorizations::PendingAuthorizations;
+pub(crate) use self::authorizations::PendingAuthorizations;
 
 use std::{error::Error, fmt, sync::Arc};
 
+use aws_lc_rs::{error::Unspecified, rand};
 use exec_relay::identity::NoisePublicKey;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -164,20 +165,39 @@ pub struct Presence {
     pub connection: ConnectionId,
 }
 
-/// What a harness authorization permits, once, until it expires.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Authorization {
-    /// The environment.
-    pub environment: EnvironmentId,
-    /// The registration that was current.
-    pub registration: RegistrationId,
-    /// The harness's public keys.
-    pub harness_key: NoisePublicKey,
-    /// The principal that requested it.
-    pub principal: PrincipalName,
-    /// Expiry. Invalid from this time on.
-    pub expires_at: Timestamp,
+/// The key that signs rendezvous URLs. All nodes of a hub share it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct SigningKey([u8; Self::LEN]);
+
+impl SigningKey {
+    /// Key length in bytes, equal to the hash length.
+    pub const LEN: usize = 32;
+
+    /// Generates a key.
+    ///
+    /// # Errors
+    /// Returns an error if the host provides no randomness.
+    pub fn generate() -> Result<Self, Unspecified> {
+        let mut key = [0; Self::LEN];
+        rand::fill(&mut key)?;
+        Ok(Self(key))
+    }
+
+    /// Wraps a stored key. Returns `None` if its length is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// Returns the key bytes.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(..)")
+    }
 }
 
 /// Why the store cannot serve at the moment.
@@ -269,21 +289,6 @@ pub enum AttachError {
     /// Peer: the registration is not current, or the environment was removed.
     #[error("registration is not current")]
     Superseded,
-    /// Host: see the source.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// Why an authorization was not stored.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AuthorizeError {
-    /// Caller: the principal has too many pending authorizations. They expire within a minute.
-    #[error("principal has too many pending harness authorizations")]
-    Limit,
-    /// Host: all principals together have too many. They expire within a minute.
-    #[error("too many pending harness authorizations")]
-    Full,
     /// Host: see the source.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -13,7 +13,7 @@ use url::{Url, form_urlencoded};
 use uuid::Uuid;
 
 use crate::{
-    circuit_dialer::HarnessTag,
+    circuit::HarnessTag,
     limits,
     store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
 };

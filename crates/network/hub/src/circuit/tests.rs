@@ -3,7 +3,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 
-use super::{Circuit, CloseReason, QueueLimits};
+use super::*;
 
 const LIMITS: QueueLimits = QueueLimits {
     frames: 32,
@@ -152,4 +152,22 @@ async fn nothing_is_lost_between_two_threads() {
         Err(CloseReason::HarnessGone)
     );
     sending.join().unwrap();
+}
+
+#[test]
+fn tag_round_trips_as_text() {
+    let tag = HarnessTag::from_bytes(*b"\x00\x01\xfe\xff0123456789ab");
+    assert_eq!(tag.to_string().parse(), Ok(tag));
+    let json = serde_json::to_string(&tag).unwrap();
+    assert_eq!(serde_json::from_str::<HarnessTag>(&json).unwrap(), tag);
+}
+
+#[test]
+fn invalid_tags_are_rejected() {
+    let short = "0".repeat(31);
+    let upper = "A".repeat(32);
+    let wide = "é".repeat(16);
+    for bad in ["", &short, &upper, &wide] {
+        assert_eq!(bad.parse::<HarnessTag>(), Err(HarnessTagError), "{bad:?}");
+    }
 }

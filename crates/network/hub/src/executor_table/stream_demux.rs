@@ -11,7 +11,7 @@ use std::{
 
 use exec_relay::frame_route::{FrameKind, FrameRoute};
 
-use crate::{circuit_dialer::HarnessTag, limits};
+use crate::{circuit::HarnessTag, limits};
 
 /// Id of a circuit at one executor websocket.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -10,8 +10,7 @@ use exec_relay::{
 
 use super::{CircuitId, ExecutorFrameAction, ExecutorTable, HarnessFrameAction, StreamDemux};
 use crate::{
-    circuit::CloseReason,
-    circuit_dialer::{CircuitDialer as _, DialError, DialRequest, HarnessTag},
+    circuit::{CircuitDialer as _, CloseReason, DialError, DialRequest, HarnessTag},
     limits,
     store::{ConnectionId, NewRegistration, RedbStore, Store as _, Timestamp, on_disk},
 };

@@ -2,11 +2,20 @@
 //!
 //! A bridge connects the local end of a circuit to a pair of NATS subjects. Invariant: frames
 //! arrive unchanged and in order, or the circuit closes at both ends; no frame is lost silently.
-//! The flow control window bounds the memory of each circuit.
+//!
+//! Flow control is credit-based: credit returns when the websocket behind the far end has taken the
+//! bytes. So neither the broker nor the other node ever buffers more than a window per circuit, and
+//! a slow websocket applies backpressure only to its own peer.
 
-mod bridge_receiver;
+#[cfg(test)]
+mod tests;
 
-use std::{future::poll_fn, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use async_nats::{Client, Subject, Subscriber};
 use bytes::Bytes;
@@ -16,32 +25,33 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::bridge_receiver::{BridgeReceiver, PacketEffect};
 use super::{
+    BridgedCircuitId, Direction, SubjectNames,
     circuits::CircuitRegistration,
     connection::{NatsConnection, NatsLinkState, connection_lost},
-    packet::{self, PacketBuilder},
-    subjects::{BridgedCircuitId, Direction, SubjectNames},
-    window::SendCredit,
+    packet::{self, CircuitPacket, PacketBody, PacketBuilder, PacketError, cost},
 };
-use crate::circuit::{Circuit, CloseReason, FrameReceiver};
+use crate::{
+    circuit::{Circuit, CloseReason, FrameReceiver, FrameSender},
+    limits::{MAX_FRAME_BYTES, ROUND_FRAMES},
+};
 
 /// Parameters that both nodes agreed on.
 #[derive(Debug)]
-pub(in crate::nats) struct BridgeParams {
+pub(super) struct BridgeParams {
     /// Id of the circuit.
-    pub(in crate::nats) wire: BridgedCircuitId,
+    pub(super) wire: BridgedCircuitId,
     /// Direction in which this end sends.
-    pub(in crate::nats) direction: Direction,
+    pub(super) direction: Direction,
     /// Window granted by the other end.
-    pub(in crate::nats) window: u32,
+    pub(super) window: u32,
     /// Number of connection losses when the subscription was made.
-    pub(in crate::nats) losses: u64,
+    pub(super) losses: u64,
 }
 
 /// Connects the local end of a circuit to the other node.
 #[derive(Debug)]
-pub(in crate::nats) struct CircuitBridge {
+pub(super) struct CircuitBridge {
     circuit: Circuit,
     outbound: BridgeSender,
     inbound: BridgeReceiver,
@@ -67,7 +77,7 @@ struct PendingClose {
 
 impl CircuitBridge {
     /// Connects `circuit` to the other node. `packets` is the subscription of this end.
-    pub(in crate::nats) fn new(
+    pub(super) fn new(
         circuit: Circuit,
         connection: &NatsConnection,
         subjects: &SubjectNames,
@@ -93,7 +103,7 @@ impl CircuitBridge {
     }
 
     /// Forwards frames until the circuit closes at either end, or the nodes lose contact.
-    pub(in crate::nats) async fn run(mut self) -> CloseReason {
+    pub(super) async fn run(mut self) -> CloseReason {
         let close_reason = match self.forward_frames().await {
             // The other end closed it, or is gone.
             BridgeEnd::Remote(close_reason) => close_reason,
@@ -344,3 +354,206 @@ impl BridgeSender {
         number
     }
 }
+
+/// Receiving half of a bridged circuit. Independent of NATS.
+#[derive(Debug)]
+struct BridgeReceiver {
+    next: u32,
+    receive_window: ReceiveWindow,
+    inbox: VecDeque<Bytes>,
+    closed: Option<CloseReason>,
+}
+
+/// What a packet requires from the sending half.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum PacketEffect {
+    /// Nothing.
+    Nothing,
+    /// Permits to send this many more bytes.
+    Grant(u32),
+}
+
+impl BridgeReceiver {
+    /// Creates a half that granted `window` to the sender.
+    fn new(window: u32) -> Self {
+        Self {
+            next: 0,
+            receive_window: ReceiveWindow::new(window),
+            inbox: VecDeque::new(),
+            closed: None,
+        }
+    }
+
+    /// Handles a message.
+    ///
+    /// # Errors
+    /// Returns [`BridgeFault`] if the circuit cannot continue.
+    fn handle_message(&mut self, message: &Bytes) -> Result<PacketEffect, BridgeFault> {
+        let packet = CircuitPacket::decode(message)?;
+        if packet.seq != self.next {
+            return Err(BridgeFault::Gap {
+                expected: self.next,
+                got: packet.seq,
+            });
+        }
+        self.next = self.next.wrapping_add(1);
+        match packet.body {
+            PacketBody::Frames(frames) => {
+                if frames.iter().any(|frame| frame.len() > MAX_FRAME_BYTES) {
+                    return Err(BridgeFault::Frame);
+                }
+                let total = frames.iter().map(cost).fold(0, u32::saturating_add);
+                self.receive_window.receive(total)?;
+                self.inbox.extend(frames);
+                Ok(PacketEffect::Nothing)
+            }
+            PacketBody::Credit(bytes) => Ok(PacketEffect::Grant(bytes)),
+            PacketBody::Mark => Ok(PacketEffect::Nothing),
+            PacketBody::Close(close_reason) => {
+                self.closed = Some(close_reason);
+                Ok(PacketEffect::Nothing)
+            }
+        }
+    }
+
+    /// Returns whether a frame is queued for the local end.
+    fn has_frames(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Moves frames to the local end while it accepts them. Returns credit to grant.
+    fn poll_forward(
+        &mut self,
+        sender: &mut FrameSender,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<u32>, CloseReason>> {
+        let mut credit = None;
+        let mut moved = 0;
+        while moved < ROUND_FRAMES && self.has_frames() {
+            match sender.poll_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending if moved == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+            let Some(frame) = self.inbox.pop_front() else {
+                break;
+            };
+            if let Some(more) = self.receive_window.release(cost(&frame)) {
+                credit = Some(credit.unwrap_or(0_u32).saturating_add(more));
+            }
+            sender.push(frame)?;
+            moved += 1;
+        }
+        if self.inbox.is_empty() {
+            // The burst is over: an idle circuit uses almost no memory.
+            self.inbox = VecDeque::new();
+        }
+        Poll::Ready(Ok(credit))
+    }
+
+    /// Returns the close reason of the other end, once all its frames have been forwarded.
+    fn close_reason(&self) -> Option<CloseReason> {
+        self.closed.filter(|_| self.inbox.is_empty())
+    }
+}
+
+/// Peer: why a circuit cannot continue.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+enum BridgeFault {
+    /// A packet is missing.
+    #[error("expected packet {expected} between nodes, got {got}")]
+    Gap {
+        /// The expected number.
+        expected: u32,
+        /// The received number.
+        got: u32,
+    },
+    /// A frame exceeds the limit of a websocket message.
+    #[error("frame between nodes is too large")]
+    Frame,
+    /// See the source.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// See the source.
+    #[error(transparent)]
+    Overrun(#[from] CreditOverrun),
+}
+
+/// Credit of the sending end.
+#[derive(Debug)]
+struct SendCredit {
+    /// Negative after a packet larger than the remaining credit: the last packet may overdraw.
+    available: i64,
+}
+
+impl SendCredit {
+    /// Starts with the window granted by the receiving end.
+    fn new(window: u32) -> Self {
+        Self {
+            available: i64::from(window),
+        }
+    }
+
+    /// Returns whether a packet may be sent.
+    fn is_open(&self) -> bool {
+        self.available > 0
+    }
+
+    /// Spends credit for a sent packet.
+    fn spend(&mut self, cost: u32) {
+        self.available -= i64::from(cost);
+    }
+
+    /// Adds granted credit.
+    fn grant(&mut self, cost: u32) {
+        self.available = self.available.saturating_add(i64::from(cost));
+    }
+}
+
+/// Window of the receiving end: bytes buffered, and credit not yet granted back.
+#[derive(Debug)]
+struct ReceiveWindow {
+    window: u32,
+    held: u64,
+    owed: u32,
+}
+
+impl ReceiveWindow {
+    /// Starts with the window granted by this end.
+    fn new(window: u32) -> Self {
+        Self {
+            window,
+            held: 0,
+            owed: 0,
+        }
+    }
+
+    /// Records a received packet.
+    ///
+    /// # Errors
+    /// Returns [`CreditOverrun`] if the peer exceeded its credit, which bounds the buffer.
+    fn receive(&mut self, cost: u32) -> Result<(), CreditOverrun> {
+        // Credit that is due but not granted yet is not available to the peer.
+        if self.held + u64::from(self.owed) >= u64::from(self.window) {
+            return Err(CreditOverrun);
+        }
+        self.held += u64::from(cost);
+        Ok(())
+    }
+
+    /// Records that the websocket took a frame. Returns credit to grant, once it is worth a packet.
+    fn release(&mut self, cost: u32) -> Option<u32> {
+        self.held = self.held.saturating_sub(u64::from(cost));
+        self.owed = self.owed.saturating_add(cost);
+        (self.owed >= self.window / GRANTS_PER_WINDOW).then(|| std::mem::take(&mut self.owed))
+    }
+}
+
+/// Peer: it exceeded its credit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("other node exceeded its credit")]
+struct CreditOverrun;
+
+/// Credit is granted in eighths of the window: few packets, while the sender keeps most of its
+/// window.
+const GRANTS_PER_WINDOW: u32 = 8;

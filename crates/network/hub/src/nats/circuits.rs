@@ -7,11 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    bucket::RecordRevision,
-    subjects::BridgedCircuitId,
-    window::{MIN_WINDOW, next_window},
-};
+use super::{BridgedCircuitId, bucket::RecordRevision};
 use crate::{
     circuit::CloseReason,
     store::{EnvironmentId, NodeName, Presence},
@@ -165,6 +161,24 @@ impl Drop for CircuitRegistration {
 /// this node stays within half a gigabyte.
 const MAX_CIRCUITS: usize = 512 * 1024 * 1024 / MIN_WINDOW as usize;
 
+/// Largest window of a circuit.
+const MAX_WINDOW: u32 = 1024 * 1024;
+
+/// Smallest window of a circuit, on a busy node.
+const MIN_WINDOW: u32 = 64 * 1024;
+
+/// Target for the sum of all windows of a node: the broker drops a client that is 64 MiB behind.
+const WINDOW_TOTAL: u64 = 48 * 1024 * 1024;
+
+/// Returns the window of a new circuit: an eighth of the remaining budget, so that the first
+/// circuits are fast and the thousandth still gets one.
+fn next_window(granted: u64) -> u32 {
+    let share = WINDOW_TOTAL.saturating_sub(granted) / 8;
+    u32::try_from(share)
+        .unwrap_or(u32::MAX)
+        .clamp(MIN_WINDOW, MAX_WINDOW)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,5 +267,12 @@ mod tests {
                 .add(BridgedCircuitId::generate(), node("a"), None)
                 .is_none()
         );
+    }
+
+    #[test]
+    fn windows_shrink_as_circuits_are_added() {
+        assert_eq!(next_window(0), MAX_WINDOW);
+        assert!(next_window(WINDOW_TOTAL - 8 * 200_000) == 200_000);
+        assert_eq!(next_window(u64::MAX), MIN_WINDOW);
     }
 }

@@ -2,33 +2,35 @@
 //!
 //! A [`NatsMesh`] is the [`CircuitDialer`] of a cluster: it tries the executors of this process
 //! first, and then the node that has the executor's websocket.
+//! Nodes request circuits from each other with a [`CircuitRequest`].
 //! Invariant: circuits within this process never use the broker, so they survive its loss.
-
-mod circuit_request;
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::Subscriber;
+use async_nats::{Message, RequestErrorKind, Subscriber};
 use futures_util::{StreamExt as _, future::BoxFuture};
+use serde::{Deserialize, Serialize};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
 
 use super::{
-    circuits::BridgedCircuits,
+    BridgedCircuitId, Direction, SubjectNames,
+    bridge::{BridgeParams, CircuitBridge},
+    bucket::RecordRevision,
+    circuits::{BridgedCircuits, CircuitTarget},
     config::NatsConfig,
     connection::{NatsConnection, NatsError},
     nodes::{self, ClusterNodes, process_name},
     presences::{ClusterEvent, PresenceLoss},
     store::NatsStore,
-    subjects::SubjectNames,
 };
 use crate::{
-    circuit::Circuit,
-    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    circuit::{Circuit, CircuitDialer, DialError, DialRequest},
     executor_table::ExecutorTable,
-    store::{EnvironmentId, NodeName, Store, StoreError},
+    limits,
+    store::{EnvironmentId, NodeName, Presence, Store, StoreError},
 };
 
 /// Membership of this node in the cluster. Dropping it leaves without notice.
@@ -103,10 +105,7 @@ impl NatsMesh {
         ));
         tasks.spawn(handle_events(Arc::clone(&shared), executors));
         tasks.spawn(run_maintenance(Arc::clone(&shared)));
-        tasks.spawn(circuit_request::answer_requests(
-            Arc::clone(&shared),
-            requests,
-        ));
+        tasks.spawn(answer_requests(Arc::clone(&shared), requests));
         Ok(Self {
             shared,
             _tasks: tasks,
@@ -167,7 +166,7 @@ impl Drop for NatsMesh {
 
 impl CircuitDialer for NatsMesh {
     fn dial(&self, dial: DialRequest) -> BoxFuture<'_, Result<Circuit, DialError>> {
-        Box::pin(circuit_request::dial(&self.shared, dial))
+        Box::pin(dial_executor(&self.shared, dial))
     }
 
     fn supersede<'a>(
@@ -304,3 +303,235 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(120);
 
 /// Delay between attempts while the broker is up and JetStream is not.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// Request for a circuit to an executor.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct CircuitRequest {
+    /// Id of the circuit, which names the subjects of its packets.
+    wire: BridgedCircuitId,
+    /// The requesting node of the harness.
+    node: NodeName,
+    /// The dial request of the harness.
+    dial: DialRequest,
+    /// Window granted to the executor's node.
+    window: u32,
+    /// Number of data connection losses of the harness's node.
+    #[serde(default)]
+    losses: u64,
+}
+
+/// Reply of the executor's node.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum CircuitReply {
+    /// The circuit is open.
+    Connected {
+        /// Window granted to the harness's node.
+        window: u32,
+        /// Number of data connection losses of this node.
+        #[serde(default)]
+        losses: u64,
+    },
+    /// The executor is not connected here.
+    Offline,
+    /// The executor has too many harnesses, or the node too many circuits.
+    Busy,
+}
+
+impl From<DialError> for CircuitReply {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Busy => Self::Busy,
+            DialError::Offline | DialError::Unreachable => Self::Offline,
+        }
+    }
+}
+
+/// Opens a circuit, locally or on the node that has the executor's websocket.
+async fn dial_executor(shared: &Arc<MeshShared>, dial: DialRequest) -> Result<Circuit, DialError> {
+    match shared.executor_table.dial(dial.clone()).await {
+        Err(DialError::Offline) => {}
+        local => return local,
+    }
+    let found = shared.store.presences().find(&dial.environment).await;
+    let (presence, revision) = found
+        .map_err(|error| {
+            tracing::warn!(%error, environment = %dial.environment, "failed to look up the executor");
+            DialError::Unreachable
+        })?
+        .ok_or(DialError::Offline)?;
+    if presence.registration != dial.registration || presence.node == *shared.nodes.own() {
+        return Err(DialError::Offline);
+    }
+    dial_node(shared, dial, presence, revision).await
+}
+
+async fn dial_node(
+    shared: &Arc<MeshShared>,
+    dial: DialRequest,
+    presence: Presence,
+    revision: RecordRevision,
+) -> Result<Circuit, DialError> {
+    let link = shared.data.link();
+    if !link.is_up {
+        return Err(DialError::Unreachable);
+    }
+    let wire = BridgedCircuitId::generate();
+    let target = CircuitTarget {
+        environment: presence.environment,
+        revision,
+    };
+    let registration = shared
+        .circuits
+        .add(wire, presence.node.clone(), Some(target));
+    let registration = registration.ok_or(DialError::Busy)?;
+    let subject = shared.subjects.circuit(wire, Direction::Harness);
+    let packets = shared
+        .data
+        .client
+        .subscribe(subject)
+        .await
+        .map_err(|error| {
+            tracing::warn!(%error, "failed to subscribe to a circuit");
+            DialError::Unreachable
+        })?;
+    let request = CircuitRequest {
+        wire,
+        node: shared.nodes.own().clone(),
+        dial,
+        window: registration.window,
+        losses: link.losses,
+    };
+    let (window, losses) = request_circuit(shared, &presence.node, &request).await?;
+    registration.opened(losses);
+    // Its silence must be noticed even if its first heartbeat is still in flight.
+    shared.nodes.record_alive(presence.node);
+    // The local queue to the harness only covers what its websocket writes next; further frames
+    // wait on the executor's node, where they are counted.
+    let (harness, bridged) = Circuit::pair(limits::TO_EXECUTOR, LOCAL_QUEUE);
+    let opening = BridgeParams {
+        wire,
+        direction: Direction::Executor,
+        window,
+        losses: link.losses,
+    };
+    let bridge = CircuitBridge::new(
+        bridged,
+        &shared.data,
+        &shared.subjects,
+        packets,
+        registration,
+        &opening,
+    );
+    tokio::spawn(bridge.run());
+    Ok(harness)
+}
+
+/// Sends the request and returns the granted window and the peer's number of data connection
+/// losses.
+async fn request_circuit(
+    shared: &MeshShared,
+    node: &NodeName,
+    request: &CircuitRequest,
+) -> Result<(u32, u64), DialError> {
+    let payload = serde_json::to_vec(request).map_err(|_| DialError::Unreachable)?;
+    let subject = shared.subjects.dial(node);
+    let answer = shared.data.client.request(subject, payload.into()).await;
+    let answer = answer.map_err(|error| {
+        tracing::warn!(%error, %node, "node did not answer a dial request");
+        match error.kind() {
+            // The node is certainly gone: the harness asks the registry again.
+            RequestErrorKind::NoResponders => DialError::Offline,
+            RequestErrorKind::TimedOut
+            | RequestErrorKind::InvalidSubject
+            | RequestErrorKind::MaxPayloadExceeded
+            | RequestErrorKind::Other => DialError::Unreachable,
+        }
+    })?;
+    match serde_json::from_slice(&answer.payload) {
+        Ok(CircuitReply::Connected { window, losses }) => Ok((window, losses)),
+        Ok(CircuitReply::Offline) => Err(DialError::Offline),
+        Ok(CircuitReply::Busy) => Err(DialError::Busy),
+        Err(error) => {
+            tracing::warn!(%error, %node, "ignoring malformed dial reply");
+            Err(DialError::Unreachable)
+        }
+    }
+}
+
+/// Frame queue to one harness on its own node, in addition to the circuit's window.
+const LOCAL_QUEUE: crate::circuit::QueueLimits = crate::circuit::QueueLimits {
+    frames: 512,
+    bytes: 512 << 10,
+};
+
+/// Answers requests for circuits until dropped.
+async fn answer_requests(shared: Arc<MeshShared>, mut requests: Subscriber) {
+    while let Some(message) = requests.next().await {
+        let Some(reply_to) = message.reply.clone() else {
+            continue;
+        };
+        let (reply, bridge) = match accept_circuit(&shared, &message).await {
+            Ok((reply, bridge)) => (reply, Some(bridge)),
+            Err(reply) => (reply, None),
+        };
+        let Ok(payload) = serde_json::to_vec(&reply) else {
+            continue;
+        };
+        // Published on the connection of the subscription, so that the broker processes that first.
+        let sent = shared.data.client.publish(reply_to, payload.into()).await;
+        match (sent, bridge) {
+            (Ok(()), Some(bridge)) => drop(tokio::spawn(bridge.run())),
+            (Ok(()), None) => {}
+            (Err(error), _) => tracing::warn!(%error, "failed to answer a dial request"),
+        }
+    }
+}
+
+async fn accept_circuit(
+    shared: &MeshShared,
+    message: &Message,
+) -> Result<(CircuitReply, CircuitBridge), CircuitReply> {
+    let request: CircuitRequest = serde_json::from_slice(&message.payload).map_err(|error| {
+        tracing::warn!(%error, "ignoring malformed dial request");
+        CircuitReply::Offline
+    })?;
+    let losses = shared.data.link().losses;
+    // Its silence must be noticed even if its first heartbeat is still in flight.
+    shared.nodes.record_alive(request.node.clone());
+    let registration = shared
+        .circuits
+        .add(request.wire, request.node, None)
+        .ok_or(CircuitReply::Busy)?;
+    registration.opened(request.losses);
+    let circuit: Circuit = shared.executor_table.dial(request.dial).await?;
+    let subject = shared.subjects.circuit(request.wire, Direction::Executor);
+    let packets = shared
+        .data
+        .client
+        .subscribe(subject)
+        .await
+        .map_err(|error| {
+            tracing::warn!(%error, "failed to subscribe to a circuit");
+            CircuitReply::Offline
+        })?;
+    let opening = BridgeParams {
+        wire: request.wire,
+        direction: Direction::Harness,
+        window: request.window,
+        losses,
+    };
+    let reply = CircuitReply::Connected {
+        window: registration.window,
+        losses,
+    };
+    let bridge = CircuitBridge::new(
+        circuit,
+        &shared.data,
+        &shared.subjects,
+        packets,
+        registration,
+        &opening,
+    );
+    Ok((reply, bridge))
+}

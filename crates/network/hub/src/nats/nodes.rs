@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
-use super::{circuits::BridgedCircuits, connection::NatsConnection, subjects::SubjectNames};
+use super::{SubjectNames, circuits::BridgedCircuits, connection::NatsConnection};
 use crate::store::NodeName;
 
 /// The live nodes known to this one.

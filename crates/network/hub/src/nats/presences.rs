@@ -18,18 +18,18 @@ use tokio::sync::Notify;
 
 use self::own_presences::{OwnPresences, PresenceState};
 use super::{
+    SubjectNames,
     bucket::{BucketConfig, KvBucket, RecordRevision, WriteError},
     connection::NatsConnection,
     nodes::ClusterNodes,
     registration_bucket::{BucketFull, RegistrationBucket, json, parse},
-    subjects::SubjectNames,
 };
 use crate::store::{
     AttachError, ConnectionId, EnvironmentId, Presence, PresenceRecord, StoreError, Timestamp,
 };
 
 /// Bucket of presence records. Nodes renew those of their websockets; those of dead nodes expire.
-pub(in crate::nats) const BUCKET: BucketConfig = BucketConfig {
+pub(super) const BUCKET: BucketConfig = BucketConfig {
     name: "presence",
     description: "where executors are connected",
     max_age: Some(Duration::from_secs(600)),
@@ -39,7 +39,7 @@ pub(in crate::nats) const BUCKET: BucketConfig = BucketConfig {
 /// Events about executors that nodes publish to each other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::nats) enum ClusterEvent {
+pub(super) enum ClusterEvent {
     /// An executor's websocket was attached.
     Attached {
         /// The presence record.
@@ -57,7 +57,7 @@ pub(in crate::nats) enum ClusterEvent {
 
 /// Presence records of executors.
 #[derive(Clone, Debug)]
-pub(in crate::nats) struct PresenceRecords {
+pub(super) struct PresenceRecords {
     bucket: KvBucket,
     registry: RegistrationBucket,
     nodes: ClusterNodes,
@@ -70,7 +70,7 @@ pub(in crate::nats) struct PresenceRecords {
 
 impl PresenceRecords {
     /// Creates the service on `bucket`.
-    pub(in crate::nats) fn new(
+    pub(super) fn new(
         bucket: KvBucket,
         registry: RegistrationBucket,
         nodes: ClusterNodes,
@@ -93,7 +93,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`AttachError`]. Dropping the future leaves a record for a moment at most.
-    pub(in crate::nats) async fn attach(&self, presence: Presence) -> Result<(), AttachError> {
+    pub(super) async fn attach(&self, presence: Presence) -> Result<(), AttachError> {
         if !self.is_current(&presence).await? {
             return Err(AttachError::Superseded);
         }
@@ -125,7 +125,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`]; it is retried as soon as the broker is back.
-    pub(in crate::nats) async fn detach(&self, presence: &Presence) -> Result<(), StoreError> {
+    pub(super) async fn detach(&self, presence: &Presence) -> Result<(), StoreError> {
         let unfinished = PresenceRollback {
             presences: self,
             presence,
@@ -140,10 +140,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`].
-    pub(in crate::nats) async fn remove(
-        &self,
-        environment: &EnvironmentId,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn remove(&self, environment: &EnvironmentId) -> Result<(), StoreError> {
         let slot = self.bucket.read(&key(environment)).await?;
         match parse::<Presence>(&slot, "a presence")? {
             Some(presence) => self.erase(&presence).await,
@@ -155,7 +152,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`].
-    pub(in crate::nats) async fn find(
+    pub(super) async fn find(
         &self,
         environment: &EnvironmentId,
     ) -> Result<Option<(Presence, RecordRevision)>, StoreError> {
@@ -170,7 +167,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`].
-    pub(in crate::nats) async fn attendance(
+    pub(super) async fn attendance(
         &self,
         environment: &EnvironmentId,
         now: Timestamp,
@@ -211,7 +208,7 @@ impl PresenceRecords {
     }
 
     /// Handles a websocket recorded by another node. Returns the loss of this node, if any.
-    pub(in crate::nats) fn handle_other(
+    pub(super) fn handle_other(
         &self,
         theirs: &Presence,
         revision: RecordRevision,
@@ -226,7 +223,7 @@ impl PresenceRecords {
 
     /// Publishes an event to all nodes, including this one. A disconnected node misses it and
     /// catches up with [`Self::maintain`].
-    pub(in crate::nats) async fn publish(&self, event: &ClusterEvent) {
+    pub(super) async fn publish(&self, event: &ClusterEvent) {
         let Ok(event) = serde_json::to_vec(event) else {
             return;
         };
@@ -244,12 +241,12 @@ impl PresenceRecords {
     }
 
     /// Resolves when there is work for [`Self::maintain`].
-    pub(in crate::nats) async fn maintenance_due(&self) {
+    pub(super) async fn maintenance_due(&self) {
         self.maintenance_due.notified().await;
     }
 
     /// Schedules [`Self::maintain`].
-    pub(in crate::nats) fn schedule_maintenance(&self) {
+    pub(super) fn schedule_maintenance(&self) {
         self.maintenance_due.notify_one();
     }
 
@@ -259,7 +256,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`]: nothing more can be done until the broker is back.
-    pub(in crate::nats) async fn maintain(
+    pub(super) async fn maintain(
         &self,
         connections: &HashSet<ConnectionId>,
     ) -> Result<Vec<PresenceLoss>, StoreError> {

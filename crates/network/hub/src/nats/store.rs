@@ -9,13 +9,13 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
 use super::{
+    SubjectNames,
     bucket::{BucketConfig, KvBucket, RecordRevision, WriteError},
     config::NatsConfig,
     connection::{NatsConnection, NatsError},
     nodes::ClusterNodes,
     presences::{self, PresenceRecords},
     registration_bucket::{self, BucketFull, RecordContention, RegistrationBucket, json, parse},
-    subjects::SubjectNames,
 };
 use crate::{
     principal::PrincipalName,

@@ -29,8 +29,7 @@ use tokio::{
 
 use super::{NatsConfig, NatsMesh};
 use crate::{
-    circuit::{Circuit, CloseReason},
-    circuit_dialer::{CircuitDialer as _, DialError, DialRequest, HarnessTag},
+    circuit::{Circuit, CircuitDialer as _, CloseReason, DialError, DialRequest, HarnessTag},
     executor_table::{ExecutorTable, TableAttachment},
     store::{
         ConnectionId, EnvironmentId, NewRegistration, Presence, Registration, RegistrationId,

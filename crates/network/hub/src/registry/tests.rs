@@ -21,8 +21,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     audit::AuditLog,
-    circuit::Circuit,
-    circuit_dialer::{CircuitDialer, DialError, DialRequest},
+    circuit::{Circuit, CircuitDialer, DialError, DialRequest},
     direct::{AccessKeys, DirectService},
     principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::{RateLimitConfig, RateLimiter},

@@ -8,7 +8,8 @@ use redb::TableDefinition;
 use super::{
     AttachError, Authorization, ClaimError, ConnectionId, EnvironmentId, EnvironmentRecord,
     NewRegistration, NodeName, OwnedEnvironment, Presence, PresenceRecord, RedbStore,
-    RegisterError, Registration, RegistrationId, Store, StoreOpenError, Timestamp, TokenHash,
+    RegisterError, Registration, RegistrationId, SigningKey, Store, StoreOpenError, Timestamp,
+    TokenHash,
 };
 
 fn epoch() -> Timestamp {
@@ -601,4 +602,15 @@ fn database_of_another_program_or_version_is_rejected() {
         .unwrap_err()
         .to_string();
     assert!(opened.contains("exec-hub/1"), "{opened}");
+}
+
+#[test]
+fn debug_redacts_secrets() {
+    let key = SigningKey::from_bytes(&[7; 32]).unwrap();
+    assert_eq!(format!("{key:?}"), "SigningKey(..)");
+    assert_eq!(SigningKey::from_bytes(&[7; 31]), None);
+    assert_ne!(
+        SigningKey::generate().unwrap(),
+        SigningKey::generate().unwrap()
+    );
 }

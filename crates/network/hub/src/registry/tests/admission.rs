@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{TestHub, key, plain};
 use crate::{
     rate_limit::{RateLimitConfig, RateRule},
-    registry::{BodyBudget, RequestBody, request_body::MAX_BYTES},
+    registry::request_gate::{BodyBudget, MAX_BODY_BYTES, RequestBody},
 };
 
 const FEW: RateRule = RateRule {
@@ -298,16 +298,18 @@ async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
         async move { RequestBody::read(&headers, body, &budget).await }
     };
     let mut unfinished = Vec::new();
-    for _ in 0..crate::limits::BODY_BYTES / MAX_BYTES {
-        let mut read = Box::pin(reading(ScriptedBody::half(MAX_BYTES)));
+    for _ in 0..crate::limits::BODY_BYTES / MAX_BODY_BYTES {
+        let mut read = Box::pin(reading(ScriptedBody::half(MAX_BODY_BYTES)));
         assert!(futures_util::poll!(&mut read).is_pending());
         unfinished.push(read);
     }
-    let refused = reading(ScriptedBody::half(MAX_BYTES)).await.unwrap_err();
+    let refused = reading(ScriptedBody::half(MAX_BODY_BYTES))
+        .await
+        .unwrap_err();
     assert_eq!(refused.code, "authentication_service_unavailable");
     assert!(reading(ScriptedBody::whole("{}")).await.is_ok());
     drop(unfinished.pop());
-    let mut read = Box::pin(reading(ScriptedBody::half(MAX_BYTES)));
+    let mut read = Box::pin(reading(ScriptedBody::half(MAX_BODY_BYTES)));
     assert!(futures_util::poll!(&mut read).is_pending());
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Reply, TestHub, key};
 use crate::{
-    circuit_dialer::CircuitDialer,
+    circuit::CircuitDialer,
     executor_table::ExecutorTable,
     principal::Role,
     registry::{HubServices, RegistryService},

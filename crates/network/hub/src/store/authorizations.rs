@@ -1,11 +1,72 @@
-//! Counts pending authorizations per principal. The caller provides the time.
-//! Invariant: bounded per principal, so that unused authorizations of one principal do not block
-//! others, and in total.
+//! Authorizations of harnesses, stored under the hash of their token until redeemed or expired.
+//! Invariant: pending ones are bounded per principal, so that unused authorizations of one principal
+//! do not block others, and in total.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+};
 
-use super::{AuthorizeError, Timestamp, TokenHash};
+use exec_relay::identity::NoisePublicKey;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{EnvironmentId, RegistrationId, StoreError, Timestamp};
 use crate::{limits, principal::PrincipalName};
+
+/// What a harness authorization permits, once, until it expires.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Authorization {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// The registration that was current.
+    pub registration: RegistrationId,
+    /// The harness's public keys.
+    pub harness_key: NoisePublicKey,
+    /// The principal that requested it.
+    pub principal: PrincipalName,
+    /// Expiry. Invalid from this time on.
+    pub expires_at: Timestamp,
+}
+
+/// SHA-256 over environment and token, under which an authorization is stored.
+///
+/// Lookups need not be constant-time: an attacker chooses tokens, not hashes.
+#[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    /// Hashes a token together with its environment, so that it is invalid in others.
+    pub fn of(environment: &EnvironmentId, token: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(environment.as_str());
+        // Ids do not contain this byte, so the encoding is unambiguous.
+        hash.update([0]);
+        hash.update(token);
+        Self(hash.finalize().into())
+    }
+
+    /// Returns 64 hexadecimal digits, usable as a key in any store.
+    pub fn to_hex(self) -> String {
+        hex(&self.0)
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        use fmt::Write as _;
+        // Writing to a string does not fail.
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// Pending authorizations, without their content.
 #[derive(Debug)]
@@ -80,6 +141,21 @@ impl PendingAuthorizations {
     }
 }
 
+/// Why an authorization was not stored.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorizeError {
+    /// Caller: the principal has too many pending authorizations. They expire within a minute.
+    #[error("principal has too many pending harness authorizations")]
+    Limit,
+    /// Host: all principals together have too many. They expire within a minute.
+    #[error("too many pending harness authorizations")]
+    Full,
+    /// Host: see the source.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -126,5 +202,15 @@ mod tests {
         waiting.add(hash(2), &alice, t1).unwrap();
         assert!(waiting.expired(t1).is_some() && waiting.expired(t1).is_some());
         assert!(waiting.principals.is_empty() && waiting.tokens.is_empty());
+    }
+
+    #[test]
+    fn token_hash_depends_on_the_environment() {
+        let environment = |id: &str| id.parse::<EnvironmentId>().unwrap();
+        let hash = TokenHash::of(&environment("a"), "t");
+        assert_eq!(hash, TokenHash::of(&environment("a"), "t"));
+        assert_ne!(hash, TokenHash::of(&environment("b"), "t"));
+        assert_ne!(hash, TokenHash::of(&environment("a"), "T"));
+        assert_eq!(hash.to_hex().len(), 64);
     }
 }
