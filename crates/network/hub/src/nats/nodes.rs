@@ -23,7 +23,7 @@ use crate::store::NodeName;
 
 /// The live nodes known to this one.
 #[derive(Clone, Debug)]
-pub(in crate::nats) struct ClusterNodes {
+pub(super) struct ClusterNodes {
     own: NodeName,
     /// Connection of this node's circuits; heartbeats report its losses.
     data: NatsConnection,
@@ -34,7 +34,7 @@ pub(in crate::nats) struct ClusterNodes {
 
 impl ClusterNodes {
     /// Creates a membership that knows only this node.
-    pub(in crate::nats) fn new(own: NodeName, data: NatsConnection) -> Self {
+    pub(super) fn new(own: NodeName, data: NatsConnection) -> Self {
         let roster = Arc::new(Mutex::new(NodeRoster::new(Instant::now())));
         Self {
             own,
@@ -45,32 +45,32 @@ impl ClusterNodes {
     }
 
     /// Returns the name of this node.
-    pub(in crate::nats) fn own(&self) -> &NodeName {
+    pub(super) fn own(&self) -> &NodeName {
         &self.own
     }
 
     /// Returns whether a node is alive. This one is.
-    pub(in crate::nats) fn is_alive(&self, node: &NodeName) -> bool {
+    pub(super) fn is_alive(&self, node: &NodeName) -> bool {
         *node == self.own || self.lock().is_alive(node, Instant::now())
     }
 
     /// Records a sign of life other than a heartbeat. From now on, silence of the node is noticed.
-    pub(in crate::nats) fn record_alive(&self, node: NodeName) {
+    pub(super) fn record_alive(&self, node: NodeName) {
         self.lock().handle_heartbeat(node, Instant::now());
     }
 
     /// Returns how long ago a dead node was found to be gone. `None`: long ago, or never known.
-    pub(in crate::nats) fn silence(&self, node: &NodeName) -> Option<Duration> {
+    pub(super) fn silence(&self, node: &NodeName) -> Option<Duration> {
         self.lock().silence(node, Instant::now())
     }
 
     /// Returns the number of live nodes, including this one once it has received its own heartbeat.
-    pub(in crate::nats) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
     /// Announces the shutdown of this node, so that others need not wait for its silence.
-    pub(in crate::nats) async fn announce_shutdown(
+    pub(super) async fn announce_shutdown(
         &self,
         connection: &NatsConnection,
         subjects: &SubjectNames,
@@ -120,7 +120,7 @@ impl ClusterNodes {
 }
 
 /// Sends and receives heartbeats until dropped. Closes circuits to nodes that died or lost them.
-pub(in crate::nats) async fn run(
+pub(super) async fn run(
     nodes: ClusterNodes,
     connection: NatsConnection,
     subjects: SubjectNames,
@@ -307,7 +307,7 @@ impl NodeRoster {
 }
 
 /// Creates a unique process name from the node's name and random bits.
-pub(in crate::nats) fn process_name(node: &NodeName) -> NodeName {
+pub(super) fn process_name(node: &NodeName) -> NodeName {
     let unique = Uuid::new_v4().simple().to_string();
     let name: String = node.as_str().chars().take(MAX_NAME).collect();
     let process = format!("{name}-{}", unique.get(..16).unwrap_or(&unique));
