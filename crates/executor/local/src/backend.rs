@@ -18,7 +18,7 @@ use exec_process::{
     LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
     spawner::{SpawnError, SpawnStage, Spawner},
 };
-use exec_proxy::connector::{Connector, SystemConnector};
+use exec_proxy::policy_gate::{Connector, SystemConnector};
 use exec_sandbox::{CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxFactory};
 use exec_spawn::discard_startup_code;
 use exec_wire::{

@@ -18,11 +18,12 @@ use exec_env::{
 };
 use exec_process::LocalProcess;
 use exec_proxy::{
-    connector::Connector,
     environment,
     limits::ProxyLimits,
-    proxy::{ProxyBridge, ProxyConfig, ProxyListeners, ProxyServer},
-    settings::{self, CheckedSettings},
+    policy_gate::Connector,
+    proxy::{
+        CheckedSettings, ProxyBridge, ProxyConfig, ProxyListeners, ProxyServer, check_settings,
+    },
 };
 use exec_sandbox::ManagedNetworkRequest;
 use exec_wire::{
@@ -75,11 +76,10 @@ impl ProcessNetwork {
         let isolated = sandbox.is_some() && (network.enforced || restricted);
         let placement = match &network.proxy {
             Some(proxy) => {
-                let checked =
-                    settings::check_settings(proxy).map_err(|error| StartError::Refused {
-                        field: "networkProxy",
-                        reason: error.to_string(),
-                    })?;
+                let checked = check_settings(proxy).map_err(|error| StartError::Refused {
+                    field: "networkProxy",
+                    reason: error.to_string(),
+                })?;
                 place_proxy(checked, isolated, env)?
             }
             None if network.enforced && sandbox.is_some() => place_bridge(&managed, env)?,

@@ -10,13 +10,12 @@ use httparse::{EMPTY_HEADER, Header};
 
 use crate::{
     http::{
-        chunked_body::ChunkedBody,
+        exchange::ChunkedBody,
+        message::{BodyKind, ProxyRequest, ProxyResponse, RequestKind},
         message_head::BodyFraming,
-        request::{ProxyRequest, RequestKind},
-        response::{BodyKind, ProxyResponse},
     },
     limits,
-    socks::message::{self, ParseResult},
+    socks::{self, ParseResult},
     target_host::TargetHost,
 };
 
@@ -172,20 +171,20 @@ const REQUESTS: [&[u8]; 3] = [
 /// Checks that a message does not depend on how its bytes are split, and that its host is
 /// normalised.
 pub(crate) fn check_messages(bytes: &[u8]) {
-    check_prefixes(bytes, message::parse_greeting);
-    check_prefixes(bytes, message::parse_request);
-    if let Ok(Some((request, _))) = message::parse_request(bytes) {
+    check_prefixes(bytes, socks::parse_greeting);
+    check_prefixes(bytes, socks::parse_request);
+    if let Ok(Some((request, _))) = socks::parse_request(bytes) {
         check_host(&request.host);
     }
-    if let Ok((host, port, data)) = message::parse_datagram(bytes) {
+    if let Ok((host, port, data)) = socks::parse_datagram(bytes) {
         check_host(&host);
         assert!(data.len() < bytes.len(), "a datagram has a header");
         let Some(address) = host.address() else {
             return;
         };
         let mut written = Vec::new();
-        message::write_datagram((address, port).into(), data, &mut written);
-        assert_eq!(message::parse_datagram(&written), Ok((host, port, data)));
+        socks::write_datagram((address, port).into(), data, &mut written);
+        assert_eq!(socks::parse_datagram(&written), Ok((host, port, data)));
     }
 }
 

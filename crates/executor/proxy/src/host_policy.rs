@@ -4,7 +4,7 @@
 //! allow local binding; a link-local address only if the settings name that address. Matching a
 //! host takes time proportional to its number of labels, not to the number of patterns.
 //!
-//! Not here: asking the client (`policy_gate`), name resolution (`outside`).
+//! Not here: asking the client, name resolution (`policy_gate`).
 
 use std::{collections::BTreeSet, net::IpAddr};
 

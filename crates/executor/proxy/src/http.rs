@@ -4,11 +4,9 @@
 //! behind it could name another host. Each connection carries one request; keep-alive is not
 //! supported.
 
-pub(crate) mod chunked_body;
-mod exchange;
+pub(crate) mod exchange;
+pub(crate) mod message;
 pub(crate) mod message_head;
-pub(crate) mod request;
-pub(crate) mod response;
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -21,8 +19,8 @@ use tokio::{
 
 use self::{
     exchange::{ExchangeOutcome, exchange},
+    message::{ProxyRequest, RequestKind},
     message_head::{HeadBuffer, HeadError},
-    request::{ProxyRequest, RequestKind},
 };
 use crate::{
     limits::ProxyLimits,

@@ -1,23 +1,21 @@
 //! Managed network of a process: a proxy for HTTP, CONNECT and SOCKS5 that enforces an allow-list.
 //!
-//! [`check`](settings::check_settings) validates the settings of a request,
-//! [`Proxy`](proxy::ProxyServer) serves HTTP and SOCKS5 accordingly, and
-//! [`Bridge`](proxy::ProxyBridge) forwards connections to a proxy that the client runs. Both accept
-//! listening sockets from another network namespace.
+//! [`check_settings`](proxy::check_settings) validates the settings of a request,
+//! [`ProxyServer`](proxy::ProxyServer) serves HTTP and SOCKS5 accordingly, and
+//! [`ProxyBridge`](proxy::ProxyBridge) forwards connections to a proxy that the client runs. Both
+//! accept listening sockets from another network namespace.
 //!
 //! Invariant: every connection goes to an address that the policy has checked, and no name is
 //! resolved twice. Not here: creating namespaces, starting processes, asking clients.
 
-pub mod connector;
 pub mod environment;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod host_policy;
 mod http;
 pub mod limits;
-mod policy_gate;
+pub mod policy_gate;
 pub mod proxy;
-pub mod settings;
 mod socks;
 pub mod target_host;
 mod tunnel;

@@ -28,10 +28,9 @@ use tokio::{
 };
 
 use crate::{
-    connector::Connector,
     limits::ProxyLimits,
-    proxy::{ProxyConfig, ProxyListeners, ProxyServer},
-    settings,
+    policy_gate::Connector,
+    proxy::{ProxyConfig, ProxyListeners, ProxyServer, check_settings},
 };
 
 /// A public address.
@@ -127,7 +126,7 @@ impl TestProxyBuilder {
 
     fn start(self) -> TestProxy {
         let settings: NetworkProxy = serde_json::from_value(self.settings).unwrap();
-        let settings = settings::check_settings(&settings).unwrap();
+        let settings = check_settings(&settings).unwrap();
         let listeners = ProxyListeners::on_loopback(&settings).unwrap();
         let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let http = at(listeners.http_port().unwrap());

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::message;
+use super::{parse_datagram, write_datagram};
 use crate::{
     policy_gate::{ConnectRequest, PolicyGate},
     target_host::TargetHost,
@@ -73,7 +73,7 @@ impl DatagramRelay {
                     // An error refers to a single undelivered datagram.
                     let Ok((length, client)) = received else { continue };
                     let datagram = &buffer[..length];
-                    if *associations.borrow() > 0 && message::parse_datagram(datagram).is_ok() {
+                    if *associations.borrow() > 0 && parse_datagram(datagram).is_ok() {
                         flows.forward(client, datagram.to_vec(), &self.client_socket, &gate);
                     }
                 }
@@ -192,7 +192,7 @@ impl DatagramFlow {
     }
 
     async fn send(&mut self, datagram: &[u8]) {
-        let Ok((host, port, data)) = message::parse_datagram(datagram) else {
+        let Ok((host, port, data)) = parse_datagram(datagram) else {
             return;
         };
         if let Some(address) = self.destination(host, port).await
@@ -242,7 +242,7 @@ impl DatagramFlow {
             return;
         }
         let mut out = Vec::new();
-        message::write_datagram(source, data, &mut out);
+        write_datagram(source, data, &mut out);
         // Datagrams may be lost.
         drop(self.client_socket.send_to(&out, self.client).await);
     }

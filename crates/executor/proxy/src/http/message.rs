@@ -1,4 +1,8 @@
-//! Request heads: parses and validates them, and writes the head for the server. Pure.
+//! Request and response heads: parses and validates them, determines the body, and writes the head
+//! for the other side. Pure.
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write as _;
 
@@ -249,5 +253,97 @@ const HTTP_PORT: u16 = 80;
 /// Longer than any method.
 const MAX_METHOD: usize = 32;
 
-#[cfg(test)]
-mod tests;
+/// Response of a server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct ProxyResponse {
+    status: u16,
+    reason: String,
+    fields: HeaderFields,
+}
+
+/// What follows the head of a response.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum BodyKind {
+    /// Another response: this one is interim.
+    Interim,
+    /// An upgraded protocol.
+    Switch,
+    /// No body.
+    Empty,
+    /// A body.
+    Body(BodyFraming),
+}
+
+impl ProxyResponse {
+    /// Parses a head, which ends with an empty line.
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, HttpResponseError> {
+        let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
+        let mut parsed = httparse::Response::new(&mut space);
+        // Lenient, because the fields are written anew for the client.
+        let parsing = httparse::ParserConfig::default()
+            .allow_spaces_after_header_name_in_responses(true)
+            .parse_response(&mut parsed, head);
+        match parsing {
+            Ok(httparse::Status::Complete(length)) if length == head.len() => {}
+            Ok(_) | Err(_) => return Err(HttpResponseError::Syntax),
+        }
+        match parsed.code {
+            Some(status @ 100..=599) => Ok(Self {
+                status,
+                reason: parsed.reason.unwrap_or_default().to_owned(),
+                fields: HeaderFields::from_parsed(parsed.headers),
+            }),
+            Some(_) | None => Err(HttpResponseError::Syntax),
+        }
+    }
+
+    /// Returns what follows the head of the response to `request`.
+    pub(crate) fn body_kind(&self, request: &ProxyRequest) -> Result<BodyKind, HttpResponseError> {
+        let framing = self.fields.response_framing()?;
+        match self.status {
+            101 => Ok(BodyKind::Switch),
+            100..=199 => Ok(BodyKind::Interim),
+            204 | 304 => Ok(BodyKind::Empty),
+            _ if request.method == "HEAD" => Ok(BodyKind::Empty),
+            _ if framing == BodyFraming::Chunked && request.version == HttpVersion::Http10 => {
+                Err(HttpResponseError::Version)
+            }
+            _ => Ok(BodyKind::Body(framing)),
+        }
+    }
+
+    /// Writes the head for the client.
+    pub(crate) fn write_head(&self, body_kind: BodyKind) -> Vec<u8> {
+        let mut out = format!("HTTP/1.1 {} {}\r\n", self.status, self.reason).into_bytes();
+        self.fields.write_end_to_end(&mut out);
+        let is_transfer_encoded = self.fields.values("transfer-encoding").next().is_some();
+        match body_kind {
+            BodyKind::Switch => {
+                write_field(&mut out, "Connection", b"Upgrade");
+                self.fields.write_named("Upgrade", &mut out);
+            }
+            BodyKind::Interim => {}
+            BodyKind::Empty | BodyKind::Body(_) => {
+                write_field(&mut out, "Connection", b"close");
+                if is_transfer_encoded {
+                    self.fields.write_named("Transfer-Encoding", &mut out);
+                } else if let Ok(Some(length)) = self.fields.content_length() {
+                    write_field(&mut out, "Content-Length", length.to_string().as_bytes());
+                }
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+        out
+    }
+}
+
+/// Why a response is refused. Peer: all variants.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum HttpResponseError {
+    #[error("not an HTTP/1 response")]
+    Syntax,
+    #[error("the client does not support chunks")]
+    Version,
+    #[error("the body has {0}")]
+    Framing(#[from] FramingError),
+}

@@ -163,3 +163,92 @@ proptest! {
         }
     }
 }
+
+mod response {
+    use super::*;
+
+    fn request(method: &str, version: &str) -> ProxyRequest {
+        ProxyRequest::parse(format!("{method} http://a/ HTTP/{version}\r\n\r\n").as_bytes())
+            .unwrap()
+    }
+
+    #[test]
+    fn body_kind_follows_from_request_and_head() {
+        let (length, chunked) = (
+            "Content-Length: 3\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+        );
+        let both = format!("{length}{chunked}");
+        let two = "Content-Length: 3\r\nContent-Length: 4\r\n";
+        for (method, status, fields, expected) in [
+            (
+                "GET",
+                "200 OK",
+                length,
+                Ok(BodyKind::Body(BodyFraming::Length(3))),
+            ),
+            (
+                "GET",
+                "200 OK",
+                chunked,
+                Ok(BodyKind::Body(BodyFraming::Chunked)),
+            ),
+            (
+                "GET",
+                "200 OK",
+                &both,
+                Ok(BodyKind::Body(BodyFraming::Chunked)),
+            ),
+            (
+                "GET",
+                "200",
+                "",
+                Ok(BodyKind::Body(BodyFraming::UntilClose)),
+            ),
+            (
+                "GET",
+                "200 OK",
+                two,
+                Err(HttpResponseError::Framing(FramingError::Length)),
+            ),
+            ("HEAD", "200 OK", length, Ok(BodyKind::Empty)),
+            ("GET", "204 No", length, Ok(BodyKind::Empty)),
+            ("GET", "304 No", length, Ok(BodyKind::Empty)),
+            ("GET", "100 Continue", "", Ok(BodyKind::Interim)),
+            ("GET", "101 Switch", "", Ok(BodyKind::Switch)),
+        ] {
+            let head = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
+            let response = ProxyResponse::parse(head.as_bytes()).unwrap();
+            assert_eq!(
+                response.body_kind(&request(method, "1.1")),
+                expected,
+                "{method} {head}"
+            );
+        }
+        let response =
+            ProxyResponse::parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        assert_eq!(
+            response.unwrap().body_kind(&request("GET", "1.0")),
+            Err(HttpResponseError::Version)
+        );
+    }
+
+    #[test]
+    fn response_head_is_forwarded_with_one_framing() {
+        let head = b"HTTP/1.0 200 Fine\nA: b\nConnection: keep-alive\nKeep-Alive: 1\n\
+            Content-Length: 3\nTransfer-Encoding: chunked\n\n";
+        let response = ProxyResponse::parse(head).unwrap();
+        let out = response.write_head(BodyKind::Body(BodyFraming::Chunked));
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "HTTP/1.1 200 Fine\r\nA: b\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parser_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            drop(ProxyResponse::parse(&bytes));
+        }
+    }
+}
