@@ -128,13 +128,14 @@ impl ProcessNetwork {
             context: "cannot set up the managed network".to_owned(),
             source,
         };
-        let (process_id, watcher, connector) = (self.process_id, self.policy_hook, self.connector);
+        let (process_id, policy_hook, connector) =
+            (self.process_id, self.policy_hook, self.connector);
         let proxy = |settings: CheckedSettings, listeners| {
             let limits = ProxyLimits::default();
             let setup = ProxyConfig {
                 settings,
                 process_id,
-                watcher,
+                policy_hook,
                 connector,
                 limits,
             };

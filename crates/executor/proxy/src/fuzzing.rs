@@ -131,9 +131,9 @@ fn chunked_body_end(body: &[u8], piece: usize) -> Option<usize> {
     let mut chunks = ChunkedBody::new();
     let mut used = 0;
     for piece in body.chunks(piece) {
-        let taken = chunks.advance(piece).ok()?;
-        assert!(taken <= piece.len(), "consumed more than available");
-        used += taken;
+        let consumed = chunks.advance(piece).ok()?;
+        assert!(consumed <= piece.len(), "consumed more than available");
+        used += consumed;
         if chunks.is_done() {
             break;
         }
@@ -156,8 +156,9 @@ fn check_framing(fields: &[Header<'_>], lengths: &[&[u8]], codings: &[&[u8]]) {
 fn check_hop_by_hop(fields: &[Header<'_>]) {
     for field in fields {
         let name = field.name.to_ascii_lowercase();
-        let stays = name.starts_with("proxy-") || ["te", "keep-alive"].contains(&name.as_str());
-        assert!(!stays, "{name} is hop-by-hop");
+        let is_hop_by_hop =
+            name.starts_with("proxy-") || ["te", "keep-alive"].contains(&name.as_str());
+        assert!(!is_hop_by_hop, "{name} is hop-by-hop");
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct PolicyGate {
     pub(crate) policy: HostPolicy,
     pub(crate) mode: ProxyMode,
     pub(crate) process_id: ProcessId,
-    pub(crate) watcher: Option<Arc<dyn NetworkPolicyHook>>,
+    pub(crate) policy_hook: Option<Arc<dyn NetworkPolicyHook>>,
     pub(crate) decision_timeout: Option<Duration>,
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) limits: ProxyLimits,
@@ -126,9 +126,9 @@ impl PolicyGate {
             HostVerdict::Review => false,
             HostVerdict::Undecided => true,
         };
-        match (&self.watcher, self.decision_timeout) {
-            (Some(watcher), Some(timeout)) => {
-                self.ask_watcher(&**watcher, timeout, request, overrides)
+        match (&self.policy_hook, self.decision_timeout) {
+            (Some(policy_hook), Some(timeout)) => {
+                self.ask_policy_hook(&**policy_hook, timeout, request, overrides)
                     .await
             }
             _ if overrides => {
@@ -138,19 +138,19 @@ impl PolicyGate {
         }
     }
 
-    async fn ask_watcher(
+    async fn ask_policy_hook(
         &self,
-        watcher: &dyn NetworkPolicyHook,
+        policy_hook: &dyn NetworkPolicyHook,
         limit: Duration,
         request: &ConnectRequest,
         overrides: bool,
     ) -> GateDecision {
-        let unanswered =
-            GateDecision::by_watcher(DecisionKind::Deny, DenyReason::NotAllowed.as_str());
+        let no_answer_denial =
+            GateDecision::by_policy_hook(DecisionKind::Deny, DenyReason::NotAllowed.as_str());
         let Ok(_permit) = self.pending_decisions.try_acquire() else {
-            return unanswered;
+            return no_answer_denial;
         };
-        let query = watcher.decide(NetworkDestination {
+        let query = policy_hook.decide(NetworkDestination {
             protocol: request.protocol,
             host: request.host.as_str().to_owned(),
             port: request.port,
@@ -159,16 +159,16 @@ impl PolicyGate {
         match timeout(limit, query).await {
             Ok(NetworkDecision::Allow) => GateDecision {
                 overrides,
-                ..GateDecision::by_watcher(DecisionKind::Allow, ALLOWED_REASON)
+                ..GateDecision::by_policy_hook(DecisionKind::Allow, ALLOWED_REASON)
             },
             Ok(NetworkDecision::Deny { reason }) if is_valid_reason(&reason) => {
-                GateDecision::by_watcher(DecisionKind::Deny, &reason)
+                GateDecision::by_policy_hook(DecisionKind::Deny, &reason)
             }
             Ok(NetworkDecision::Ask { reason }) if is_valid_reason(&reason) => {
-                GateDecision::by_watcher(DecisionKind::Ask, &reason)
+                GateDecision::by_policy_hook(DecisionKind::Ask, &reason)
             }
             Ok(NetworkDecision::Deny { .. } | NetworkDecision::Ask { .. })
-            | Err(Elapsed { .. }) => unanswered,
+            | Err(Elapsed { .. }) => no_answer_denial,
         }
     }
 
@@ -194,10 +194,10 @@ impl PolicyGate {
     }
 
     fn record(&self, request: &ConnectRequest, decision: GateDecision) {
-        let Some(watcher) = &self.watcher else {
+        let Some(policy_hook) = &self.policy_hook else {
             return;
         };
-        watcher.record(PolicyDecision {
+        policy_hook.record(PolicyDecision {
             process_id: self.process_id.clone(),
             timestamp: rfc3339(SystemTime::now()),
             scope: "domain".to_owned(),
@@ -253,7 +253,7 @@ impl GateDecision {
         }
     }
 
-    fn by_watcher(kind: DecisionKind, reason: &str) -> Self {
+    fn by_policy_hook(kind: DecisionKind, reason: &str) -> Self {
         Self {
             source: DecisionSource::Decider,
             ..Self::by_policy(kind, reason)

@@ -48,7 +48,7 @@ pub struct ProxyConfig {
     /// Process that the connections belong to, for decision records.
     pub process_id: ProcessId,
     /// Makes decisions and receives records. Absent: undecided hosts are denied.
-    pub watcher: Option<Arc<dyn NetworkPolicyHook>>,
+    pub policy_hook: Option<Arc<dyn NetworkPolicyHook>>,
     /// Opens outbound connections.
     pub connector: Arc<dyn Connector>,
     /// Limits of the proxy.
@@ -57,21 +57,21 @@ pub struct ProxyConfig {
 
 impl ProxyServer {
     /// Serves `listeners` on the current runtime. Closes sockets that the settings do not use.
-    pub fn start(setup: ProxyConfig, listeners: ProxyListeners) -> io::Result<Self> {
+    pub fn start(config: ProxyConfig, listeners: ProxyListeners) -> io::Result<Self> {
         let ProxyConfig {
             settings,
             process_id,
-            watcher,
-            connector: outside,
+            policy_hook,
+            connector,
             limits,
-        } = setup;
+        } = config;
         let gate = Arc::new(PolicyGate {
             policy: settings.policy,
             mode: settings.mode,
             process_id,
-            watcher,
+            policy_hook,
             decision_timeout: settings.decision_timeout,
-            connector: outside,
+            connector,
             limits,
             pending_decisions: Semaphore::new(limits.max_pending_decisions),
         });

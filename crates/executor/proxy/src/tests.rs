@@ -132,26 +132,26 @@ impl TestProxyBuilder {
         let http = at(listeners.http_port().unwrap());
         let socks = at(listeners.socks_port().unwrap().unwrap_or(0));
         let (sender, records) = mpsc::unbounded_channel();
-        let outside = Arc::new(FakeConnector {
+        let connector = Arc::new(FakeConnector {
             names: self.names,
             lookups: Mutex::default(),
             connects: Mutex::default(),
         });
-        let setup = ProxyConfig {
+        let config = ProxyConfig {
             settings,
             process_id: ProcessId::new("p1").unwrap(),
-            watcher: Some(Arc::new(RecordingWatcher {
+            policy_hook: Some(Arc::new(RecordingPolicyHook {
                 decider: self.decider,
                 records: sender,
             })),
-            connector: outside.clone(),
+            connector: connector.clone(),
             limits: self.limits,
         };
         TestProxy {
-            _proxy: ProxyServer::start(setup, listeners).unwrap(),
+            _proxy: ProxyServer::start(config, listeners).unwrap(),
             http,
             socks,
-            connector: outside,
+            connector,
             records,
         }
     }
@@ -189,12 +189,12 @@ impl Connector for FakeConnector {
 }
 
 #[derive(Debug)]
-struct RecordingWatcher {
+struct RecordingPolicyHook {
     decider: Decider,
     records: mpsc::UnboundedSender<PolicyDecision>,
 }
 
-impl NetworkPolicyHook for RecordingWatcher {
+impl NetworkPolicyHook for RecordingPolicyHook {
     fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision> {
         (self.decider)(destination)
     }

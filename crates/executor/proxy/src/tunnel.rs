@@ -122,7 +122,7 @@ impl IdleTimer {
             let idle_time = Duration::from_millis(self.now_ms().saturating_sub(last));
             match idle.checked_sub(idle_time) {
                 None | Some(Duration::ZERO) => return,
-                Some(rest) => tokio::time::sleep(rest).await,
+                Some(remaining) => tokio::time::sleep(remaining).await,
             }
         }
     }

@@ -36,9 +36,9 @@ impl HeadBuffer {
             if self.bytes.len() >= limits::MAX_HEAD_BYTES {
                 return Err(HeadError::TooLarge);
             }
-            let room = limits::MAX_HEAD_BYTES - self.bytes.len();
-            self.bytes.reserve(room.min(4096));
-            let mut limited_reader = reader.take(u64::try_from(room).unwrap_or(u64::MAX));
+            let remaining = limits::MAX_HEAD_BYTES - self.bytes.len();
+            self.bytes.reserve(remaining.min(4096));
+            let mut limited_reader = reader.take(u64::try_from(remaining).unwrap_or(u64::MAX));
             if limited_reader
                 .read_buf(&mut self.bytes)
                 .await
@@ -107,10 +107,10 @@ impl HeaderFields {
 
     /// Returns the values of all fields with this name.
     pub(crate) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        let same = move |(field, _): &&(String, Vec<u8>)| field.eq_ignore_ascii_case(name);
+        let has_name = move |(field, _): &&(String, Vec<u8>)| field.eq_ignore_ascii_case(name);
         self.0
             .iter()
-            .filter(same)
+            .filter(has_name)
             .map(|(_, value)| value.as_slice())
     }
 

@@ -257,13 +257,13 @@ struct OutboundSockets {
 
 impl OutboundSockets {
     async fn socket_for(&mut self, address: SocketAddr) -> io::Result<&UdpSocket> {
-        let (slot, any): (_, SocketAddr) = match address {
+        let (slot, unspecified): (_, SocketAddr) = match address {
             SocketAddr::V4(_) => (&mut self.v4, (Ipv4Addr::UNSPECIFIED, 0).into()),
             SocketAddr::V6(_) => (&mut self.v6, (Ipv6Addr::UNSPECIFIED, 0).into()),
         };
         match slot {
             Some(socket) => Ok(socket),
-            None => Ok(slot.insert(UdpSocket::bind(any).await?)),
+            None => Ok(slot.insert(UdpSocket::bind(unspecified).await?)),
         }
     }
 }

@@ -110,14 +110,14 @@ async fn each_bridge_listener_connects_to_its_port() {
     let ports = vec![(first, one.port), (second, two.port)];
     let _bridge = ProxyBridge::start(ports, ProxyLimits::default()).unwrap();
     for (address, server) in [(to_one, &one), (to_two, &two)] {
-        let mut near = TcpStream::connect(address).await.unwrap();
-        near.write_all(b"ping").await.unwrap();
-        near.shutdown().await.unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"ping").await.unwrap();
+        client.shutdown().await.unwrap();
         let mut server_stream = server.accept().await;
         assert_eq!(read_all(&mut server_stream).await, "ping");
         server_stream.write_all(b"pong").await.unwrap();
         drop(server_stream);
-        assert_eq!(read_all(&mut near).await, "pong");
+        assert_eq!(read_all(&mut client).await, "pong");
     }
 }
 
@@ -130,8 +130,8 @@ async fn bridge_closes_excess_connections_and_dead_ports() {
         ..ProxyLimits::default()
     };
     let _bridge = ProxyBridge::start(vec![(socket, server.port)], limits).unwrap();
-    let mut near = TcpStream::connect(address).await.unwrap();
-    near.write_all(b"x").await.unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"x").await.unwrap();
     let mut server_stream = server.accept().await;
     assert_eq!(read_exact(&mut server_stream, 1).await, b"x");
     assert_eq!(
@@ -139,9 +139,9 @@ async fn bridge_closes_excess_connections_and_dead_ports() {
         ""
     );
 
-    let dead = TestServer::start().await.port;
+    let closed_port = TestServer::start().await.port;
     let (socket, address) = listener();
-    let _bridge = ProxyBridge::start(vec![(socket, dead)], limits).unwrap();
+    let _bridge = ProxyBridge::start(vec![(socket, closed_port)], limits).unwrap();
     assert_eq!(
         read_all(&mut TcpStream::connect(address).await.unwrap()).await,
         ""
@@ -153,10 +153,10 @@ async fn dropping_the_bridge_closes_everything() {
     let server = TestServer::start().await;
     let (socket, address) = listener();
     let bridge = ProxyBridge::start(vec![(socket, server.port)], ProxyLimits::default()).unwrap();
-    let mut near = TcpStream::connect(address).await.unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
     let mut server_stream = server.accept().await;
     drop(bridge);
-    for stream in [&mut near, &mut server_stream] {
+    for stream in [&mut client, &mut server_stream] {
         let mut bytes = Vec::new();
         // A reset is also a valid end.
         drop(with_timeout(stream.read_to_end(&mut bytes)).await);

@@ -150,7 +150,7 @@ async fn datagrams_reach_only_allowed_hosts() {
         .with_setting("domains", allowed)
         .start();
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let other_socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = server.local_addr().unwrap().port().to_be_bytes();
     let (relay, _control) = associate(&proxy).await;
@@ -185,7 +185,7 @@ async fn datagrams_reach_only_allowed_hosts() {
         ("socks5_udp", "allow")
     );
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, from.port()));
-    stranger.send_to(b"intruder", target).await.unwrap();
+    other_socket.send_to(b"intruder", target).await.unwrap();
     server.send_to(b"pong", target).await.unwrap();
     let (length, _) = with_timeout(client.recv_from(&mut buffer)).await.unwrap();
     let expected = [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, b"pong"].concat();
