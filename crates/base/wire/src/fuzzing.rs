@@ -10,7 +10,6 @@ use ::bytes::Bytes;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    command::{ExecCommand, TerminateCommand, WriteCommand},
     discovery::{DiscoverCapabilities, DiscoverRoots},
     environment::{ReadEnvironmentConfig, ReadEnvironmentInfo, ReadEnvironmentStatus},
     fs,
@@ -21,8 +20,9 @@ use crate::{
     outgoing_message::OutgoingMessage,
     path_uri::PathUri,
     process::{
-        AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
-        SignalProcess, SnapshotProcess, StartProcess, TerminateProcess, WaitProcess, WriteProcess,
+        AttachProcess, CloseStdin, ExecCommand, ListProcesses, ReadProcess, ReleaseProcess,
+        ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, TerminateCommand,
+        TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
 };
 

@@ -4,7 +4,6 @@
 //! validated again elsewhere. Sockets, request ordering and sessions are in the crates above.
 
 pub mod base64_bytes;
-pub mod command;
 pub mod discovery;
 pub mod environment;
 pub mod error;
@@ -22,3 +21,6 @@ pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+
+/// `command/exec*`, the first version of the process methods.
+pub use self::process as command;

@@ -9,9 +9,7 @@ use url::Host;
 
 use super::{
     PathConvention, PathUri, SCHEME, decode_segment, encode_segment, escape_drive, is_drive,
-    is_url_drive,
-    native::{opaque_from_payload, opaque_from_windows},
-    split_segments,
+    is_url_drive, opaque_from_payload, opaque_from_windows, split_segments,
 };
 
 impl PathUri {
