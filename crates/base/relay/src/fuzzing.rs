@@ -12,9 +12,8 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    channel::{NoiseChannel, RecordSealer},
-    frame::{FrameBody, NOTHING_RECEIVED, RelayFrame, SealedRecord, StreamId},
-    frame_route::FrameRoute,
+    frame::{FrameBody, FrameRoute, NOTHING_RECEIVED, RelayFrame, SealedRecord, StreamId},
+    handshake::{NoiseChannel, RecordSealer},
     limits,
     stream::{DeliveryMode, RelayStream, RelayStreamError},
 };

@@ -1,20 +1,20 @@
 //! Relay protocol without I/O: frames, Noise channel and reliable streams.
 //!
-//! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`frame_route`])
-//! but cannot read them. The endpoints agree on keys with a hybrid Noise handshake ([`identity`],
-//! [`handshake`]), seal records with them ([`channel`]), and send messages in records ([`stream`]).
-//! Between two endpoints of this crate a stream also survives the loss of its connection.
+//! A harness and an executor meet on a rendezvous that routes frames ([`frame`]) but cannot read
+//! them. The endpoints agree on keys with a hybrid Noise handshake ([`identity`], [`handshake`]),
+//! seal records with them, and send messages in records ([`stream`]). Between two endpoints of this
+//! crate a stream also survives the loss of its connection.
 //!
 //! No sockets, clocks or threads: `handle_*` and plain verbs take input, `poll_*` yields output,
 //! and `now` is an argument. Randomness is used only for keys. Authorization is in `exec-registry`,
 //! websockets and the lifetime of streams are in `exec-transport`.
 
-pub mod channel;
 pub mod frame;
-pub mod frame_route;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod handshake;
 pub mod identity;
 pub mod limits;
 pub mod stream;
+
+pub use self::{frame as frame_route, handshake as channel};

@@ -12,7 +12,6 @@
 mod record_receiver;
 mod reliable_state;
 mod send_queue;
-mod send_window;
 #[cfg(test)]
 mod tests;
 
@@ -27,8 +26,8 @@ use self::{
     send_queue::{RecordPacking, RecordSlice, SendQueue},
 };
 use crate::{
-    channel::{NoiseChannel, RecordOpenError, RecordSealer},
     frame::{DataHeader, FrameBody, RelayFrame, StreamId},
+    handshake::{NoiseChannel, RecordOpenError, RecordSealer},
     limits::{LAST_SEQ, MESSAGE_BYTES, PLAIN_QUEUE_MESSAGES, REORDER_BYTES, TAG_BYTES},
 };
 

@@ -6,10 +6,8 @@ use bytes::Bytes;
 use proptest::{option, prelude::*};
 
 use super::*;
-use crate::{
-    frame_route::{FrameKind, FrameRoute},
-    limits,
-};
+use super::{FrameKind, FrameRoute};
+use crate::limits;
 
 const ID: &str = "11111111-2222-4333-8444-555555555555";
 

@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::RelayStreamError;
 use crate::{
-    channel::RecordOpener,
     frame::SealedRecord,
+    handshake::RecordOpener,
     limits::{
         MESSAGE_BYTES, PLAIN_PAUSE_MESSAGES, PLAIN_QUEUE_MESSAGES, PREFIX_BYTES,
         RECEIVE_QUEUE_BYTES, REORDER_BYTES, REORDER_RECORDS,

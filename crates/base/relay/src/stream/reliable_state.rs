@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Instant};
 use super::{
     RelayStreamError,
     record_receiver::{ReceiveQueue, RecordReceiver, ReorderOutcome},
-    send_window::SendWindow,
+    send_queue::SendWindow,
 };
 use crate::{
     frame::SealedRecord,

@@ -7,10 +7,10 @@ use std::{
 
 use bytes::Bytes;
 
+use super::{DeliveryMode, RelayStream};
 use crate::{
-    channel::{NoiseChannel, RecordSealer},
     frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
-    stream::{DeliveryMode, RelayStream},
+    handshake::{NoiseChannel, RecordSealer},
 };
 
 mod faulty_link;

@@ -11,9 +11,8 @@ mod tests;
 use std::{fmt, sync::Arc, time::Duration};
 
 use exec_relay::{
-    channel::NoiseChannel,
     frame::{FrameBody, RelayFrame, StreamId},
-    handshake::{HandshakeScope, NoiseInitiator},
+    handshake::{HandshakeScope, NoiseChannel, NoiseInitiator},
     identity::{NoiseIdentity, NoisePublicKey},
     stream::{DeliveryMode, RelayStream},
 };

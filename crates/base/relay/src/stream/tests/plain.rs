@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    channel::RecordOpenError,
+    handshake::RecordOpenError,
     limits::{MESSAGE_BYTES, RECORD_BYTES, TAG_BYTES},
     stream::{RelayStreamError, StreamPushError},
 };

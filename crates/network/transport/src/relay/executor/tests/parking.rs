@@ -17,7 +17,7 @@ async fn cut_stream(fixture: &mut ExecutorFixture) -> (RelayStream, Link) {
     respond(&mut link, "lost too").await;
     assert_eq!(
         fixture.next_frame().await.body.kind(),
-        exec_relay::frame_route::FrameKind::Data
+        exec_relay::frame::FrameKind::Data
     );
     stream.handle_disconnect(now());
     (stream, link)

@@ -1,9 +1,6 @@
 //! Links through a working relay.
 
-use exec_relay::{
-    frame::{FrameBody, RelayFrame, StreamId},
-    frame_route::FrameKind,
-};
+use exec_relay::frame::{FrameBody, FrameKind, RelayFrame, StreamId};
 use exec_wire::message::TraceContext;
 
 use super::*;

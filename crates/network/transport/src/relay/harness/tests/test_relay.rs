@@ -8,10 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::{
-    frame::{FrameBody, RelayFrame, StreamId},
-    frame_route::{FrameKind, FrameRoute},
-};
+use exec_relay::frame::{FrameBody, FrameKind, FrameRoute, RelayFrame, StreamId};
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
