@@ -4,9 +4,11 @@
 //! implementations behave the same. The crate also holds helpers that work with any process. Not
 //! here: any implementation, and the environments of a harness by id (`exec-environments`).
 
-pub mod command;
 pub mod credential;
 pub mod environment;
 pub mod filesystem;
 pub mod http;
 pub mod process;
+
+/// [`Command`](environment::Command) and what it consists of.
+pub use self::environment as command;

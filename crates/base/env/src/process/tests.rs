@@ -1,5 +1,7 @@
 //! Communicating and collecting, with a scripted process.
 
+pub(super) mod fake_process;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -7,9 +9,10 @@ use exec_core::output_log::RetentionLimits;
 use exec_wire::{id::OutputSeq, process::WriteStatus};
 use tokio::time::Instant;
 
+use self::fake_process::FakeProcess;
 use super::{
     CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions, ExecProcess,
-    ProcessError, fake_process::FakeProcess,
+    ProcessError,
 };
 use crate::environment::DisconnectReason;
 

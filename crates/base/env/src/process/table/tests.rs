@@ -7,7 +7,7 @@ use exec_wire::{id::OutputSeq, process::TerminateMode};
 use super::{
     CheckoutError, EvictionPolicy, ProcessAllocation, ProcessNumber, ProcessTable, TableFull,
 };
-use crate::process::{ExecProcess, fake_process::FakeProcess};
+use crate::process::{ExecProcess, tests::fake_process::FakeProcess};
 
 const WINDOW: Duration = Duration::from_millis(250);
 const CAP: usize = 1000;

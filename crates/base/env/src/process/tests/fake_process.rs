@@ -24,13 +24,13 @@ use futures_util::{
     stream,
 };
 
-use super::{
+use crate::process::{
     EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
     ProcessStatus,
 };
 
 #[derive(Debug)]
-pub(super) struct FakeProcess {
+pub(in crate::process) struct FakeProcess {
     id: ProcessId,
     state: Arc<Mutex<FakeState>>,
 }
@@ -50,11 +50,11 @@ struct FakeState {
 }
 
 impl FakeProcess {
-    pub(super) fn new(id: &str) -> Self {
+    pub(in crate::process) fn new(id: &str) -> Self {
         Self::with_retention(id, RetentionLimits::default())
     }
 
-    pub(super) fn with_retention(id: &str, retention: RetentionLimits) -> Self {
+    pub(in crate::process) fn with_retention(id: &str, retention: RetentionLimits) -> Self {
         let state = FakeState {
             log: FollowedLog::new(OutputLog::new(retention)),
             failure: None,
@@ -70,7 +70,7 @@ impl FakeProcess {
         }
     }
 
-    pub(super) fn print(&self, text: &str) {
+    pub(in crate::process) fn print(&self, text: &str) {
         let data = Bytes::copy_from_slice(text.as_bytes());
         let mut state = self.lock();
         let printed = state
@@ -79,7 +79,7 @@ impl FakeProcess {
         assert!(printed.is_some(), "process is closed");
     }
 
-    pub(super) fn exit(&self, code: i32) {
+    pub(in crate::process) fn exit(&self, code: i32) {
         let exit = ExitInfo {
             code,
             signal: None,
@@ -91,7 +91,7 @@ impl FakeProcess {
         assert!(recorded.is_some(), "process exited before");
     }
 
-    pub(super) fn close(&self) {
+    pub(in crate::process) fn close(&self) {
         let recorded = self.lock().log.record(OutputLog::record_close);
         assert!(
             recorded.is_some(),
@@ -99,26 +99,26 @@ impl FakeProcess {
         );
     }
 
-    pub(super) fn fail(&self, error: ProcessError) {
+    pub(in crate::process) fn fail(&self, error: ProcessError) {
         let mut state = self.lock();
         state.failure = Some(error);
         state.log.record(|_| ());
     }
 
-    pub(super) fn script_writes(&self, answers: &[Result<WriteStatus, ProcessError>]) {
+    pub(in crate::process) fn script_writes(&self, answers: &[Result<WriteStatus, ProcessError>]) {
         self.lock().answers.extend(answers.iter().cloned());
     }
 
-    pub(super) fn input(&self) -> (Vec<u8>, bool) {
+    pub(in crate::process) fn input(&self) -> (Vec<u8>, bool) {
         let state = self.lock();
         (state.input.clone(), state.stdin_closed)
     }
 
-    pub(super) fn write_endlessly(&self) {
+    pub(in crate::process) fn write_endlessly(&self) {
         self.lock().endless = true;
     }
 
-    pub(super) fn terminate_mode(&self) -> Option<TerminateMode> {
+    pub(in crate::process) fn terminate_mode(&self) -> Option<TerminateMode> {
         self.lock().terminated
     }
 
