@@ -159,7 +159,7 @@ pub enum DisconnectReason {
     Protocol(String),
 }
 
-/// A command that an [`ExecBackend`](crate::environment::ExecBackend) starts.
+/// A command that an [`ExecBackend`] starts.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// Process id that the caller chose.
