@@ -27,6 +27,8 @@ pub(super) struct AccessRules {
     guarded_names: BTreeSet<ForbiddenName>,
     /// Paths that write entries name, not following a final link.
     named_for_write: BTreeSet<PathBuf>,
+    /// Directories that write entries name behind replaceable links.
+    replaceable_roots: BTreeSet<PathBuf>,
     /// Unsearchable directories, with the maximum access to each.
     ceilings: Vec<(PathBuf, PathAccess)>,
     /// Links on the way to accessible paths.
@@ -67,14 +69,17 @@ impl AccessRules {
     }
 
     /// Adds a write entry behind a replaceable link, which grants nothing. The target still counts
-    /// as a writable root if it is writable anyway.
+    /// as a writable root: its metadata is protected, which may lie in another writable directory.
     pub(super) fn add_replaceable_write(&mut self, trace: PathTrace) {
         self.named_for_write.insert(trace.named);
         match trace.end {
             TraceEnd::Exists { path, kind } => {
                 if self.access(&path) == PathAccess::Write {
                     let access = max_access(&path);
-                    self.layers.insert(path, (kind, access));
+                    self.layers.insert(path.clone(), (kind, access));
+                }
+                if kind == PathKind::Directory {
+                    self.replaceable_roots.insert(path);
                 }
             }
             TraceEnd::Missing { path, first } => {
@@ -190,14 +195,18 @@ impl AccessRules {
         layers.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Returns the directories that entries make writable.
-    pub(super) fn writable_directories(&self) -> Vec<PathBuf> {
+    /// Returns the directories that write entries name, also behind links that grant nothing.
+    /// Without those that another entry denies.
+    pub(super) fn writable_roots(&self) -> BTreeSet<PathBuf> {
         let writable =
             |rule: &(PathKind, PathAccess)| *rule == (PathKind::Directory, PathAccess::Write);
-        self.layers
-            .iter()
-            .filter(|(_, rule)| writable(rule))
-            .map(|(path, _)| path.clone())
+        let layers = self.layers.iter().filter(|(_, rule)| writable(rule));
+        let denied = |path: &PathBuf| self.access_of(path) == Some(PathAccess::Hidden);
+        let behind_links = self.replaceable_roots.iter();
+        layers
+            .map(|(path, _)| path)
+            .chain(behind_links.filter(|path| !denied(path)))
+            .cloned()
             .collect()
     }
 
@@ -325,9 +334,9 @@ const KERNEL_SETTINGS: [&str; 5] = [
     "/proc/bus",
 ];
 
-/// Protects metadata below every directory that entries make writable.
+/// Protects metadata below every writable root.
 pub(super) fn protect_metadata(rules: &mut AccessRules, tracer: &mut PathTracer<'_>) {
-    for directory in rules.writable_directories() {
+    for directory in rules.writable_roots() {
         for name in PROTECTED_NAMES {
             let trace = tracer.trace(&directory.join(name));
             rules.protect(&trace);

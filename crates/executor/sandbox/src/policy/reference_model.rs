@@ -253,7 +253,7 @@ impl<'a> ReferenceModel<'a> {
     }
 }
 
-/// Resolves the links of a path, as far as it exists.
+/// Resolves the links of a path, as far as it exists and can be searched.
 fn resolve_links(tree: &MemoryTree, path: &Path) -> Option<PathBuf> {
     resolve_links_within(tree, path, 200)
 }
@@ -275,8 +275,11 @@ fn resolve_links_within(tree: &MemoryTree, path: &Path, steps: usize) -> Option<
         Some(Component::Normal(name)) => {
             let parent = resolve_links_within(tree, parent, steps)?;
             match tree.lookup(&parent.join(name)) {
-                PathState::Link(target) => resolve_links_within(tree, &parent.join(target), steps),
-                PathState::Directory
+                PathState::Link(target) if !is_unsearchable(tree, &parent) => {
+                    resolve_links_within(tree, &parent.join(target), steps)
+                }
+                PathState::Link(_)
+                | PathState::Directory
                 | PathState::File
                 | PathState::Missing
                 | PathState::Unknown => Some(parent.join(name)),

@@ -139,6 +139,27 @@ fn directory_named_by_a_git_file_is_protected() {
 }
 
 #[test]
+fn replaceable_write_link_to_a_readable_directory_protects_its_git_directory() {
+    // The link grants nothing, but its target still counts as a writable root: otherwise the plan
+    // would allow more than the policy.
+    check_all(
+        "/ws/.git = gitdir: ../store\n/store/\n/link -> ws",
+        "read /ws\nwrite /link\nwrite :root\ndeny /none",
+        &[
+            "read",
+            "write /",
+            "read /store",
+            "read /ws",
+            "no /.agents",
+            "no /.aws",
+            "no /.codex",
+            "no /.git",
+            "no /none",
+        ],
+    );
+}
+
+#[test]
 fn each_writable_root_protects_its_metadata() {
     check_all(
         "/ws/a/.git/\n/ws/.git/\n/ws/.codex/\n/ws/.aws/\n/ws/.agents/",
