@@ -13,16 +13,12 @@
 mod fs_worker;
 #[cfg(test)]
 mod tests;
-mod watch_server;
-mod worker_frame;
-mod worker_key;
-mod worker_loop;
 mod worker_pool;
 mod worker_request;
 
-pub(crate) use self::worker_key::WorkerKey;
+pub(crate) use self::worker_pool::WorkerKey;
 pub use self::{
-    worker_loop::run_if_fs_worker,
+    fs_worker::run_if_fs_worker,
     worker_pool::WorkerLimits,
     worker_request::{WorkerReply, WorkerRequest},
 };
@@ -46,9 +42,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::{
     fs_worker::{ExchangeError, FsWorker, worker_lost},
-    worker_frame::{FrameStatus, MAX_DATA_BYTES, MAX_TEXT_BYTES},
     worker_pool::{WorkerLease, WorkerPool},
-    worker_request::EncodedChangeBatch,
+    worker_request::{EncodedChangeBatch, FrameStatus, MAX_DATA_BYTES, MAX_TEXT_BYTES},
 };
 use crate::{CachedPlan, SandboxFactory, plan::SandboxPlan};
 

@@ -11,7 +11,7 @@ use std::{
 use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use tempfile::TempDir;
 
-use super::{CachedPlan, MAX_PLANS, PlanCache, coarse_now, evidence::DirectoryStamp};
+use super::{CachedPlan, DirectoryStamp, MAX_PLANS, PlanCache, coarse_now};
 use crate::{
     facts::{FileFacts, HostFacts, ListError, ListedEntry, PathState},
     policy::{PolicyPurpose, ResolveContext},

@@ -1,19 +1,32 @@
-//! Pool of fs workers: leases, wait queue, eviction.
+//! Pool of fs workers: leases, wait queue, eviction, and the key of the workers that may serve a
+//! plan.
+//!
+//! The mounts and rules of a worker are bound to the files that the plan's paths named when the
+//! worker started. If a directory was recreated or an editor replaced a file since then, the worker
+//! would access the new file as if no layer covered it. The key therefore includes the identity of
+//! these files.
 //!
 //! Invariant: no worker is idle while a waiter could use it or its slot. Not here: the worker
 //! process (`fs_worker`).
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashMap, VecDeque},
-    fmt, mem,
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    mem,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use exec_env::filesystem::FileError;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::worker_key::WorkerKey;
+use crate::plan::{FileAccess, SandboxPlan};
 
 /// Limits on the number and the lifetime of workers.
 #[derive(Clone, Copy, Debug)]
@@ -403,5 +416,86 @@ impl<W: Send + 'static> fmt::Debug for WorkerLease<W> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// A plan, and the identity of the files that its paths name.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerKey {
+    plan: Arc<SandboxPlan>,
+    files: Vec<Option<InodeIdentity>>,
+    /// Hash of the fields above: a key is created once and looked up for each request.
+    hash: u64,
+}
+
+/// Identity of a file. Inode numbers are reused, so the birth time is part of it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct InodeIdentity {
+    mount: u64,
+    device: (u32, u32),
+    inode: u64,
+    birth: (i64, u32),
+}
+
+impl WorkerKey {
+    /// Captures the files that the plan's paths name now.
+    pub(crate) fn capture(plan: &Arc<SandboxPlan>) -> Self {
+        let files: Vec<_> = Self::relevant_paths(plan)
+            .into_iter()
+            .map(inode_identity)
+            .collect();
+        let mut hasher = DefaultHasher::new();
+        (plan, &files).hash(&mut hasher);
+        Self {
+            plan: Arc::clone(plan),
+            files,
+            hash: hasher.finish(),
+        }
+    }
+
+    /// Returns the paths of a plan that must keep their file identity.
+    pub(crate) fn relevant_paths(plan: &SandboxPlan) -> Vec<&Path> {
+        let FileAccess::View(view) = &plan.files else {
+            return Vec::new();
+        };
+        let mut relevant_paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
+        // Forbidden names mostly share a directory, which often is a layer.
+        let mut last = None;
+        for forbidden in &view.forbidden {
+            let directory = &*forbidden.directory;
+            let is_layer = || view.layers.iter().any(|layer| layer.path == directory);
+            if last != Some(directory) && !is_layer() {
+                relevant_paths.push(directory);
+            }
+            last = Some(directory);
+        }
+        relevant_paths
+    }
+}
+
+impl PartialEq for WorkerKey {
+    fn eq(&self, other: &Self) -> bool {
+        // Keys that share a plan skip the comparison of its paths.
+        self.hash == other.hash
+            && self.files == other.files
+            && (Arc::ptr_eq(&self.plan, &other.plan) || self.plan == other.plan)
+    }
+}
+
+impl Eq for WorkerKey {}
+
+impl Hash for WorkerKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Returns the identity of the file at a path without symbolic links. `None` if it cannot be read.
+fn inode_identity(path: &Path) -> Option<InodeIdentity> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let fields = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
+    let stat = statx(CWD, path, flags, fields).ok()?;
+    Some(InodeIdentity {
+        mount: stat.stx_mnt_id,
+        device: (stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        birth: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+    })
+}

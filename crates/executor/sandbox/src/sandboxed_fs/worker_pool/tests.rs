@@ -1,7 +1,12 @@
+use std::{fs, path::PathBuf};
+
 use futures_util::future::FutureExt;
 
 use super::*;
-use crate::plan::{FileAccess, NetworkScope, SandboxPlan};
+use crate::{
+    plan::{FileView, ForbiddenName, NetworkScope, PathAccess, PathKind, ViewLayer},
+    plan_cache::coarse_now,
+};
 
 /// A worker with an identity.
 #[derive(Debug, Eq, PartialEq)]
@@ -26,8 +31,8 @@ fn key(number: usize) -> Arc<WorkerKey> {
         NetworkScope::None
     };
     let files = if number == 2 {
-        FileAccess::View(crate::plan::FileView {
-            base: crate::plan::PathAccess::Read,
+        FileAccess::View(FileView {
+            base: PathAccess::Read,
             layers: Vec::new(),
             forbidden: Vec::new(),
             links: Vec::new(),
@@ -226,5 +231,51 @@ impl Drop for NotifyOnDrop {
         if let Some(ended) = self.0.take() {
             ended.send(()).unwrap();
         }
+    }
+}
+
+fn plan(layer: PathBuf, guarded: PathBuf) -> Arc<SandboxPlan> {
+    Arc::new(SandboxPlan {
+        files: FileAccess::View(FileView {
+            base: PathAccess::Read,
+            layers: vec![ViewLayer {
+                path: layer,
+                kind: PathKind::Directory,
+                access: PathAccess::Write,
+            }],
+            forbidden: vec![ForbiddenName {
+                directory: guarded,
+                name: ".git".into(),
+            }],
+            links: Vec::new(),
+        }),
+        network: NetworkScope::None,
+    })
+}
+
+#[test]
+fn key_changes_when_a_path_names_another_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let [layer, guarded] = ["layer", "guarded"].map(|name| dir.path().join(name));
+    for directory in [&layer, &guarded] {
+        fs::create_dir(directory).unwrap();
+    }
+    let plan = plan(layer.clone(), guarded.clone());
+    let mut last = WorkerKey::capture(&plan);
+    // A change inside the directory does not change its identity.
+    fs::write(layer.join("file"), "").unwrap();
+    fs::remove_file(layer.join("file")).unwrap();
+    assert_eq!(WorkerKey::capture(&plan), last);
+    for directory in [&layer, &guarded] {
+        // Birth times within one clock tick are equal.
+        let born = coarse_now();
+        while coarse_now() == born {
+            std::thread::yield_now();
+        }
+        fs::remove_dir(directory).unwrap();
+        fs::create_dir(directory).unwrap();
+        let key = WorkerKey::capture(&plan);
+        assert_ne!(key, last);
+        last = key;
     }
 }
