@@ -366,7 +366,7 @@ fn field(path: &str, name: &str) -> Option<String> {
 }
 
 fn container() -> Option<String> {
-    let signs = [
+    let markers = [
         ("/.dockerenv", "docker"),
         ("/run/.containerenv", "podman"),
         (
@@ -374,7 +374,7 @@ fn container() -> Option<String> {
             "kubernetes",
         ),
     ];
-    let runtime = signs.iter().find(|(path, _)| Path::new(path).exists());
+    let runtime = markers.iter().find(|(path, _)| Path::new(path).exists());
     if let Some((_, name)) = runtime {
         return Some((*name).to_owned());
     }

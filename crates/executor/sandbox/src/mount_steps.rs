@@ -144,12 +144,12 @@ impl StepBuilder<'_> {
             let Ok(name) = link.strip_prefix("/") else {
                 continue;
             };
-            let above = created.iter().any(|created| name.starts_with(created));
+            let is_below_created = created.iter().any(|created| name.starts_with(created));
             let (Some(path), Some(target)) = (to_c_string(name), to_c_string(target)) else {
                 continue;
             };
             // Links below an attached mount already exist.
-            if !above
+            if !is_below_created
                 || name
                     .parent()
                     .is_some_and(|parent| is_traversal_only(self.view, parent))
@@ -165,26 +165,26 @@ impl StepBuilder<'_> {
         slot
     }
 
-    /// Creates the mount points of the layers whose nearest layer is at `above`.
+    /// Creates the mount points of the layers whose nearest layer is at `parent`.
     fn make_mount_points(
         &mut self,
         slot: MountSlot,
-        above: &Path,
+        parent: &Path,
         mode: u32,
         created: &mut BTreeSet<PathBuf>,
     ) {
-        for layer in self.index.children(above).to_vec() {
-            let Ok(rest) = layer.path.strip_prefix(above) else {
+        for layer in self.index.children(parent).to_vec() {
+            let Ok(relative) = layer.path.strip_prefix(parent) else {
                 continue;
             };
-            if rest.as_os_str().is_empty() {
+            if relative.as_os_str().is_empty() {
                 continue;
             }
-            self.make_parents(slot, rest, mode, created);
-            let Some(path) = to_c_string(rest) else {
+            self.make_parents(slot, relative, mode, created);
+            let Some(path) = to_c_string(relative) else {
                 continue;
             };
-            if created.insert(rest.to_owned()) {
+            if created.insert(relative.to_owned()) {
                 self.prepare.push(match layer.kind {
                     PathKind::Directory => directory(slot, path, mode),
                     PathKind::File => MountStep::File {
@@ -204,8 +204,8 @@ impl StepBuilder<'_> {
         mode: u32,
         created: &mut BTreeSet<PathBuf>,
     ) {
-        let above: Vec<&Path> = path.ancestors().skip(1).collect();
-        for parent in above.into_iter().rev() {
+        let ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
+        for parent in ancestors.into_iter().rev() {
             if let Some(name) = to_c_string(parent)
                 && !parent.as_os_str().is_empty()
                 && created.insert(parent.to_owned())
@@ -217,9 +217,9 @@ impl StepBuilder<'_> {
 
     fn add_layer(&mut self, layer: &ViewLayer) -> Result<(), MountStepsError> {
         let path = c_path(&layer.path)?;
-        let above = self.index.nearest(&layer.path);
-        let above = above.map_or(self.view.base, |layer| layer.access);
-        match (layer.access, above) {
+        let outer = self.index.nearest(&layer.path);
+        let outer = outer.map_or(self.view.base, |layer| layer.access);
+        match (layer.access, outer) {
             (PathAccess::Hidden, _) => self.hide(layer, path),
             // The host's mount is already in place and writable.
             (PathAccess::Write, _) if is_writable_root(layer) => {}
@@ -378,8 +378,8 @@ impl<'a> LayerIndex<'a> {
 
     /// Returns the nearest layer above a path, excluding the path itself.
     fn nearest(&self, path: &Path) -> Option<&'a ViewLayer> {
-        let mut above = path.ancestors().skip(1);
-        above.find_map(|path| self.by_path.get(path).copied())
+        let mut ancestors = path.ancestors().skip(1);
+        ancestors.find_map(|path| self.by_path.get(path).copied())
     }
 
     /// Returns the layers whose nearest layer is at this path. For the root, includes layers

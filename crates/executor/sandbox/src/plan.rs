@@ -101,10 +101,10 @@ pub struct ForbiddenName {
 impl FileView {
     /// Returns the access to a path. The path must not contain symbolic links.
     pub fn access(&self, path: &Path) -> PathAccess {
-        let above = |layer: &&ViewLayer| path.starts_with(&layer.path);
+        let contains_path = |layer: &&ViewLayer| path.starts_with(&layer.path);
         self.layers
             .iter()
-            .filter(above)
+            .filter(contains_path)
             .max_by_key(|layer| layer.path.components().count())
             .map_or(self.base, |layer| layer.access)
     }

@@ -326,9 +326,9 @@ impl<'a> FactRecorder<'a> {
         }
         // From the root downwards: each stamp is read through a path that the stamps above it
         // validate.
-        let mut above: Vec<_> = parent.ancestors().collect();
-        above.reverse();
-        for directory in above {
+        let mut ancestors: Vec<_> = parent.ancestors().collect();
+        ancestors.reverse();
+        for directory in ancestors {
             recorded.stamp(directory, self.now);
         }
     }

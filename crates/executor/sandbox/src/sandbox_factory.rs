@@ -179,7 +179,7 @@ impl SandboxFactory {
         };
         let plan = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
-        let (handoff, door) = match request.managed {
+        let (handoff, listener_socket) = match request.managed {
             Some(ManagedNetworkRequest { ports, unix }) => {
                 let (server_end, sandbox_end) = socketpair(
                     AddressFamily::UNIX,
@@ -210,7 +210,7 @@ impl SandboxFactory {
             Enforcement::Kernel(setup) => PreparedSandbox {
                 sandbox_setup: Some(setup),
                 wrapper: None,
-                listener_socket: door,
+                listener_socket,
             },
             Enforcement::Bubblewrap(spec) => PreparedSandbox {
                 wrapper: Some(BubblewrapCommand::new(

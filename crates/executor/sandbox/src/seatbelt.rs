@@ -172,7 +172,7 @@ fn traversed_directories(view: &FileView) -> BTreeSet<&Path> {
     layers
         .chain(links)
         .flat_map(|path| path.ancestors().skip(1))
-        .filter(|above| view.access(above) == PathAccess::Hidden)
+        .filter(|ancestor| view.access(ancestor) == PathAccess::Hidden)
         .collect()
 }
 
@@ -186,7 +186,7 @@ fn pinned_directories(view: &FileView) -> BTreeSet<&Path> {
     let guarded = forbidden.flat_map(|name| name.directory.ancestors());
     narrower
         .chain(guarded)
-        .filter(|above| view.access(above) == PathAccess::Write)
+        .filter(|ancestor| view.access(ancestor) == PathAccess::Write)
         .collect()
 }
 

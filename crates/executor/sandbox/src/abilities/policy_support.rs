@@ -134,8 +134,8 @@ impl ExamplePolicy {
                 Err("the plan of this kind restricts nothing".to_owned())
             }
             Err(EnforcementError::Unenforceable(reason)) => Err(reason),
-            Err(refusal @ (EnforcementError::Domain(_) | EnforcementError::View(_))) => {
-                Err(refusal.to_string())
+            Err(error @ (EnforcementError::Domain(_) | EnforcementError::View(_))) => {
+                Err(error.to_string())
             }
         }
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn mechanisms(abilities: &HostAbilities) -> Vec<Option<&'static str>> {
-        let outlook = policy_support(
+        let support = policy_support(
             abilities,
             MechanismChoice::Cheapest,
             ProcessIsolation::Isolated,
@@ -229,11 +229,11 @@ mod tests {
             policy,
             mechanism,
             reason,
-        } in &outlook
+        } in &support
         {
             assert_ne!(mechanism.is_some(), reason.is_some(), "{policy}");
         }
-        outlook.iter().map(|outlook| outlook.mechanism).collect()
+        support.iter().map(|support| support.mechanism).collect()
     }
 
     #[test]
@@ -294,19 +294,19 @@ mod tests {
             ..machine()
         };
         for mechanism in [MechanismChoice::Landlock, MechanismChoice::Bubblewrap] {
-            let outlook = policy_support(&spaced, mechanism, ProcessIsolation::Isolated);
-            assert_eq!(outlook[1].mechanism, None, "{mechanism:?}");
+            let support = policy_support(&spaced, mechanism, ProcessIsolation::Isolated);
+            assert_eq!(support[1].mechanism, None, "{mechanism:?}");
         }
     }
 
     #[test]
     fn policy_support_json_is_stable() {
-        let outlook = policy_support(
+        let support = policy_support(
             &machine(),
             MechanismChoice::Namespaces,
             ProcessIsolation::Inherited,
         );
-        let json = serde_json::to_value(&outlook[0]).unwrap();
+        let json = serde_json::to_value(&support[0]).unwrap();
         let expected = serde_json::json!({
             "policy": "read-only, with network",
             "mechanism": null,

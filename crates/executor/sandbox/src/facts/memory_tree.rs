@@ -51,13 +51,17 @@ impl MemoryTree {
 
     fn add(&mut self, path: &str, node: TreeNode) {
         let path = Path::new(path);
-        for above in path.ancestors().skip(1).filter(|above| *above != ROOT) {
-            let kept = self
+        for ancestor in path
+            .ancestors()
+            .skip(1)
+            .filter(|ancestor| *ancestor != ROOT)
+        {
+            let parent = self
                 .nodes
-                .entry(above.to_owned())
+                .entry(ancestor.to_owned())
                 .or_insert(TreeNode::Directory);
             assert!(
-                matches!(kept, TreeNode::Directory | TreeNode::Unsearchable),
+                matches!(parent, TreeNode::Directory | TreeNode::Unsearchable),
                 "{path:?} is not below a directory"
             );
         }
@@ -99,8 +103,8 @@ impl FileFacts for MemoryTree {
             return Err(ListError::Unknown);
         }
         let mut listed = Vec::new();
-        for (below, node) in &self.nodes {
-            if below.parent() != Some(path) {
+        for (child, node) in &self.nodes {
+            if child.parent() != Some(path) {
                 continue;
             }
             if listed.len() == limit {
@@ -111,7 +115,7 @@ impl FileFacts for MemoryTree {
                 TreeNode::File(_) => ListedKind::File,
                 TreeNode::Link(_) => ListedKind::Link,
             };
-            let name = below.file_name().unwrap_or_default().to_owned();
+            let name = child.file_name().unwrap_or_default().to_owned();
             listed.push(ListedEntry { name, kind });
         }
         Ok(listed)

@@ -66,17 +66,17 @@ impl MissingFeature {
 /// Single files may be writable: without a writable directory, the filter forbids every change of
 /// modes, owners, times and attributes.
 pub fn missing_landlock_features(plan: &SandboxPlan, abi: u32) -> Vec<MissingFeature> {
-    let mut lacks = match &plan.files {
+    let mut missing = match &plan.files {
         FileAccess::All => Vec::new(),
-        FileAccess::View(view) => view_lacks(view, abi),
+        FileAccess::View(view) => missing_in_view(view, abi),
     };
     if plan.network == NetworkScope::None {
-        lacks.push(MissingFeature::NoNetwork);
+        missing.push(MissingFeature::NoNetwork);
     }
-    lacks
+    missing
 }
 
-fn view_lacks(view: &FileView, abi: u32) -> Vec<MissingFeature> {
+fn missing_in_view(view: &FileView, abi: u32) -> Vec<MissingFeature> {
     let any = |matches: fn(&ViewLayer) -> bool| view.layers.iter().any(matches);
     let version = [
         (MissingFeature::Landlock, abi == 0),
@@ -99,17 +99,19 @@ fn view_lacks(view: &FileView, abi: u32) -> Vec<MissingFeature> {
     version
         .into_iter()
         .chain(shape)
-        .filter_map(|(lack, lacking)| lacking.then_some(lack))
+        .filter_map(|(feature, is_missing)| is_missing.then_some(feature))
         .collect()
 }
 
 /// Returns whether a path below a layer has less access than the layer.
 fn has_carve_outs(view: &FileView) -> bool {
-    let above = |layer: &ViewLayer| {
+    let parent_access = |layer: &ViewLayer| {
         let parent = layer.path.parent();
         parent.map_or(view.base, |parent| view.access(parent))
     };
-    view.layers.iter().any(|layer| layer.access < above(layer))
+    view.layers
+        .iter()
+        .any(|layer| layer.access < parent_access(layer))
 }
 
 #[cfg(test)]
@@ -232,21 +234,21 @@ mod tests {
             FileAccess::View(listed),
             &[MissingFeature::HiddenPaths],
         );
-        let lacks = &[
+        let missing = &[
             MissingFeature::WritableDirectories,
             MissingFeature::CarveOuts,
         ];
-        check("a carve-out", FileAccess::View(carved), lacks);
-        let lacks = &[
+        check("a carve-out", FileAccess::View(carved), missing);
+        let missing = &[
             MissingFeature::WritableDirectories,
             MissingFeature::ForbiddenNames,
         ];
-        check("a forbidden name", FileAccess::View(guarded), lacks);
+        check("a forbidden name", FileAccess::View(guarded), missing);
     }
 
     #[test]
     fn every_missing_feature_has_a_reason() {
-        for lack in [
+        for feature in [
             MissingFeature::Landlock,
             MissingFeature::Truncation,
             MissingFeature::DeviceControl,
@@ -257,7 +259,7 @@ mod tests {
             MissingFeature::ForbiddenNames,
             MissingFeature::NoNetwork,
         ] {
-            assert!(lack.reason().len() > 20, "{lack:?}");
+            assert!(feature.reason().len() > 20, "{feature:?}");
         }
     }
 }

@@ -66,7 +66,7 @@ impl FileFacts for RemountingFacts {
 /// A workspace `above/root` that the policy makes writable.
 struct TestWorkspace {
     dir: TempDir,
-    above: PathBuf,
+    parent: PathBuf,
     root: PathBuf,
     plan_cache: PlanCache,
 }
@@ -75,13 +75,13 @@ impl TestWorkspace {
     fn new() -> Self {
         // `/var/tmp` changes less often than `/tmp`, which other tests use.
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let above = fs::canonicalize(dir.path()).unwrap().join("above");
-        let root = above.join("root");
+        let parent = fs::canonicalize(dir.path()).unwrap().join("above");
+        let root = parent.join("root");
         fs::create_dir_all(&root).unwrap();
         let plan_cache = PlanCache::default();
         Self {
             dir,
-            above,
+            parent,
             root,
             plan_cache,
         }
@@ -153,13 +153,13 @@ fn plan_is_cached_with_its_worker_key() {
     let workspace = TestWorkspace::new();
     let first = workspace.wait_until_cached();
     fs::create_dir(workspace.at("inside")).unwrap();
-    let anew = workspace.wait_until_cached();
-    assert_eq!(first.plan(), anew.plan());
-    assert!(!Arc::ptr_eq(first.plan(), anew.plan()));
+    let resolved_again = workspace.wait_until_cached();
+    assert_eq!(first.plan(), resolved_again.plan());
+    assert!(!Arc::ptr_eq(first.plan(), resolved_again.plan()));
     // Resolution never read anything further below.
     fs::write(workspace.at("inside/file"), "").unwrap();
     let again = workspace.wait_until_cached();
-    assert_eq!(anew.plan(), again.plan());
+    assert_eq!(resolved_again.plan(), again.plan());
     assert_eq!(*again.key(), WorkerKey::capture(again.plan()));
 }
 
@@ -199,10 +199,10 @@ fn plan_is_resolved_again_when_its_inputs_change() {
             fs::create_dir(&workspace.root).unwrap();
         }),
         ("root is renamed", nothing, |workspace| {
-            fs::rename(&workspace.root, workspace.above.join("else")).unwrap();
+            fs::rename(&workspace.root, workspace.parent.join("else")).unwrap();
         }),
         ("directory above is renamed", nothing, |workspace| {
-            fs::rename(&workspace.above, workspace.dir.path().join("else")).unwrap();
+            fs::rename(&workspace.parent, workspace.dir.path().join("else")).unwrap();
         }),
     ];
     for (name, prepare, change) in cases {
@@ -221,11 +221,11 @@ fn plan_is_resolved_again_when_its_inputs_change() {
 fn plan_is_resolved_again_when_parent_permissions_change() {
     let workspace = TestWorkspace::new();
     workspace.wait_until_cached();
-    fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(&workspace.parent, Permissions::from_mode(0o711)).unwrap();
     assert!(workspace.resolve().1 > 0);
     // Setting the same mode again counts as a change.
     workspace.wait_until_cached();
-    fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(&workspace.parent, Permissions::from_mode(0o711)).unwrap();
     assert!(workspace.resolve().1 > 0);
 }
 

@@ -173,8 +173,8 @@ fn setup_for(plan: &SandboxPlan) -> Result<SandboxSetup, FileError> {
             bytes: 1 << 20,
         });
         for layer in &view.layers {
-            let above: Vec<_> = layer.path.ancestors().collect();
-            for directory in above.into_iter().rev().skip(1) {
+            let ancestors: Vec<_> = layer.path.ancestors().collect();
+            for directory in ancestors.into_iter().rev().skip(1) {
                 steps.push(MountStep::Directory {
                     slot: root,
                     path: text(directory.strip_prefix("/").unwrap()),
@@ -237,13 +237,13 @@ async fn wait_for_exit(pid: Pid) {
     let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else {
         return;
     };
-    let ended = tokio::task::spawn_blocking(move || {
+    let exited = tokio::task::spawn_blocking(move || {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&process, PollFlags::IN)];
         let time = Timespec::try_from(TEST_TIMEOUT).unwrap();
         poll(&mut fds, Some(&time))
     });
-    assert_eq!(ended.await.unwrap(), Ok(1), "process {pid:?} still runs");
+    assert_eq!(exited.await.unwrap(), Ok(1), "process {pid:?} still runs");
 }
 
 /// Waits until a condition holds.

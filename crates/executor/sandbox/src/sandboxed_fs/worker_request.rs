@@ -423,12 +423,12 @@ impl FrameReader {
             }
         };
         let missing = header.text + header.data - self.body.len();
-        let taken = missing.min(self.buffered.len());
-        let end = self.buffered.start + taken;
+        let count = missing.min(self.buffered.len());
+        let end = self.buffered.start + count;
         self.body
             .extend_from_slice(&self.buffer[self.buffered.start..end]);
         self.buffered.start = end;
-        if taken < missing {
+        if count < missing {
             return Ok(None);
         }
         self.header = None;

@@ -19,8 +19,8 @@ fn rules(view: FileView) -> String {
     };
     let text = profile(&plan).unwrap();
     let start = format!("(version 1)\n(deny default)\n{BASE_RULES}");
-    let rest = text.strip_prefix(&start).unwrap();
-    rest.strip_suffix(DEVICE_RULES).unwrap().to_owned()
+    let rules = text.strip_prefix(&start).unwrap();
+    rules.strip_suffix(DEVICE_RULES).unwrap().to_owned()
 }
 
 #[test]

@@ -142,18 +142,18 @@ const LINEAR_BLOCKS: usize = 3;
 /// every known number, so this matters at installation.
 fn search(blocks: &[CallBlock]) -> Vec<FilterInstruction> {
     if blocks.len() > LINEAR_BLOCKS {
-        let (low_word, high) = blocks.split_at(blocks.len() / 2);
+        let (low, high) = blocks.split_at(blocks.len() / 2);
         let least = high.first().map_or(0, |block| block.first);
-        let (low_word, high) = (search(low_word), search(high));
-        let mut code = match u8::try_from(low_word.len()) {
-            Ok(over) => vec![jump(JUMP_AT_LEAST, least, over, 0)],
+        let (low, high) = (search(low), search(high));
+        let mut code = match u8::try_from(low.len()) {
+            Ok(skipped) => vec![jump(JUMP_AT_LEAST, least, skipped, 0)],
             // A conditional jump reaches 255 instructions, an unconditional one any number.
             Err(_) => {
-                let over = u32::try_from(low_word.len()).unwrap_or(u32::MAX);
-                vec![jump(JUMP_AT_LEAST, least, 0, 1), jump(JUMP, over, 0, 0)]
+                let skipped = u32::try_from(low.len()).unwrap_or(u32::MAX);
+                vec![jump(JUMP_AT_LEAST, least, 0, 1), jump(JUMP, skipped, 0, 0)]
             }
         };
-        code.extend(low_word);
+        code.extend(low);
         code.extend(high);
         return code;
     }
@@ -169,10 +169,10 @@ fn search(blocks: &[CallBlock]) -> Vec<FilterInstruction> {
 fn compile_rule(rule: &FilterRule) -> Vec<FilterInstruction> {
     let mut checks: Vec<Vec<FilterInstruction>> = Vec::new();
     // Backwards, because each check needs the distance to the end of the rule.
-    let mut rest = 1;
+    let mut remaining = 1;
     for check in rule.checks.iter().rev() {
-        let code = compile_check(*check, rest);
-        rest += u8::try_from(code.len()).unwrap_or(u8::MAX);
+        let code = compile_check(*check, remaining);
+        remaining += u8::try_from(code.len()).unwrap_or(u8::MAX);
         checks.push(code);
     }
     let mut code: Vec<FilterInstruction> = checks.into_iter().rev().flatten().collect();
@@ -183,8 +183,8 @@ fn compile_rule(rule: &FilterRule) -> Vec<FilterInstruction> {
     code
 }
 
-/// Falls through if the check passes; otherwise skips the following `rest` instructions.
-fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<FilterInstruction> {
+/// Falls through if the check passes; otherwise skips the following `remaining` instructions.
+fn compile_check(check: ArgumentCheck, remaining: u8) -> Vec<FilterInstruction> {
     match check {
         ArgumentCheck::Equals {
             argument,
@@ -193,7 +193,7 @@ fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<FilterInstruction> {
         } => vec![
             load(low_word(argument)),
             mask_bits(mask),
-            jump(JUMP_EQUAL, value, 0, rest),
+            jump(JUMP_EQUAL, value, 0, remaining),
         ],
         ArgumentCheck::Differs {
             argument,
@@ -202,16 +202,19 @@ fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<FilterInstruction> {
         } => vec![
             load(low_word(argument)),
             mask_bits(mask),
-            jump(JUMP_EQUAL, value, rest, 0),
+            jump(JUMP_EQUAL, value, remaining, 0),
         ],
         ArgumentCheck::AnyBit { argument, mask } => {
-            vec![load(low_word(argument)), jump(JUMP_BITS, mask, 0, rest)]
+            vec![
+                load(low_word(argument)),
+                jump(JUMP_BITS, mask, 0, remaining),
+            ]
         }
         ArgumentCheck::NonNull { argument } => vec![
             load(low_word(argument)),
             jump(JUMP_EQUAL, 0, 0, 2),
             load(low_word(argument) + 4),
-            jump(JUMP_EQUAL, 0, rest, 0),
+            jump(JUMP_EQUAL, 0, remaining, 0),
         ],
     }
 }

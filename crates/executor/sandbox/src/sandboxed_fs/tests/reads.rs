@@ -114,13 +114,13 @@ async fn trees_are_listed_and_searched() {
     .into_result()
     .unwrap();
     assert_eq!(entries.len(), 201);
-    let walked: WalkResult = result(WorkerRequest::Walk(walk(path.clone())))
+    let tree: WalkResult = result(WorkerRequest::Walk(walk(path.clone())))
         .await
         .unwrap()
         .into_result()
         .unwrap();
-    assert_eq!((walked.entries.len(), walked.errors.len()), (401, 0));
-    let found: SearchResult = result(WorkerRequest::Search(SearchText {
+    assert_eq!((tree.entries.len(), tree.errors.len()), (401, 0));
+    let search_result: SearchResult = result(WorkerRequest::Search(SearchText {
         path: path.clone(),
         pattern: "needle".to_owned(),
         regex: false,
@@ -134,7 +134,7 @@ async fn trees_are_listed_and_searched() {
     .unwrap()
     .into_result()
     .unwrap();
-    assert_eq!(found.matches.len(), 200);
+    assert_eq!(search_result.matches.len(), 200);
     let paths: FoundPaths = result(WorkerRequest::Find(FindPaths {
         path,
         glob: Some("**/f".to_owned()),

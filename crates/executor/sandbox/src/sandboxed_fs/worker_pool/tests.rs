@@ -212,11 +212,11 @@ async fn sweeper_retires_idle_workers_unprompted() {
     });
     // Twice, because the sweeper ends when no worker is idle.
     for _ in 0..2 {
-        let ended = oneshot::channel();
+        let dropped = oneshot::channel();
         let mut lease = pool.acquire(&key(0)).await.unwrap();
-        lease.set_worker(NotifyOnDrop(Some(ended.0)));
+        lease.set_worker(NotifyOnDrop(Some(dropped.0)));
         lease.return_to_pool();
-        ended.1.await.unwrap();
+        dropped.1.await.unwrap();
         while pool.count() > 0 {
             tokio::task::yield_now().await;
         }
@@ -228,8 +228,8 @@ struct NotifyOnDrop(Option<oneshot::Sender<()>>);
 
 impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        if let Some(ended) = self.0.take() {
-            ended.send(()).unwrap();
+        if let Some(dropped) = self.0.take() {
+            dropped.send(()).unwrap();
         }
     }
 }
@@ -268,8 +268,8 @@ fn key_changes_when_a_path_names_another_file() {
     assert_eq!(WorkerKey::capture(&plan), last);
     for directory in [&layer, &guarded] {
         // Birth times within one clock tick are equal.
-        let born = coarse_now();
-        while coarse_now() == born {
+        let created_at = coarse_now();
+        while coarse_now() == created_at {
             std::thread::yield_now();
         }
         fs::remove_dir(directory).unwrap();
