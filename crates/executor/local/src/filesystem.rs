@@ -7,7 +7,6 @@
 
 mod content_memory;
 mod direct_fs;
-mod fs_placement;
 #[cfg(test)]
 mod tests;
 mod write_queue;
@@ -21,8 +20,9 @@ use exec_env::filesystem::{
 };
 use exec_fs::{BlockFile, CancelFlag};
 use exec_sandbox::{
-    FileIntent,
-    sandboxed_fs::{SandboxedFs, WorkerRequest},
+    CachedPlan, FileIntent, SandboxFactory,
+    policy::{reads_everything, writes_everything},
+    sandboxed_fs::{SandboxedFs, SandboxedRead, WorkerRequest},
 };
 use exec_wire::{
     fs::{
@@ -31,15 +31,12 @@ use exec_wire::{
         SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
-    sandbox::SandboxPolicy,
+    sandbox::{SandboxPolicy, WindowsSandboxLevel},
 };
 use futures_util::future::FutureExt;
+use tokio::runtime::Handle;
 
-use self::{
-    content_memory::ContentMemory,
-    direct_fs::DirectFs,
-    fs_placement::{FsPlacement, PolicyEnforcement, SandboxedOperation},
-};
+use self::{content_memory::ContentMemory, direct_fs::DirectFs};
 use crate::backend::LocalBackend;
 
 /// File system of this machine. Each clone has its own write queue, so each session gets a clone.
@@ -299,5 +296,105 @@ impl ExecutorFileSystem for LocalFileSystem {
             |direct, paths| direct.read(move |_| exec_fs::watch_missing(&paths)),
             |operation, _, paths| operation.files.watch_missing(operation.plan, paths),
         )
+    }
+}
+
+/// How policies are enforced.
+#[derive(Clone, Debug, Default)]
+enum PolicyEnforcement {
+    /// Not at all: restrictive policies are rejected.
+    #[default]
+    Unavailable,
+    /// By fs workers that the kernel confines.
+    Enforced {
+        /// Plans sandboxes.
+        sandboxes: SandboxFactory,
+        /// Runs operations in fs workers.
+        files: SandboxedFs,
+    },
+}
+
+/// Where an operation runs.
+enum FsPlacement {
+    /// In this process: no policy restricts it.
+    Direct,
+    /// In a sandboxed fs worker.
+    Sandboxed(SandboxedOperation),
+}
+
+impl PolicyEnforcement {
+    /// Resolves where an operation runs. The plan depends on existing files, so the result is valid
+    /// for one operation.
+    async fn resolve(
+        &self,
+        sandbox: &SandboxPolicy,
+        need: FileIntent,
+    ) -> Result<FsPlacement, FileError> {
+        let reject = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
+        if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
+            return reject("windowsSandboxLevel `mxc` is not available on this host");
+        }
+        let Self::Enforced { sandboxes, files } = self else {
+            let is_free = match need {
+                FileIntent::Read => reads_everything(sandbox),
+                FileIntent::Change => writes_everything(sandbox),
+            };
+            if is_free {
+                return Ok(FsPlacement::Direct);
+            }
+            return reject("policies cannot be enforced by this file system");
+        };
+        let plan = sandboxes.plan_for_files(sandbox, need).await?;
+        Ok(plan.map_or(FsPlacement::Direct, |plan| {
+            let files = files.clone();
+            FsPlacement::Sandboxed(SandboxedOperation { files, plan })
+        }))
+    }
+
+    /// Resolves where an operation runs. Blocks.
+    fn resolve_blocking(
+        &self,
+        sandbox: &SandboxPolicy,
+        need: FileIntent,
+    ) -> Result<FsPlacement, FileError> {
+        Handle::current().block_on(self.resolve(sandbox, need))
+    }
+}
+
+/// An operation in an fs worker under one plan.
+#[derive(Clone, Debug)]
+struct SandboxedOperation {
+    files: SandboxedFs,
+    plan: CachedPlan,
+}
+
+impl SandboxedOperation {
+    /// Runs a change. Blocks.
+    fn change_blocking(self, request: WorkerRequest, data: Bytes) -> Result<(), FileError> {
+        let called = self.files.call(self.plan, request, data);
+        Handle::current().block_on(called)?.into_result()
+    }
+
+    /// Reads a whole file. Reads a large file from the descriptor that the worker opened, when
+    /// `direct` grants the memory.
+    fn read_file(self, direct: DirectFs, read: ReadFile) -> FileFuture<Bytes> {
+        async move {
+            match self.files.read_file(self.plan, read.clone()).await? {
+                SandboxedRead::Content(content) => Ok(content),
+                SandboxedRead::Opened(file) => direct.read_received(file, read).await,
+            }
+        }
+        .boxed()
+    }
+
+    /// Opens a file. Blocks.
+    fn open_blocking(
+        self,
+        direct: &DirectFs,
+        open: OpenFileRequest,
+    ) -> Result<Arc<dyn OpenFile>, FileError> {
+        let path = open.path.clone();
+        let file = Handle::current().block_on(self.files.open(self.plan, open))?;
+        Ok(direct.open_file(BlockFile::from_file(file, &path)?, &path))
     }
 }

@@ -1,16 +1,15 @@
 //! Shell snapshots: a login shell's state, captured once and replayed before each command.
 //!
-//! `ShellSnapshots` runs [`capture::argv`], parses the output with [`capture::parse_capture`],
-//! caches the result in a [`SnapshotCache`] and starts commands as [`replay`] rewrites them. If any
-//! step fails, the command runs unchanged.
+//! `ShellSnapshots` runs [`capture_argv`], parses the output with [`parse_capture`], caches the
+//! result in a [`SnapshotCache`] and starts commands as [`rewrite_command`] rewrites them. If any
+//! step fails, the command runs unchanged. Failures are cached like successes, so that a broken
+//! profile costs its time once.
 //!
 //! Invariant: a replayed command sees the functions, aliases, options and exported variables that
 //! it would see after the profiles ran. Aliases are active exactly if they would be active there.
 //! Variables that the profiles do not export, traps and resource limits are not captured.
 
-pub mod capture;
-pub mod replay;
-pub mod snapshot_cache;
+pub mod captured_state;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +18,7 @@ use std::{
     ffi::OsString,
     io::Write,
     os::fd::OwnedFd,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -34,16 +33,16 @@ use exec_sandbox::PreparedSandbox;
 use exec_wire::{
     id::OutputSeq,
     limits::MAX_SNAPSHOT_SCOPE_BYTES,
-    process::{OutputStream, ProcessMetadata, ShellSnapshot},
+    process::{EnvPolicy, OutputStream, ProcessMetadata, ShellSnapshot},
     sandbox::SandboxPolicy,
 };
 use futures_util::StreamExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use tokio::{sync::OnceCell, time::timeout};
 
-use self::{
-    capture::CapturedState,
-    snapshot_cache::{SnapshotCache, SnapshotKey},
+use self::captured_state::{
+    CAPTURE_TIMEOUT, CapturedState, MAX_CAPTURE_BYTES, capture_argv, parse_capture,
+    replay_environment, rewrite_command,
 };
 use crate::{
     backend::{LocalBackend, apply_sandbox, prepare_sandbox},
@@ -117,7 +116,7 @@ pub enum SnapshotError {
 }
 
 /// Flags of a login command, the only form that is rewritten.
-pub(super) const LOGIN_COMMAND: &str = "-lc";
+const LOGIN_COMMAND: &str = "-lc";
 
 /// Descriptor from which the shell reads its state.
 const STATE_FD: u8 = 9;
@@ -185,8 +184,8 @@ impl ShellSnapshots {
             return Ok(None);
         };
         Ok(Some(SnapshotReplay {
-            argv: replay::rewrite(kind, &command.argv, i32::from(STATE_FD)),
-            env: replay::environment(
+            argv: rewrite_command(kind, &command.argv, i32::from(STATE_FD)),
+            env: replay_environment(
                 kind,
                 &state.captured,
                 command.env_policy.as_ref(),
@@ -222,7 +221,7 @@ async fn capture_state(
     kind: ShellKind,
     cwd: &Path,
 ) -> Option<CachedState> {
-    let argv = capture::argv(kind, &request.shell.path);
+    let argv = capture_argv(kind, &request.shell.path);
     let host = &backend.config.env;
     let policy = command.env_policy.as_ref();
     let env = child_environment(host, policy, &command.env, &ProcessMetadata::default());
@@ -255,11 +254,11 @@ async fn capture_state(
         OutputSettings::default(),
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;
-    let output = timeout(capture::CAPTURE_TIMEOUT, collect(&*process)).await;
+    let output = timeout(CAPTURE_TIMEOUT, collect(&*process)).await;
     let captured = output
         .ok()
         .flatten()
-        .and_then(|output| capture::parse_capture(&output));
+        .and_then(|output| parse_capture(&output));
     if captured.is_none() {
         tracing::debug!(
             shell = request.shell.path,
@@ -287,7 +286,7 @@ async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
         match event {
             ExecProcessEvent::Output(chunk) if chunk.stream == OutputStream::Stdout => {
                 output.extend_from_slice(&chunk.data);
-                if output.len() > capture::MAX_CAPTURE_BYTES {
+                if output.len() > MAX_CAPTURE_BYTES {
                     return None;
                 }
             }
@@ -309,4 +308,146 @@ fn sealed_memfd(content: &[u8]) -> std::io::Result<OwnedFd> {
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, seals)?;
     Ok(file.into())
+}
+
+/// Cache key: all inputs of a capture.
+///
+/// It includes the request's variables, because they reach the profiles, and exports derived from
+/// them must not appear in commands with other variables.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct SnapshotKey {
+    /// Snapshot request.
+    pub request: ShellSnapshot,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Policy for inheriting the host's environment.
+    pub env_policy: Option<EnvPolicy>,
+    /// Variables of the request.
+    pub env: BTreeMap<String, String>,
+    /// Sandbox policy of the shell as JSON, because it limits which files the shell can read.
+    pub sandbox: Option<String>,
+}
+
+/// Values by key, at most [`MAX_SNAPSHOTS`].
+///
+/// To share a running capture, let `V` be a cell that the first command fills.
+#[derive(Debug)]
+pub struct SnapshotCache<V> {
+    entries: BTreeMap<SnapshotKey, SnapshotEntry<V>>,
+    uses: u64,
+}
+
+impl<V> SnapshotCache<V> {
+    /// Creates an empty cache.
+    pub fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            uses: 0,
+        }
+    }
+
+    /// Returns the value of `key`. Calls `make` on first use.
+    ///
+    /// A new value may evict the least recently used one. Existing references to it stay valid.
+    pub fn get_or_insert_with(&mut self, key: SnapshotKey, make: impl FnOnce() -> V) -> Arc<V> {
+        self.uses += 1;
+        let used = self.uses;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.used = used;
+            return Arc::clone(&entry.value);
+        }
+        if self.entries.len() >= MAX_SNAPSHOTS {
+            self.remove_oldest();
+        }
+        let value = Arc::new(make());
+        self.entries.insert(
+            key,
+            SnapshotEntry {
+                used,
+                value: Arc::clone(&value),
+            },
+        );
+        value
+    }
+
+    fn remove_oldest(&mut self) {
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.entries.remove(&key);
+        }
+    }
+}
+
+impl<V> Default for SnapshotCache<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug)]
+struct SnapshotEntry<V> {
+    used: u64,
+    value: Arc<V>,
+}
+
+/// Maximum snapshots of one session. Each holds up to 512 KiB.
+pub const MAX_SNAPSHOTS: usize = 16;
+
+#[cfg(test)]
+mod cache_tests {
+    use exec_wire::environment::ShellProgram;
+
+    use super::*;
+
+    #[test]
+    fn value_is_created_once() {
+        let mut cache = SnapshotCache::new();
+        let first = cache.get_or_insert_with(key(1), || Err::<u8, _>("broken profile"));
+        let again = cache.get_or_insert_with(key(1), || Ok(1));
+        assert!(Arc::ptr_eq(&first, &again), "failures are cached, too");
+    }
+
+    #[test]
+    fn least_recently_used_entry_is_evicted() {
+        let mut cache = SnapshotCache::new();
+        for number in 0..MAX_SNAPSHOTS {
+            cache.get_or_insert_with(key(number), || number);
+        }
+        cache.get_or_insert_with(key(0), || unreachable!("already cached"));
+        cache.get_or_insert_with(key(MAX_SNAPSHOTS), || MAX_SNAPSHOTS);
+        assert_eq!(cache.entries.len(), MAX_SNAPSHOTS);
+        assert!(cache.entries.contains_key(&key(0)));
+        assert!(!cache.entries.contains_key(&key(1)));
+    }
+
+    #[test]
+    fn every_key_field_distinguishes_entries() {
+        let base = key(0);
+        let mut other_env = base.clone();
+        other_env.env.insert("A".to_owned(), "1".to_owned());
+        let mut other_scope = base.clone();
+        other_scope.request.scope_id.push('2');
+        let mut cache = SnapshotCache::new();
+        for key in [base, key(1), other_env, other_scope] {
+            cache.get_or_insert_with(key, || ());
+        }
+        assert_eq!(cache.entries.len(), 4);
+    }
+
+    fn key(number: usize) -> SnapshotKey {
+        let shell = ShellProgram {
+            name: "bash".to_owned(),
+            path: "/bin/bash".to_owned(),
+        };
+        SnapshotKey {
+            request: ShellSnapshot {
+                scope_id: "scope".to_owned(),
+                shell,
+            },
+            cwd: PathBuf::from(format!("/{number}")),
+            env_policy: None,
+            env: BTreeMap::new(),
+            sandbox: None,
+        }
+    }
 }

@@ -14,7 +14,7 @@ use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::catalog_reader::{CatalogReader, DiscoveryBudget, RootBundle};
+use super::{CatalogReader, DiscoveryBudget, RootBundle};
 
 /// Limits of the walk below a root.
 const WALK_OPTIONS: WalkOptions = WalkOptions {

@@ -22,10 +22,9 @@ use self::{
     skill_metadata::{FrontMatter, FrontMatterError, SkillMetadata},
 };
 use crate::catalog::{
-    CatalogConfig,
+    CatalogConfig, CatalogReader, DiscoveryBudget,
     capability_root::{self, PluginManifest},
-    catalog_reader::{CatalogReader, DiscoveryBudget, json_len},
-    run_blocking,
+    json_len, run_blocking,
 };
 
 /// Lists installed skills and plugins. Unreadable ones are omitted with a warning.

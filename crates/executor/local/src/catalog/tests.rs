@@ -11,7 +11,7 @@ use exec_wire::{
 };
 use futures_util::future::poll_fn;
 
-use super::{CatalogConfig, LocalCatalog};
+use super::{CatalogConfig, LocalCatalog, json_len};
 use crate::filesystem::LocalFileSystem;
 
 fn catalog(home: &Path) -> LocalCatalog {
@@ -65,4 +65,13 @@ async fn slow_config_parsing_does_not_block_the_thread() {
         requirements_paths: Vec::new(),
     };
     assert!(polling_share(catalog(home.path()).read_config(request)).await < 0.5);
+}
+
+#[test]
+fn json_length_matches_serde_json() {
+    let controls: String = (0..=0x80).map(char::from).collect();
+    for text in ["", "plain", "caf\u{e9} \u{1f600}", &controls] {
+        let json = serde_json::to_string(text).unwrap();
+        assert_eq!(json_len(text), json.len() - 2, "{text:?}");
+    }
 }

@@ -16,10 +16,11 @@ use exec_wire::{
 };
 use tempfile::TempDir;
 
-use super::{ShellKind, SnapshotError, applicable_shell};
-use crate::shell_snapshot::{
-    capture::{self, CapturedState},
-    replay,
+use super::{
+    ShellKind, SnapshotError, applicable_shell,
+    captured_state::{
+        CapturedState, capture_argv, parse_capture, replay_environment, rewrite_command,
+    },
 };
 
 const COMMON: &str = r#"
@@ -422,11 +423,11 @@ impl TestShell {
     }
 
     fn capture(&self) -> Option<CapturedState> {
-        let argv = capture::argv(self.kind, self.path.to_str().unwrap());
+        let argv = capture_argv(self.kind, self.path.to_str().unwrap());
         // Cuts off a stalled capture earlier than the server does.
         let mut bounded = ["/usr/bin/timeout", "5"].map(str::to_owned).to_vec();
         bounded.extend(argv);
-        capture::parse_capture(&run(&bounded, &os(&self.environment())).stdout)
+        parse_capture(&run(&bounded, &os(&self.environment())).stdout)
     }
 
     /// Compares the outcome of commands with and without the snapshot.
@@ -459,13 +460,13 @@ impl TestShell {
             file.to_str().unwrap(),
         ];
         let mut argv = open.map(str::to_owned).to_vec();
-        argv.extend(replay::rewrite(
+        argv.extend(rewrite_command(
             self.kind,
             &self.argv(command, arguments),
             9,
         ));
         let (host, metadata) = (BTreeMap::new(), ProcessMetadata::default());
-        let environment = replay::environment(
+        let environment = replay_environment(
             self.kind,
             state,
             None,

@@ -6,10 +6,8 @@ use std::{collections::BTreeMap, path::Path};
 use exec_wire::path_uri::PathUri;
 use toml::{Table, Value};
 
-use super::config_layers::{
-    CONFIG_FILE, ConfigLoadError, LayerPosition, LoadedLayer, read_config_file,
-};
-use crate::catalog::catalog_reader::{CatalogReader, FileRead};
+use super::{CONFIG_FILE, ConfigLoadError, LayerPosition, LoadedLayer, read_config_file};
+use crate::catalog::{CatalogReader, FileRead};
 
 /// Loads the layers of trusted directories. Files in other directories are not read.
 pub(super) async fn layers(

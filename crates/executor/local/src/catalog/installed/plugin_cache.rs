@@ -10,7 +10,7 @@ use exec_wire::{
 };
 use serde::Deserialize;
 
-use crate::catalog::catalog_reader::{CatalogReader, FileRead};
+use crate::catalog::{CatalogReader, FileRead};
 
 /// Best version of a cached plugin.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! Captures the state of a login shell: the scripts that print it and the parser of their output.
+//! Captured state of a login shell: the scripts that print it, the parser of their output, and the
+//! commands rewritten to start from it instead of running the profiles.
 //!
 //! The scripts first source the interactive start-up file, which a non-interactive login shell does
 //! not read: `.bashrc` unless `BASH_ENV` was read instead, `.zshrc`, or the file in `ENV`. After
@@ -10,15 +11,27 @@
 //! functions. Functions with these two names are removed first and printed separately. Functions
 //! cannot hide special builtins; in bash that holds in POSIX mode only.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, os::unix::ffi::OsStringExt, time::Duration};
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fmt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    time::Duration,
+};
+
+use exec_wire::process::{EnvPolicy, ProcessMetadata};
 
 use super::{LOGIN_COMMAND, ShellKind};
+use crate::env_policy;
 
 /// Time limit of a capture.
 pub const CAPTURE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the command that prints the state of the login shell at `path`, for [`parse_capture`].
-pub fn argv(kind: ShellKind, path: &str) -> Vec<String> {
+pub fn capture_argv(kind: ShellKind, path: &str) -> Vec<String> {
     let script = match kind {
         ShellKind::Bash => BASH,
         ShellKind::Zsh => ZSH,
@@ -28,11 +41,11 @@ pub fn argv(kind: ShellKind, path: &str) -> Vec<String> {
 }
 
 /// Marker before the exported variables.
-pub(super) const EXPORTS: &[u8] = b"\0exec-server snapshot: exports\0";
+const EXPORTS: &[u8] = b"\0exec-server snapshot: exports\0";
 /// Marker before the text that restores the rest.
-pub(super) const RESTORE: &[u8] = b"\0exec-server snapshot: restore\0";
+const RESTORE: &[u8] = b"\0exec-server snapshot: restore\0";
 /// Marker at the end.
-pub(super) const END: &[u8] = b"\0exec-server snapshot: end\0";
+const END: &[u8] = b"\0exec-server snapshot: end\0";
 
 /// Prints the state of bash. Options precede functions, which may hide the builtins that set them.
 /// `expand_aliases` is last, because printed functions are already expanded. Functions are parsed
@@ -218,84 +231,86 @@ fn split<'a>(bytes: &'a [u8], marker: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
 /// Maximum output of a capture. The state stays in memory, up to 16 per session.
 pub const MAX_CAPTURE_BYTES: usize = 512 << 10;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scripts_print_the_markers_of_the_parser() {
-        for kind in [ShellKind::Bash, ShellKind::Zsh, ShellKind::Sh] {
-            let argv = argv(kind, "/bin/shell");
-            assert_eq!(argv[..2], ["/bin/shell", "-lc"]);
-            for marker in [EXPORTS, RESTORE, END] {
-                let name = str::from_utf8(marker).unwrap().trim_matches('\0');
-                let printed = format!(r"printf '\000{name}\000'");
-                assert_eq!(argv[2].matches(&printed).count(), 1, "{kind:?} {name}");
-            }
-        }
-    }
-
-    #[test]
-    fn state_is_parsed_between_unrelated_output() {
-        let stdout = printed(
-            b"Welcome\0!\n",
-            b"A=1\0B=x\ny=z\0C=\0",
-            b"alias a='b'\n",
-            b"\nbye",
-        );
-        let expected = CapturedState {
-            exports: [("A", "1"), ("B", "x\ny=z"), ("C", "")]
-                .map(|(name, value)| (name.into(), value.into()))
-                .into(),
-            restore: b"alias a='b'\n".to_vec(),
-        };
-        assert_eq!(parse_capture(&stdout), Some(expected));
-    }
-
-    #[test]
-    fn non_utf8_bytes_are_preserved() {
-        let state = parse_capture(&printed(b"", b"A=\xff\xfe\0", b"f () { \xff; }", b"")).unwrap();
-        assert_eq!(
-            state.exports[&OsString::from("A")],
-            OsString::from_vec(vec![0xff, 0xfe])
-        );
-        assert_eq!(state.restore, b"f () { \xff; }");
-    }
-
-    #[test]
-    fn malformed_variables_are_skipped() {
-        let state = parse_capture(&printed(b"", b"A=1\0nonsense\0=x\0\0", b"", b"")).unwrap();
-        assert_eq!(state.exports.len(), 1);
-    }
-
-    #[test]
-    fn incomplete_capture_fails() {
-        let whole = printed(b"", b"A=1\0", b"x", b"");
-        for length in 0..whole.len() {
-            assert_eq!(parse_capture(&whole[..length]), None, "{length} bytes");
-        }
-        assert_eq!(
-            parse_capture(&printed(b"", b"", b"x", b"")),
-            None,
-            "no variables"
-        );
-    }
-
-    #[test]
-    fn capture_beyond_the_size_limit_fails() {
-        let frame = printed(b"", b"A=1\0", b"", b"").len();
-        let fits = vec![b'#'; MAX_CAPTURE_BYTES - frame];
-        assert!(parse_capture(&printed(&fits, b"A=1\0", b"", b"")).is_some());
-        assert_eq!(parse_capture(&printed(&fits, b"A=1\0", b"#", b"")), None);
-    }
-
-    #[test]
-    fn debug_output_hides_values() {
-        let state = parse_capture(&printed(b"", b"API_KEY=hunter2\0", b"", b"")).unwrap();
-        assert!(!format!("{state:?}").contains("hunter2"));
-    }
-
-    fn printed(before: &[u8], exports: &[u8], restore: &[u8], after: &[u8]) -> Vec<u8> {
-        [before, EXPORTS, exports, RESTORE, restore, END, after].concat()
-    }
+/// Rewrites a login command to source the state from descriptor `fd` first.
+///
+/// [`applicable_shell`](super::applicable_shell) must hold for `argv`. `fd` is 3 to 9, which every
+/// shell can close. The shell reopens it by name, so that many commands can share it. The command
+/// keeps its `$0`, its arguments and its exit code, and does not inherit `fd`.
+pub fn rewrite_command(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
+    let [program, _, command, arguments @ ..] = argv else {
+        return argv.to_vec();
+    };
+    let (name, arguments) = arguments.split_first().unwrap_or((program, &[]));
+    // Aliases are expanded at parse time, so `eval` parses the command last. The command is a
+    // separate argument, because quoting may exceed the kernel's limit for one argument. The script
+    // is one line, so that the command's line numbers stay correct.
+    let (flags, source, eval) = match kind {
+        // Define a function named `builtin` last, because it hides the builtin.
+        ShellKind::Bash => ("-pc", "builtin .", EVAL_LAST),
+        ShellKind::Zsh => ("-fc", "builtin .", EVAL_LAST),
+        // Without `command`, an unreadable state would end the shell. Errors of `eval` must end it,
+        // and no function can hide `eval`.
+        ShellKind::Sh => ("-c", "command .", r#"eval "\shift; $1""#),
+    };
+    let script = format!("{{ {source} /dev/fd/{fd}; exec {fd}<&-; }} >/dev/null 2>&1; {eval}");
+    let mut rewritten = vec![program.clone(), flags.to_owned(), script];
+    rewritten.extend([name.clone(), command.clone()]);
+    rewritten.extend_from_slice(arguments);
+    rewritten
 }
+
+/// Runs the command after defining a function named `builtin`, if the state has one.
+const EVAL_LAST: &str = r#"builtin eval "\builtin shift; \builtin unset exec_server_hidden; ${exec_server_hidden:+$exec_server_hidden
+}$1""#;
+
+/// Computes the environment of a rewritten command.
+///
+/// The captured variables replace the host's, because the capturing shell inherited those. Per-run
+/// variables still come from the host; otherwise each replay would increment `SHLVL`. The capture
+/// must have run without `metadata` and with this `overlay`.
+pub fn replay_environment(
+    kind: ShellKind,
+    captured: &CapturedState,
+    policy: Option<&EnvPolicy>,
+    host: &BTreeMap<OsString, OsString>,
+    overlay: &BTreeMap<String, String>,
+    metadata: &ProcessMetadata,
+) -> BTreeMap<OsString, OsString> {
+    let exports = captured
+        .exports
+        .iter()
+        .filter(|(name, _)| is_replayed(kind, name));
+    let base = match policy {
+        None => exports
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+        Some(policy) => {
+            let per_run = host
+                .iter()
+                .filter(|(name, _)| is_per_run(name) && env_policy::inherits(policy.inherit, name));
+            env_policy::apply_filters(policy, per_run.chain(exports))
+        }
+    };
+    env_policy::apply_overlay(base, overlay, metadata)
+}
+
+/// Returns whether a captured variable enters the environment of later commands.
+fn is_replayed(kind: ShellKind, name: &OsStr) -> bool {
+    // A privileged bash ignores functions in the environment but would export them to its children.
+    let is_function = name.as_bytes().starts_with(b"BASH_FUNC_") && kind == ShellKind::Bash;
+    !is_function && !is_per_run(name)
+}
+
+fn is_per_run(name: &OsStr) -> bool {
+    PER_RUN_VARIABLES.iter().any(|per_run| name == *per_run)
+}
+
+/// Variables that describe a single run of a shell.
+const PER_RUN_VARIABLES: [&str; 6] = [
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    env_policy::THREAD_ID,
+    env_policy::TOOL_CALL_ID,
+];
