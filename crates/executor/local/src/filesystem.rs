@@ -112,7 +112,7 @@ impl LocalFileSystem {
         sandbox: Option<Box<SandboxPolicy>>,
         request: R,
         direct: fn(&R, &CancelFlag) -> Result<(), FileError>,
-        request_of: fn(R) -> (WorkerRequest, Bytes),
+        into_worker_request: fn(R) -> (WorkerRequest, Bytes),
     ) -> FileFuture<()> {
         let enforcement = self.enforcement.clone();
         self.direct.enqueue(move |stop| {
@@ -122,7 +122,7 @@ impl LocalFileSystem {
             match enforcement.resolve_blocking(&sandbox, FileIntent::Change)? {
                 FsPlacement::Direct => direct(&request, stop),
                 FsPlacement::Sandboxed(operation) => {
-                    let (request, data) = request_of(request);
+                    let (request, data) = into_worker_request(request);
                     operation.change_blocking(request, data)
                 }
             }
@@ -234,7 +234,7 @@ impl ExecutorFileSystem for LocalFileSystem {
 
     fn open(&self, mut open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         let (direct, enforcement) = (self.direct.clone(), self.enforcement.clone());
-        let need = match open.mode {
+        let intent = match open.mode {
             OpenMode::Read => FileIntent::Read,
             OpenMode::Replace | OpenMode::Update => FileIntent::Change,
         };
@@ -242,7 +242,7 @@ impl ExecutorFileSystem for LocalFileSystem {
         self.direct.enqueue(move |_| {
             if let Some(sandbox) = open.sandbox.take()
                 && let FsPlacement::Sandboxed(operation) =
-                    enforcement.resolve_blocking(&sandbox, need)?
+                    enforcement.resolve_blocking(&sandbox, intent)?
             {
                 return operation.open_blocking(&direct, open);
             }
@@ -328,23 +328,23 @@ impl PolicyEnforcement {
     async fn resolve(
         &self,
         sandbox: &SandboxPolicy,
-        need: FileIntent,
+        intent: FileIntent,
     ) -> Result<FsPlacement, FileError> {
         let reject = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
         if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
             return reject("windowsSandboxLevel `mxc` is not available on this host");
         }
         let Self::Enforced { sandboxes, files } = self else {
-            let is_free = match need {
+            let is_unrestricted = match intent {
                 FileIntent::Read => reads_everything(sandbox),
                 FileIntent::Change => writes_everything(sandbox),
             };
-            if is_free {
+            if is_unrestricted {
                 return Ok(FsPlacement::Direct);
             }
             return reject("policies cannot be enforced by this file system");
         };
-        let plan = sandboxes.plan_for_files(sandbox, need).await?;
+        let plan = sandboxes.plan_for_files(sandbox, intent).await?;
         Ok(plan.map_or(FsPlacement::Direct, |plan| {
             let files = files.clone();
             FsPlacement::Sandboxed(SandboxedOperation { files, plan })
@@ -355,9 +355,9 @@ impl PolicyEnforcement {
     fn resolve_blocking(
         &self,
         sandbox: &SandboxPolicy,
-        need: FileIntent,
+        intent: FileIntent,
     ) -> Result<FsPlacement, FileError> {
-        Handle::current().block_on(self.resolve(sandbox, need))
+        Handle::current().block_on(self.resolve(sandbox, intent))
     }
 }
 
@@ -371,8 +371,8 @@ struct SandboxedOperation {
 impl SandboxedOperation {
     /// Runs a change. Blocks.
     fn change_blocking(self, request: WorkerRequest, data: Bytes) -> Result<(), FileError> {
-        let called = self.files.call(self.plan, request, data);
-        Handle::current().block_on(called)?.into_result()
+        let call = self.files.call(self.plan, request, data);
+        Handle::current().block_on(call)?.into_result()
     }
 
     /// Reads a whole file. Reads a large file from the descriptor that the worker opened, when

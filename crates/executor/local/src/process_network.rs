@@ -124,7 +124,7 @@ impl ProcessNetwork {
         listener_socket: Option<OwnedFd>,
         process: &Arc<LocalProcess>,
     ) -> Result<(), StartError> {
-        let host = |source: io::Error| StartError::Spawn {
+        let host_error = |source: io::Error| StartError::Spawn {
             context: "cannot set up the managed network".to_owned(),
             source,
         };
@@ -132,41 +132,41 @@ impl ProcessNetwork {
             (self.process_id, self.policy_hook, self.connector);
         let proxy = |settings: CheckedSettings, listeners| {
             let limits = ProxyLimits::default();
-            let setup = ProxyConfig {
+            let config = ProxyConfig {
                 settings,
                 process_id,
                 policy_hook,
                 connector,
                 limits,
             };
-            ProxyServer::start(setup, listeners).map(NetworkGuard::Proxy)
+            ProxyServer::start(config, listeners).map(NetworkGuard::Proxy)
         };
-        let running = match (self.placement, listener_socket) {
+        let guard = match (self.placement, listener_socket) {
             (ProxyPlacement::Unmanaged, _) => return Ok(()),
             (ProxyPlacement::OnHost(settings, listeners), _) => {
-                proxy(*settings, listeners).map_err(host)?
+                proxy(*settings, listeners).map_err(host_error)?
             }
             (ProxyPlacement::InSandbox(settings), Some(listener_socket)) => {
                 let mut sockets = receive_listeners(&listener_socket)
-                    .map_err(host)?
+                    .map_err(host_error)?
                     .into_iter();
-                let missing = || host(io::Error::other("a listening socket is missing"));
+                let missing = || host_error(io::Error::other("a listening socket is missing"));
                 let listeners = ProxyListeners {
                     http: sockets.next().ok_or_else(missing)?,
                     socks: sockets.next(),
                     datagrams: None,
                 };
-                proxy(*settings, listeners).map_err(host)?
+                proxy(*settings, listeners).map_err(host_error)?
             }
             (ProxyPlacement::Bridged(ports), Some(listener_socket)) => {
-                let sockets = receive_listeners(&listener_socket).map_err(host)?;
+                let sockets = receive_listeners(&listener_socket).map_err(host_error)?;
                 let ports = sockets.into_iter().zip(ports).collect();
                 NetworkGuard::Bridge(
-                    ProxyBridge::start(ports, ProxyLimits::default()).map_err(host)?,
+                    ProxyBridge::start(ports, ProxyLimits::default()).map_err(host_error)?,
                 )
             }
             (ProxyPlacement::InSandbox(_) | ProxyPlacement::Bridged(_), None) => {
-                return Err(host(io::Error::other(
+                return Err(host_error(io::Error::other(
                     "the sandbox has no isolated network",
                 )));
             }
@@ -174,7 +174,7 @@ impl ProcessNetwork {
         let closed = process.wait(WaitUntil::Closed, None);
         tokio::spawn(async move {
             // Dropping the guard closes the connections.
-            drop((closed.await, running));
+            drop((closed.await, guard));
         });
         Ok(())
     }
@@ -192,7 +192,7 @@ fn place_proxy(
     isolated: bool,
     env: &mut BTreeMap<OsString, OsString>,
 ) -> Result<ProxyPlacement, StartError> {
-    let host = |source: io::Error| StartError::Spawn {
+    let host_error = |source: io::Error| StartError::Spawn {
         context: "cannot listen for the managed network".to_owned(),
         source,
     };
@@ -205,9 +205,9 @@ fn place_proxy(
             socks,
         )
     } else {
-        let listeners = ProxyListeners::on_loopback(&checked).map_err(host)?;
-        let http = listeners.http_port().map_err(host)?;
-        let socks = listeners.socks_port().map_err(host)?;
+        let listeners = ProxyListeners::on_loopback(&checked).map_err(host_error)?;
+        let http = listeners.http_port().map_err(host_error)?;
+        let socks = listeners.socks_port().map_err(host_error)?;
         (
             ProxyPlacement::OnHost(Box::new(checked), listeners),
             http,

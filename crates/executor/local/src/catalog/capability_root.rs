@@ -31,12 +31,12 @@ pub(super) async fn discover(
     roots: Vec<DiscoveryRoot>,
 ) -> Vec<DiscoveredRoot> {
     let budget = DiscoveryBudget::default();
-    let each = roots.into_iter().map(|mut root| {
+    let discoveries = roots.into_iter().map(|mut root| {
         let reader = CatalogReader::new(files, root.sandbox.take());
         let budget = budget.clone();
         async move { discover_root(&reader, budget, root.id, root.path).await }
     });
-    stream::iter(each)
+    stream::iter(discoveries)
         .buffered(limits::DISCOVERY_ROOTS_AT_ONCE)
         .collect()
         .await
@@ -319,7 +319,7 @@ struct ManifestInterface {
 impl PluginManifest {
     /// Parses a manifest. Returns `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        object(text)
+        parse_object(text)
     }
 
     /// Returns the display name of the plugin.
@@ -342,12 +342,12 @@ struct ManifestName {
 
 /// Returns the namespace of a plugin's skills. Returns `None` if the manifest is invalid.
 pub(super) fn namespace(manifest: &str, root: &PathUri) -> Option<String> {
-    let manifest: ManifestName = object(manifest)?;
+    let manifest: ManifestName = parse_object(manifest)?;
     Some(name_or_directory(&manifest.name, root))
 }
 
 /// Parses a JSON object. serde would also accept an array for a struct.
-fn object<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
+fn parse_object<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
     let is_object = text.trim_start().starts_with('{');
     is_object.then(|| serde_json::from_str(text).ok()).flatten()
 }

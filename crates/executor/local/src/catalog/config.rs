@@ -43,8 +43,8 @@ pub(super) async fn read(
     let layers = ConfigLayers::load(catalog, &read.cwd).await;
     let layers = layers.map_err(|error| FileError::Host(error.to_string()))?;
     let stacks = move || -> Result<_, FileError> {
-        let config = stack(&layers.config, &read.config_paths)?;
-        let requirements = stack(&layers.requirements, &read.requirements_paths)?;
+        let config = config_stack(&layers.config, &read.config_paths)?;
+        let requirements = config_stack(&layers.requirements, &read.requirements_paths)?;
         Ok((config, requirements))
     };
     let stacks = run_blocking(stacks).await;
@@ -64,10 +64,10 @@ fn uri(path: &Path) -> Result<PathUri, FileError> {
 }
 
 /// Returns the layers with selected keys. Cloud layers are inserted above the machine's.
-fn stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
+fn config_stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, FileError> {
     let mut stack = ConfigStack::default();
     for layer in layers {
-        let selected = selected(&layer.values, paths);
+        let selected = select_keys(&layer.values, paths);
         if selected.is_empty() {
             continue;
         }
@@ -77,13 +77,13 @@ fn stack(layers: &[LoadedLayer], paths: &[Vec<String>]) -> Result<ConfigStack, F
         stack.layers.push(ConfigLayer {
             source: layer.source.clone(),
             base_dir: layer.base.clone(),
-            toml: text(&selected)?,
+            toml: to_toml(&selected)?,
         });
     }
     Ok(stack)
 }
 
-fn text(values: &Table) -> Result<String, FileError> {
+fn to_toml(values: &Table) -> Result<String, FileError> {
     toml::to_string(values).map_err(|error| FileError::Host(error.to_string()))
 }
 
@@ -91,7 +91,7 @@ fn text(values: &Table) -> Result<String, FileError> {
 ///
 /// A path that continues below a non-table value selects that value, because it overrides tables in
 /// lower layers. A path that continues below a table without such a key selects an empty table.
-fn selected(layer: &Table, paths: &[Vec<String>]) -> Table {
+fn select_keys(layer: &Table, paths: &[Vec<String>]) -> Table {
     let paths: Vec<&[String]> = paths.iter().map(Vec::as_slice).collect();
     select_below(layer, &paths)
 }
@@ -104,9 +104,9 @@ fn select_below(table: &Table, paths: &[&[String]]) -> Table {
         if remaining.is_empty() {
             continue;
         }
-        let is_whole = remaining.iter().any(|path| path.is_empty());
+        let is_selected = remaining.iter().any(|path| path.is_empty());
         let value = match value.as_table() {
-            Some(inner) if !is_whole => Value::Table(select_below(inner, &remaining)),
+            Some(inner) if !is_selected => Value::Table(select_below(inner, &remaining)),
             Some(_) | None => value.clone(),
         };
         selected_table.insert(key.clone(), value);

@@ -91,12 +91,12 @@ async fn add_plugins(
     };
     let (cached, warnings) = plugin_cache::cached_plugins(reader, &cache).await;
     capabilities.warnings.extend(warnings);
-    let each = cached.into_iter().map(|cached| {
+    let plugins = cached.into_iter().map(|cached| {
         let budget = budget.clone();
         async move { installed_plugin(reader, budget, cached).await }
     });
-    let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
-    while let Some((plugin, warnings)) = each.next().await {
+    let mut plugins = stream::iter(plugins).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
+    while let Some((plugin, warnings)) = plugins.next().await {
         capabilities.plugins.extend(plugin);
         capabilities.warnings.extend(warnings);
     }
@@ -112,19 +112,19 @@ async fn installed_plugin(
     let root = cached.root.clone();
     let mut discovered =
         capability_root::discover_root(reader, budget.clone(), cached.id.clone(), root).await;
-    let all = root_bytes(&discovered);
+    let total_bytes = root_bytes(&discovered);
     let files = discovered.plugin.take();
     let parsed =
         files.and_then(|files| Some((PluginManifest::parse(&files.manifest.contents)?, files)));
     let Some((manifest, files)) = parsed else {
-        budget.refund(all);
+        budget.refund(total_bytes);
         warnings.push(format!("`{}` is not a plugin", cached.root));
         return (None, warnings);
     };
-    let rest = root_bytes(&discovered);
+    let remaining_bytes = root_bytes(&discovered);
     let (skills, warning) = read_skills(discovered, None).await;
     let used = json_len(&files.manifest.contents) + response_bytes(&skills);
-    budget.refund(rest.saturating_sub(used));
+    budget.refund(remaining_bytes.saturating_sub(used));
     warnings.extend(warning);
     let plugin = InstalledPlugin {
         id: cached.id,
@@ -214,8 +214,8 @@ fn parse_skill(
     root: Option<&SkillRoot>,
 ) -> Result<InstalledSkill, SkillError> {
     let path = &files.instructions.path;
-    let matter = FrontMatter::parse(&files.instructions.contents)?;
-    let name = matter.name.unwrap_or_else(|| directory_name(path));
+    let front_matter = FrontMatter::parse(&files.instructions.contents)?;
+    let name = front_matter.name.unwrap_or_else(|| directory_name(path));
     if name.chars().count() > MAX_NAME {
         return Err(SkillError::LongName);
     }
@@ -234,8 +234,8 @@ fn parse_skill(
     } = metadata.unwrap_or_default();
     Ok(InstalledSkill {
         name,
-        description: matter.description,
-        short_description: matter.short_description,
+        description: front_matter.description,
+        short_description: front_matter.short_description,
         path: path.clone(),
         discovery_root: root.cloned(),
         dependencies,

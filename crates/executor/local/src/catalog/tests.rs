@@ -27,13 +27,13 @@ fn catalog(home: &Path) -> LocalCatalog {
 /// Returns the share of an operation's time that was spent polling on the calling thread.
 async fn polling_share<T>(mut operation: FileFuture<T>) -> f64 {
     let (begin, mut polled) = (Instant::now(), Duration::ZERO);
-    let done = poll_fn(|cx| {
+    let result = poll_fn(|cx| {
         let start = Instant::now();
         let polling = operation.as_mut().poll(cx);
         polled += start.elapsed();
         polling
     });
-    assert!(done.await.is_ok());
+    assert!(result.await.is_ok());
     polled.as_secs_f64() / begin.elapsed().as_secs_f64()
 }
 

@@ -215,9 +215,9 @@ fn naive(pattern: &[char], name: &[char]) -> bool {
         ([], _) => name.is_empty(),
         (['*', rest @ ..], _) => (0..=name.len()).any(|taken| naive(rest, &name[taken..])),
         (_, []) => false,
-        ([wanted, rest @ ..], [found, others @ ..]) => {
-            let same = wanted.to_lowercase().to_string() == found.to_lowercase().to_string();
-            (*wanted == '?' || same) && naive(rest, others)
+        ([expected, rest @ ..], [found, others @ ..]) => {
+            let same = expected.to_lowercase().to_string() == found.to_lowercase().to_string();
+            (*expected == '?' || same) && naive(rest, others)
         }
     }
 }

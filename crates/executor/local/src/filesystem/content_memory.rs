@@ -213,19 +213,19 @@ mod tests {
         let shared: Arc<ServerMemory> = Arc::default();
         let [a, b, c] = [(); 3].map(|()| ContentMemory::bounded(Arc::clone(&shared)));
         let half = limits::LARGE_FILES_BYTES as u64 / 2;
-        let held = [
+        let permits = [
             a.acquire(half).await.unwrap(),
             b.acquire(half).await.unwrap(),
         ];
         assert!(matches!(c.acquire(half).await, Err(FileError::Host(_))));
-        drop(held);
+        drop(permits);
         assert!(c.acquire(half).await.is_ok());
     }
 
     #[tokio::test]
     async fn unbounded_memory_never_blocks() {
         let memory = ContentMemory::unbounded();
-        let _kept = memory
+        let _permit = memory
             .acquire(limits::LARGE_FILES_BYTES as u64)
             .await
             .unwrap();

@@ -139,11 +139,11 @@ impl BlockingPool {
         let pool = Arc::clone(&self.0);
         async move {
             // The semaphore is never closed.
-            let thread = pool.acquire_owned().await;
+            let permit = pool.acquire_owned().await;
             let stop = StopOnDrop::default();
             let stop_handle = stop.stop();
             let task = spawn_blocking(move || {
-                let _thread = thread;
+                let _permit = permit;
                 stop_handle.check()?;
                 work(&stop_handle)
             });
@@ -189,12 +189,12 @@ mod tests {
     #[tokio::test]
     async fn dropped_change_does_not_run() {
         let queue = WriteQueue::default();
-        let (go, wait) = mpsc::channel::<()>();
-        let first = queue.push(move |_| Ok(wait.recv().is_ok()));
+        let (release, released) = mpsc::channel::<()>();
+        let first = queue.push(move |_| Ok(released.recv().is_ok()));
         let dropped = queue.push::<()>(|_| panic!("must not run"));
         let last = queue.push(|_| Ok(()));
         drop(dropped);
-        go.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(first.await, Ok(true));
         assert_eq!(last.await, Ok(()));
     }

@@ -66,7 +66,7 @@ pub(crate) enum RedirectMode {
 impl ConnectionPool {
     /// Loads the trusted roots and the proxies from the environment. Blocks.
     pub(crate) fn new(env: &BTreeMap<OsString, OsString>) -> Result<Self, HttpError> {
-        let tls = tls(env)?;
+        let tls = tls_config(env)?;
         let build = |policy| {
             // Ignore proxy variables of this process.
             let mut builder = Client::builder()
@@ -114,7 +114,7 @@ fn same_origin(attempt: Attempt<'_>) -> Action {
     }
 }
 
-fn tls(env: &BTreeMap<OsString, OsString>) -> Result<ClientConfig, HttpError> {
+fn tls_config(env: &BTreeMap<OsString, OsString>) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -131,22 +131,22 @@ type ProxyConstructor = fn(&str) -> reqwest::Result<Proxy>;
 /// Returns the proxies in the environment. An invalid proxy is an error, because bypassing it
 /// silently would be worse.
 fn proxies(env: &BTreeMap<OsString, OsString>) -> Result<Vec<Proxy>, HttpError> {
-    let none = proxy_variable(env, "NO_PROXY").and_then(|(_, list)| NoProxy::from_string(list));
+    let no_proxy = proxy_variable(env, "NO_PROXY").and_then(|(_, list)| NoProxy::from_string(list));
     let kinds: [(&str, ProxyConstructor); 3] = [
         ("HTTP_PROXY", |url| Proxy::http(url)),
         ("HTTPS_PROXY", |url| Proxy::https(url)),
         ("ALL_PROXY", |url| Proxy::all(url)),
     ];
     let mut proxies = Vec::new();
-    for (name, make) in kinds {
+    for (name, construct) in kinds {
         if let Some((name, url)) = proxy_variable(env, name) {
             // Omit the value, which may hold a password.
-            let proxy = make(url).map_err(|_| {
+            let proxy = construct(url).map_err(|_| {
                 HttpError::Host(format!(
                     "environment variable `{name}` is not a valid proxy URL"
                 ))
             })?;
-            proxies.push(proxy.no_proxy(none.clone()));
+            proxies.push(proxy.no_proxy(no_proxy.clone()));
         }
     }
     Ok(proxies)
@@ -207,18 +207,18 @@ fn require_certificates(
     variable: &str,
     file: &Path,
 ) -> Result<(), HttpError> {
-    let request_error = |reason: &dyn fmt::Display| {
+    let certificate_error = |reason: &dyn fmt::Display| {
         let file = file.display();
         HttpError::Host(format!(
             "cannot read CA certificates from `{file}` set by {variable}: {reason}; use a PEM file \
              with at least one certificate or unset the variable"
         ))
     };
-    std::fs::File::open(file).map_err(|error| request_error(&error))?;
+    std::fs::File::open(file).map_err(|error| certificate_error(&error))?;
     if add_certificates(store, file) {
         Ok(())
     } else {
-        Err(request_error(&"it contains no certificate"))
+        Err(certificate_error(&"it contains no certificate"))
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) async fn layers(
     codex_home: &Path,
     cwd: &PathUri,
 ) -> Result<Vec<LoadedLayer>, ConfigLoadError> {
-    let root = project_root(reader, &markers(config)?, cwd).await;
+    let root = project_root(reader, &root_markers(config)?, cwd).await;
     let trust = ProjectTrust::new(reader, config, &root, cwd).await?;
     let mut layers = Vec::new();
     for directory in directories_between(&root, cwd) {
@@ -40,25 +40,25 @@ pub(super) async fn layers(
 }
 
 /// Returns the file names that mark a project root.
-fn markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
+fn root_markers(config: &Table) -> Result<Vec<String>, ConfigLoadError> {
     let invalid_key = || ConfigLoadError::Key {
         key: "project_root_markers".to_owned(),
         expected: "an array of strings",
     };
-    let markers = match config.get("project_root_markers") {
+    let root_markers = match config.get("project_root_markers") {
         None => return Ok(vec![GIT_DIRECTORY.to_owned()]),
-        Some(Value::Array(markers)) => markers,
+        Some(Value::Array(root_markers)) => root_markers,
         Some(_) => return Err(invalid_key()),
     };
     let text = |marker: &Value| marker.as_str().map(str::to_owned).ok_or_else(invalid_key);
-    markers.iter().map(text).collect()
+    root_markers.iter().map(text).collect()
 }
 
 /// Finds the nearest directory with a marker from `cwd` upwards, or returns `cwd`.
-async fn project_root(reader: &CatalogReader, markers: &[String], cwd: &PathUri) -> PathUri {
+async fn project_root(reader: &CatalogReader, root_markers: &[String], cwd: &PathUri) -> PathUri {
     let mut directory = Some(cwd.clone());
     while let Some(current) = directory {
-        for marker in markers {
+        for marker in root_markers {
             if has_marker(reader, &current, marker).await {
                 return current;
             }
@@ -255,23 +255,23 @@ async fn main_repository(reader: &CatalogReader, cwd: &PathUri) -> Option<PathUr
 /// Follows a worktree's `.git` file to its repository. Both must refer to each other, because
 /// anyone can write a file that names a trusted repository.
 async fn worktree_of(reader: &CatalogReader, worktree: &PathUri, git: &PathUri) -> Option<PathUri> {
-    let text = line(reader, git).await?;
-    let private = resolve(reader, worktree, text.strip_prefix("gitdir:")?.trim()).await?;
-    let common = line(reader, &private.join("commondir").ok()?).await?;
-    let common = resolve(reader, &private, &common).await?;
-    let back = line(reader, &private.join("gitdir").ok()?).await?;
-    let back = resolve(reader, &private, &back).await?;
-    let is_known = private.parent()? == common.join("worktrees").ok()?
-        && back == reader.canonicalize(git).await?
+    let text = read_line(reader, git).await?;
+    let git_dir = resolve(reader, worktree, text.strip_prefix("gitdir:")?.trim()).await?;
+    let common = read_line(reader, &git_dir.join("commondir").ok()?).await?;
+    let common = resolve(reader, &git_dir, &common).await?;
+    let recorded_git = read_line(reader, &git_dir.join("gitdir").ok()?).await?;
+    let recorded_git = resolve(reader, &git_dir, &recorded_git).await?;
+    let is_linked = git_dir.parent()? == common.join("worktrees").ok()?
+        && recorded_git == reader.canonicalize(git).await?
         && common.file_name()? == GIT_DIRECTORY.as_bytes();
-    is_known.then(|| common.parent()).flatten()
+    is_linked.then(|| common.parent()).flatten()
 }
 
 async fn resolve(reader: &CatalogReader, base: &PathUri, text: &str) -> Option<PathUri> {
     reader.canonicalize(&base.join(text).ok()?).await
 }
 
-async fn line(reader: &CatalogReader, path: &PathUri) -> Option<String> {
+async fn read_line(reader: &CatalogReader, path: &PathUri) -> Option<String> {
     match reader.text(path, MAX_FILE_BYTES).await {
         FileRead::Text(text) => Some(text.trim().to_owned()),
         FileRead::Missing | FileRead::Unreadable(_) => None,

@@ -7,7 +7,7 @@ use exec_wire::{
 };
 use tempfile::TempDir;
 
-use super::{ConfigLoadError, managed_requirements, read, selected};
+use super::{ConfigLoadError, managed_requirements, read, select_keys};
 use crate::{catalog::CatalogConfig, filesystem::LocalFileSystem};
 
 /// A temporary machine with a project in `project` and the configuration files that a test writes.
@@ -46,8 +46,8 @@ impl TestMachine {
 
     /// Returns the `model` of each layer.
     async fn models(&self) -> Vec<String> {
-        let found = self.read("model", "models").await.unwrap();
-        let layers = found.config.layers.into_iter();
+        let config = self.read("model", "models").await.unwrap();
+        let layers = config.config.layers.into_iter();
         let model = |toml: String| toml.split('"').nth(1).unwrap().to_owned();
         layers.map(|layer| model(layer.toml)).collect()
     }
@@ -66,9 +66,9 @@ async fn layers_are_ordered_by_precedence() {
         machine.models().await,
         ["system", "user", "project", "managed"]
     );
-    let found = machine.read("model", "models").await.unwrap();
-    assert_eq!(found.config.cloud_insertion_index, 1);
-    assert_eq!(found.hostname.as_deref(), Some("host"));
+    let config = machine.read("model", "models").await.unwrap();
+    assert_eq!(config.config.cloud_insertion_index, 1);
+    assert_eq!(config.hostname.as_deref(), Some("host"));
 }
 
 #[tokio::test]
@@ -87,8 +87,8 @@ async fn highest_layer_decides_trust() {
         machine.write("system/config.toml", system);
         machine.write("home/config.toml", user);
         machine.write("system/managed_config.toml", managed);
-        let found = !machine.models().await.is_empty();
-        assert_eq!(found, counts, "{system:?} {user:?} {managed:?}");
+        let is_loaded = !machine.models().await.is_empty();
+        assert_eq!(is_loaded, counts, "{system:?} {user:?} {managed:?}");
     }
 }
 
@@ -100,16 +100,16 @@ async fn managed_configuration_becomes_requirements() {
         "allowed_sandbox_modes = ['workspace-write']\n",
     );
     machine.write("system/managed_config.toml", "sandbox_mode = 'read-only'\n");
-    let found = machine
+    let config = machine
         .read("model", "allowed_sandbox_modes")
         .await
         .unwrap();
-    let layers = found.requirements.layers.iter();
+    let layers = config.requirements.layers.iter();
     let texts: Vec<_> = layers.map(|layer| &*layer.toml).collect();
     let (system, managed) = ("\"workspace-write\"", "\"read-only\"");
     let text = |mode| format!("allowed_sandbox_modes = [{mode}]\n");
     assert_eq!(texts, [text(system), text(managed)]);
-    assert_eq!(found.requirements.cloud_insertion_index, 1);
+    assert_eq!(config.requirements.cloud_insertion_index, 1);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ fn select(paths: &[&[&str]]) -> String {
     let keys = |path: &&[&str]| path.iter().map(|&key| key.to_owned()).collect();
     let paths: Vec<Vec<String>> = paths.iter().map(keys).collect();
     let layer = toml::from_str(LAYER).unwrap();
-    toml::to_string(&selected(&layer, &paths)).unwrap()
+    toml::to_string(&select_keys(&layer, &paths)).unwrap()
 }
 
 #[test]

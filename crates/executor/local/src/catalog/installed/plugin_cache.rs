@@ -229,20 +229,23 @@ impl<'a> SemanticVersion<'a> {
             Some(parts) => parts,
             None => (text, ""),
         };
-        let (core, before) = match text.split_once('-') {
-            Some((core, before)) => (core, Some(before)),
+        let (core, prerelease) = match text.split_once('-') {
+            Some((core, prerelease)) => (core, Some(prerelease)),
             None => (text, None),
         };
-        let mut parts = core.split('.').map(number);
+        let mut parts = core.split('.').map(parse_number);
         let numbers = [parts.next()??, parts.next()??, parts.next()??];
-        if parts.next().is_some() || !words(build) {
+        if parts.next().is_some() || !is_word_list(build) {
             return None;
         }
-        let stage = match before {
-            Some(before) if before.is_empty() || !words(before) => return None,
-            Some(before) => {
-                ReleaseStage::Prerelease(before.split('.').map(identifier).collect::<Option<_>>()?)
-            }
+        let stage = match prerelease {
+            Some(prerelease) if prerelease.is_empty() || !is_word_list(prerelease) => return None,
+            Some(prerelease) => ReleaseStage::Prerelease(
+                prerelease
+                    .split('.')
+                    .map(parse_identifier)
+                    .collect::<Option<_>>()?,
+            ),
             None => ReleaseStage::Release,
         };
         Some(Self {
@@ -253,21 +256,21 @@ impl<'a> SemanticVersion<'a> {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let is_plain = text == "0" || !text.starts_with(['0', '+']);
     is_plain.then(|| text.parse().ok()).flatten()
 }
 
-fn identifier(text: &str) -> Option<PrereleaseIdentifier<'_>> {
+fn parse_identifier(text: &str) -> Option<PrereleaseIdentifier<'_>> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return number(text).map(PrereleaseIdentifier::Number);
+        return parse_number(text).map(PrereleaseIdentifier::Number);
     }
     Some(PrereleaseIdentifier::Word(text))
 }
 
 /// Returns whether a text consists of dot-separated words of letters, digits and hyphens, or is
 /// empty.
-fn words(text: &str) -> bool {
+fn is_word_list(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(is_part);
     text.is_empty() || text.split('.').all(is_word)

@@ -46,8 +46,8 @@ impl YamlValue {
 
     /// Returns whether the value is null.
     pub(super) fn is_null(&self) -> bool {
-        let nothing = |text: &str| matches!(text, "" | "~" | "null" | "Null" | "NULL");
-        matches!(self, Self::Scalar(YamlScalar { text, plain: true }) if nothing(text))
+        let is_null_text = |text: &str| matches!(text, "" | "~" | "null" | "Null" | "NULL");
+        matches!(self, Self::Scalar(YamlScalar { text, plain: true }) if is_null_text(text))
     }
 
     fn size(&self) -> TreeSize {
