@@ -49,8 +49,8 @@ impl AdminService {
     /// Serves a request. Its body is ignored.
     pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>> {
         let (parts, _) = request.into_parts();
-        let answered = self.answer(&parts, peer, RequestTime::now()).await;
-        answered.unwrap_or_else(HttpRefusal::into_response)
+        let response = self.answer(&parts, peer, RequestTime::now()).await;
+        response.unwrap_or_else(HttpRefusal::into_response)
     }
 
     async fn answer(
@@ -133,11 +133,11 @@ impl AdminService {
         let (mut after, mut scanned) = (after.cloned(), 0);
         let mut list = EnvironmentList::default();
         while list.environments.len() < PAGE && scanned < MAX_SCANNED {
-            let room = PAGE - list.environments.len();
-            let page = store.environments(after.as_ref(), room).await;
+            let remaining = PAGE - list.environments.len();
+            let page = store.environments(after.as_ref(), remaining).await;
             let page = page.map_err(|error| HttpRefusal::store(&error))?;
             scanned += page.len();
-            let was_full = page.len() == room;
+            let was_full = page.len() == remaining;
             for owned in page {
                 after = Some(owned.environment.clone());
                 if principal.may_manage(&owned.environment, &owned.owner) {
@@ -162,14 +162,14 @@ impl AdminService {
         let store = &self.services.store;
         let presence = store.presence(&registration.environment).await;
         let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
-        let presence = presence.filter(|seen| seen.registration == registration.id);
+        let presence = presence.filter(|presence| presence.registration == registration.id);
         Ok(HubEnvironmentStatus {
             environment_id: registration.environment.to_string(),
             owner: registration.owner.to_string(),
             registration_id: Some(registration.id.to_string()),
             transport: ExecutorTransport::Noise,
             online: presence.is_some(),
-            node: presence.map(|seen| seen.node.to_string()),
+            node: presence.map(|presence| presence.node.to_string()),
             registered_at: Some(registration.created_at.rfc3339()),
         })
     }

@@ -106,12 +106,12 @@ struct AuditWriter {
 
 impl AuditWriter {
     fn spawn(mut sink: AuditFile) -> io::Result<Self> {
-        let (lines, waiting) = mpsc::channel(QUEUE);
+        let (lines, receiver) = mpsc::channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&lost);
         let thread = std::thread::Builder::new()
             .name("hub-audit".to_owned())
-            .spawn(move || write(&mut sink, waiting, &counted))?;
+            .spawn(move || write(&mut sink, receiver, &counted))?;
         Ok(Self {
             lines: Some(lines),
             lost,
@@ -122,9 +122,9 @@ impl AuditWriter {
 
     fn push_refusal(&self, line: String) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = refusals.take((), Instant::now());
+        let allowed = refusals.take((), Instant::now());
         drop(refusals);
-        match taken {
+        match allowed {
             Ok(()) => self.push(line),
             Err(_) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
         }
@@ -340,8 +340,8 @@ impl AuditFile {
     }
 
     fn append(&mut self, text: &[u8]) -> io::Result<()> {
-        let there = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
-        if !there.is_ok_and(|there| there == self.identity) {
+        let current = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
+        if !current.is_ok_and(|current| current == self.identity) {
             *self = Self::open(&self.path)?;
         }
         self.file.write_all(text)

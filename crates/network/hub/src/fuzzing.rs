@@ -92,19 +92,19 @@ fn raw_url(bytes: &[u8]) {
 
 /// Replaces bytes of a valid URL: pairs of position and byte.
 fn edited_url(url: &str, edits: &[u8]) {
-    let good = check(url);
-    assert!(good.is_some(), "{url}");
+    let original = check(url);
+    assert!(original.is_some(), "{url}");
     let mut edited = url.as_bytes().to_vec();
     for edit in edits.chunks_exact(2) {
         if let ([at, byte], length) = (edit, edited.len())
-            && let Some(place) = edited.get_mut(usize::from(*at) % length.max(1))
+            && let Some(target) = edited.get_mut(usize::from(*at) % length.max(1))
         {
-            *place = *byte;
+            *target = *byte;
         }
     }
     if let Ok(edited) = std::str::from_utf8(&edited) {
         let opened = check(edited);
-        assert!(opened.is_none() || opened == good, "{edited}");
+        assert!(opened.is_none() || opened == original, "{edited}");
     }
 }
 
@@ -192,10 +192,10 @@ fn body(bytes: &[u8]) {
 }
 
 fn same_again<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
-    let Ok(taken) = serde_json::from_slice::<T>(bytes) else {
+    let Ok(parsed) = serde_json::from_slice::<T>(bytes) else {
         return;
     };
-    let once = serde_json::to_string(&taken);
+    let once = serde_json::to_string(&parsed);
     let again = once.as_deref().ok().map(serde_json::from_str::<T>);
     let (Ok(once), Some(Ok(again))) = (once, again) else {
         panic!("accepted body cannot be encoded");

@@ -267,9 +267,9 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
                 drop(busy);
             });
         };
-        let site = Arc::new(endpoints);
+        let endpoints = Arc::new(endpoints);
         listener
-            .serve_http(site, files.tls, options(files.hosts), on_upgrade)
+            .serve_http(endpoints, files.tls, options(files.hosts), on_upgrade)
             .await;
     });
     Ok(Hub {

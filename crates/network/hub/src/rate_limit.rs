@@ -82,8 +82,8 @@ impl RateLimiter {
     /// Returns an error above the limit.
     pub fn address(&self, address: IpAddr, now: Instant) -> Result<(), RateLimitExceeded> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tables.addresses.take(subscriber_network(address), now);
-        taken.map_err(|retry_after| RateLimitExceeded { retry_after })
+        let result = tables.addresses.take(subscriber_network(address), now);
+        result.map_err(|retry_after| RateLimitExceeded { retry_after })
     }
 
     /// Counts a request of a principal.
@@ -97,8 +97,8 @@ impl RateLimiter {
         now: Instant,
     ) -> Result<(), RateLimitExceeded> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tables.principals.take((kind, principal.clone()), now);
-        taken.map_err(|retry_after| RateLimitExceeded { retry_after })
+        let result = tables.principals.take((kind, principal.clone()), now);
+        result.map_err(|retry_after| RateLimitExceeded { retry_after })
     }
 }
 
@@ -205,9 +205,9 @@ impl TokenBucket {
     fn take(&mut self, rule: RateRule, now: Instant) -> Result<(), Duration> {
         let each = Duration::from_secs(1) / rule.per_second.max(1);
         let missing = self.missing(now);
-        let room = each * rule.burst;
-        if missing + each > room {
-            return Err(missing + each - room);
+        let capacity = each * rule.burst;
+        if missing + each > capacity {
+            return Err(missing + each - capacity);
         }
         self.full_at = now.checked_add(missing + each);
         Ok(())
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(buckets.take("a", t1), Ok(()));
         assert_eq!(buckets.take("a", t1), Err(Duration::from_millis(100)));
         let t2 = t1 + Duration::from_secs(3600);
-        let taken = (0..100).filter(|_| buckets.take("a", t2).is_ok()).count();
-        assert_eq!(taken, 3, "waiting longer accumulates at most a burst");
+        let granted = (0..100).filter(|_| buckets.take("a", t2).is_ok()).count();
+        assert_eq!(granted, 3, "waiting longer accumulates at most a burst");
     }
 
     #[test]

@@ -112,8 +112,8 @@ impl RegistryService {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let (parts, body) = request.into_parts();
-        let answered = self.route(parts, body, peer, moment).await;
-        answered.unwrap_or_else(HttpRefusal::into_response)
+        let response = self.route(parts, body, peer, moment).await;
+        response.unwrap_or_else(HttpRefusal::into_response)
     }
 
     async fn route<B>(
@@ -147,12 +147,12 @@ impl RegistryService {
             Err(refusal) => return gate.audit_result(event, Err(refusal)),
         };
         let registry = self.clone();
-        let answered = async move {
-            let answered = registry.answer(&call, operation, principal, &body_bytes, &mut event);
-            let answered = answered.await;
-            registry.services.gate.audit_result(event, answered)
+        let respond = async move {
+            let result = registry.answer(&call, operation, principal, &body_bytes, &mut event);
+            let result = result.await;
+            registry.services.gate.audit_result(event, result)
         };
-        gate.run_to_completion(answered).await
+        gate.run_to_completion(respond).await
     }
 
     /// Authenticates the caller and reads the body.
@@ -326,20 +326,22 @@ impl RegistryService {
             principal: principal.name.clone(),
             at: call.moment.at,
         };
-        let made = services
+        let registration = services
             .store
             .register(new)
             .await
             .map_err(refuse_registration)?;
-        event.registration = Some(made.id.clone());
-        services.close_superseded_executors(&made.environment).await;
+        event.registration = Some(registration.id.clone());
+        services
+            .close_superseded_executors(&registration.environment)
+            .await;
         let signer = &services.signer;
-        let url = signer.executor_url(&websocket, &made.environment, &made.id);
+        let url = signer.executor_url(&websocket, &registration.environment, &registration.id);
         Ok(ok(&RegisterResponse {
-            environment_id: made.environment.to_string(),
+            environment_id: registration.environment.to_string(),
             url: SecretString::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
-            executor_registration_id: made.id.to_string(),
+            executor_registration_id: registration.id.to_string(),
         }))
     }
 }
@@ -408,7 +410,7 @@ impl RegistryService {
         let presence = services.store.presence(&call.environment).await;
         let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
         // The handshake is bound to the registration, so an unconnected one cannot succeed.
-        if presence.is_none_or(|seen| seen.registration != current.id) {
+        if presence.is_none_or(|presence| presence.registration != current.id) {
             return Err(HttpRefusal::offline());
         }
         let now = call.moment.at;

@@ -119,11 +119,11 @@ impl RendezvousAcceptor {
         query: Option<&str>,
         now: Timestamp,
     ) -> Result<UpgradeAdmission, UpgradeRefusal> {
-        let pass = self.signer.check(path, query, now)?;
+        let claims = self.signer.check(path, query, now)?;
         if *self.stopping.borrow() {
             return Err(UpgradeRefusal::Stopping);
         }
-        match pass {
+        match claims {
             UrlClaims::Executor {
                 environment,
                 registration,
@@ -475,11 +475,11 @@ impl HarnessRelay<'_> {
     /// Makes all possible progress; everything blocked has registered `cx`.
     fn make_progress(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketClose> {
         for _ in 0..limits::ROUNDS {
-            let read = self.read(cx)?;
-            let taken = self.take(cx)?;
+            let more_to_read = self.read(cx)?;
+            let more_to_write = self.write_frames(cx)?;
             // If the socket's buffer was full, continue once it has been flushed.
             let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
-            if !(read || taken && flushed) {
+            if !(more_to_read || more_to_write && flushed) {
                 return Ok(());
             }
         }
@@ -520,7 +520,7 @@ impl HarnessRelay<'_> {
     }
 
     /// Takes frames from the circuit. Returns whether there may be more.
-    fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
+    fn write_frames(&mut self, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
         let mut forwarded = FrameBatch::default();
         let mut more = true;
         for _ in 0..limits::ROUND_FRAMES {

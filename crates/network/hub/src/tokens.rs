@@ -44,7 +44,7 @@ pub struct ActiveTokens(Arc<TokensShared>);
 struct TokensShared {
     path: PathBuf,
     table: RwLock<Arc<TokenTable>>,
-    seen: Mutex<LastRead>,
+    last_read: Mutex<LastRead>,
 }
 
 #[derive(Debug)]
@@ -84,16 +84,16 @@ impl ActiveTokens {
         Ok(Self(Arc::new(TokensShared {
             path: path.to_owned(),
             table: RwLock::new(Arc::new(table)),
-            seen: Mutex::new(LastRead { stamp, health }),
+            last_read: Mutex::new(LastRead { stamp, health }),
         })))
     }
 
     /// Watches the file until the future is dropped.
     pub async fn watch(&self) {
-        let mut look = tokio::time::interval(CHECK_INTERVAL);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = tokio::time::interval(CHECK_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            look.tick().await;
+            interval.tick().await;
             let tokens = self.clone();
             // A check that panicked has changed nothing; the next one may succeed.
             drop(tokio::task::spawn_blocking(move || tokens.reload_if_changed()).await);
@@ -106,16 +106,20 @@ impl ActiveTokens {
     /// file leaves a moment without it.
     pub fn reload_if_changed(&self) {
         let stamp = stamp(&self.0.path);
-        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if stamp == seen.stamp {
-            if stamp.is_none() && seen.health != TokenFileHealth::Missing {
+        let mut last_read = self
+            .0
+            .last_read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if stamp == last_read.stamp {
+            if stamp.is_none() && last_read.health != TokenFileHealth::Missing {
                 self.put(TokenTable::default());
-                seen.health = TokenFileHealth::Missing;
+                last_read.health = TokenFileHealth::Missing;
                 tracing::warn!(path = %self.0.path.display(), "token file is missing: no token is valid");
             }
             return;
         }
-        seen.stamp = stamp;
+        last_read.stamp = stamp;
         if stamp.is_none() {
             return;
         }
@@ -124,25 +128,29 @@ impl ActiveTokens {
                 let table = TokenTable::new(entries);
                 tracing::info!(tokens = table.len(), "reloaded the token file");
                 self.put(table);
-                seen.health = TokenFileHealth::Current;
+                last_read.health = TokenFileHealth::Current;
             }
             // Removed in between: the next check handles it.
             Err(HubTokenFileError::Io { source, .. })
                 if source.kind() == io::ErrorKind::NotFound =>
             {
-                seen.stamp = None;
+                last_read.stamp = None;
             }
             Err(error) => {
                 tracing::warn!(%error, "token file is invalid: the previous tokens remain valid");
-                seen.health = TokenFileHealth::Stale(error.to_string());
+                last_read.health = TokenFileHealth::Stale(error.to_string());
             }
         }
     }
 
     /// Returns whether the tokens in use match the file.
     pub fn health(&self) -> TokenFileHealth {
-        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.health.clone()
+        let last_read = self
+            .0
+            .last_read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        last_read.health.clone()
     }
 
     /// Finds a token, expired or not.

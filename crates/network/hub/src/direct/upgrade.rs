@@ -89,7 +89,7 @@ impl DirectService {
         }
         let mut event = AuditEvent::new(moment.at, action, peer);
         event.environment = Some(environment.clone());
-        let decided = if action == AuditAction::DirectExecutor {
+        let admission = if action == AuditAction::DirectExecutor {
             self.admit_executor(parts, peer, environment, moment, &mut event)
                 .await
         } else {
@@ -102,8 +102,8 @@ impl DirectService {
                 Err(refusal) => Err(refusal),
             }
         };
-        let decided = decided.map(DirectUpgrade);
-        self.services.gate.audit_result(event, decided)
+        let admission = admission.map(DirectUpgrade);
+        self.services.gate.audit_result(event, admission)
     }
 
     /// 409 makes an executor register again; any other refusal except 5xx ends it.
@@ -340,13 +340,13 @@ pub(super) async fn join_links(one: &mut Link, two: &mut Link) {
 
 async fn forward_messages(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
     loop {
-        let turn = poll_fn(|cx| {
+        let next_message = poll_fn(|cx| {
             if let Poll::Ready(message) = from.poll_message(cx) {
                 return Poll::Ready(Some(message));
             }
             to.poll_keepalive(cx).map(|()| None)
         });
-        match turn.await {
+        match next_message.await {
             None => {}
             Some(Ok(Some(message))) if str::from_utf8(&message).is_ok() => {
                 to.push(OutgoingMessage::Text(message.into()), DataEncoding::Text);

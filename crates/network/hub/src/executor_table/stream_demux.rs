@@ -127,10 +127,10 @@ impl StreamDemux {
             .streams
             .get(frame.stream_id)
             .map(|stream| stream.circuit);
-        let verdict = match owner {
+        let action = match owner {
             Some(owner) if owner == from => HarnessFrameAction::Forward,
             Some(owner) => match self.resume_stream(owner, from, frame) {
-                Some(verdict) => verdict,
+                Some(action) => action,
                 None => return HarnessFrameAction::Foreign,
             },
             None if frame.kind == FrameKind::Reset => HarnessFrameAction::Forward,
@@ -143,13 +143,13 @@ impl StreamDemux {
             }
             FrameKind::Reset => {
                 self.release_stream(frame.stream_id);
-                verdict
+                action
             }
             FrameKind::Handshake
             | FrameKind::Data
             | FrameKind::Ack
             | FrameKind::Resume
-            | FrameKind::Heartbeat => verdict,
+            | FrameKind::Heartbeat => action,
         }
     }
 
@@ -170,17 +170,19 @@ impl StreamDemux {
         let answered = std::mem::take(&mut stream.unanswered);
         // The executor answers a handshake on an open stream with a reset, and the stream goes on.
         // It stays assigned, so that the executor learns when the harness disconnects.
-        let goes_on = stream.is_open && answered > 0;
+        let stays_open = stream.is_open && answered > 0;
         let circuit_state = self.circuits.get_mut(&id);
         let mut refuse = false;
         if let Some(circuit_state) = circuit_state {
             circuit_state.unanswered = circuit_state.unanswered.saturating_sub(answered);
-            self.limiter.answered(circuit_state.harness, answered);
+            self.limiter.record_answers(circuit_state.harness, answered);
             if frame.kind == FrameKind::Reset {
-                refuse = self.limiter.failed(circuit_state.harness, answered, now);
+                refuse = self
+                    .limiter
+                    .record_failures(circuit_state.harness, answered, now);
             }
         }
-        if frame.kind == FrameKind::Reset && !goes_on {
+        if frame.kind == FrameKind::Reset && !stays_open {
             self.release_stream(frame.stream_id);
         }
         if refuse {
@@ -322,7 +324,7 @@ impl HandshakeLimiter {
     }
 
     /// Records that `count` handshakes were answered.
-    pub(super) fn answered(&mut self, harness: HarnessTag, count: usize) {
+    pub(super) fn record_answers(&mut self, harness: HarnessTag, count: usize) {
         if let Some(record) = self.harnesses.get_mut(&harness) {
             record
                 .unanswered
@@ -334,7 +336,12 @@ impl HandshakeLimiter {
     /// blocked from now on.
     ///
     /// Refusals during the executor's cooldown do not count against a harness.
-    pub(super) fn failed(&mut self, harness: HarnessTag, count: usize, now: Instant) -> bool {
+    pub(super) fn record_failures(
+        &mut self,
+        harness: HarnessTag,
+        count: usize,
+        now: Instant,
+    ) -> bool {
         if count == 0 || self.cooldown_until.is_some_and(|until| now < until) {
             return false;
         }

@@ -64,7 +64,7 @@ pub(super) struct CircuitBridge {
     /// Deadline for the first packet of the other end.
     opening: Option<Instant>,
     /// Set while the local end is closed and its remaining frames wait for credit.
-    rest: Option<PendingClose>,
+    pending_close: Option<PendingClose>,
 }
 
 /// Remaining frames of a closed local end that wait for credit.
@@ -98,7 +98,7 @@ impl CircuitBridge {
             // The first packet is a mark, which shows the other end that this one is running.
             mark: Some(now),
             opening: Some(now + OPEN_TIMEOUT),
-            rest: None,
+            pending_close: None,
         }
     }
 
@@ -130,12 +130,12 @@ impl CircuitBridge {
             let event = tokio::select! {
                 close_reason = &mut self.registration.stopped => return BridgeEnd::Local(stopped(close_reason)),
                 () = connection_lost(&mut self.link, self.losses) => return BridgeEnd::Local(CloseReason::Unreachable),
-                message = self.packets.next() => BridgeEvent::Message(message.map(|got| got.payload)),
+                message = self.packets.next() => BridgeEvent::Message(message.map(|message| message.payload)),
                 moved = poll_fn(|cx| self.inbound.poll_forward(&mut self.circuit.sender, cx)),
                     if self.inbound.has_frames() => BridgeEvent::Moved(moved),
                 event = next(&mut self.circuit.receiver, self.outbound.is_open()),
-                    if self.outbound.is_open() || self.rest.is_none() => event,
-                close_reason = unsent_timeout(self.rest) => return BridgeEnd::Local(close_reason),
+                    if self.outbound.is_open() || self.pending_close.is_none() => event,
+                close_reason = unsent_timeout(self.pending_close) => return BridgeEnd::Local(close_reason),
                 () = at(self.mark) => BridgeEvent::Mark,
                 () = at(self.opening) => return BridgeEnd::Local(CloseReason::Unreachable),
             };
@@ -156,16 +156,16 @@ impl CircuitBridge {
         match event {
             BridgeEvent::Message(Some(message)) => {
                 self.opening = None;
-                let asks = self.inbound.handle_message(&message).map_err(|fault| {
+                let effect = self.inbound.handle_message(&message).map_err(|fault| {
                     tracing::error!(%fault, "closing a bridged circuit");
                     BridgeEnd::Local(CloseReason::Unreachable)
                 })?;
-                match asks {
+                match effect {
                     PacketEffect::Nothing => {}
                     PacketEffect::Grant(bytes) => {
                         self.outbound.grant(bytes);
                         // The other end accepts frames again, so the deadline is lifted.
-                        self.rest = None;
+                        self.pending_close = None;
                     }
                 }
                 Ok(None)
@@ -187,7 +187,7 @@ impl CircuitBridge {
             }
             BridgeEvent::Gone(close_reason) => {
                 let until = Instant::now() + UNSENT_TIMEOUT;
-                self.rest = Some(PendingClose {
+                self.pending_close = Some(PendingClose {
                     close_reason,
                     until,
                 });
@@ -253,8 +253,8 @@ async fn next(receiver: &mut FrameReceiver, has_credit: bool) -> BridgeEvent {
     }
 }
 
-async fn unsent_timeout(rest: Option<PendingClose>) -> CloseReason {
-    match rest {
+async fn unsent_timeout(pending_close: Option<PendingClose>) -> CloseReason {
+    match pending_close {
         Some(PendingClose {
             close_reason,
             until,
@@ -514,8 +514,8 @@ impl SendCredit {
 #[derive(Debug)]
 struct ReceiveWindow {
     window: u32,
-    held: u64,
-    owed: u32,
+    buffered: u64,
+    due: u32,
 }
 
 impl ReceiveWindow {
@@ -523,8 +523,8 @@ impl ReceiveWindow {
     fn new(window: u32) -> Self {
         Self {
             window,
-            held: 0,
-            owed: 0,
+            buffered: 0,
+            due: 0,
         }
     }
 
@@ -534,18 +534,18 @@ impl ReceiveWindow {
     /// Returns [`CreditOverrun`] if the peer exceeded its credit, which bounds the buffer.
     fn receive(&mut self, cost: u32) -> Result<(), CreditOverrun> {
         // Credit that is due but not granted yet is not available to the peer.
-        if self.held + u64::from(self.owed) >= u64::from(self.window) {
+        if self.buffered + u64::from(self.due) >= u64::from(self.window) {
             return Err(CreditOverrun);
         }
-        self.held += u64::from(cost);
+        self.buffered += u64::from(cost);
         Ok(())
     }
 
     /// Records that the websocket took a frame. Returns credit to grant, once it is worth a packet.
     fn release(&mut self, cost: u32) -> Option<u32> {
-        self.held = self.held.saturating_sub(u64::from(cost));
-        self.owed = self.owed.saturating_add(cost);
-        (self.owed >= self.window / GRANTS_PER_WINDOW).then(|| std::mem::take(&mut self.owed))
+        self.buffered = self.buffered.saturating_sub(u64::from(cost));
+        self.due = self.due.saturating_add(cost);
+        (self.due >= self.window / GRANTS_PER_WINDOW).then(|| std::mem::take(&mut self.due))
     }
 }
 

@@ -122,7 +122,7 @@ impl KvBucket {
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
-        self.ask(make(&self.context, &self.config))
+        self.request(make(&self.context, &self.config))
             .await?
             .map_err(StoreError::unavailable)
     }
@@ -134,7 +134,7 @@ impl KvBucket {
     pub(super) async fn read(&self, key: &str) -> Result<KvRecord, StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let read = self.store.stream.get_last_raw_message_by_subject(&subject);
-        let message = match self.ask(read).await? {
+        let message = match self.request(read).await? {
             Ok(message) => message,
             Err(error) => {
                 return match error.kind() {
@@ -158,7 +158,7 @@ impl KvBucket {
         })
     }
 
-    /// Writes a record if it is unchanged since `seen`.
+    /// Writes a record if it is unchanged since `revision`.
     ///
     /// # Errors
     /// Returns [`WriteError`].
@@ -166,10 +166,10 @@ impl KvBucket {
         &self,
         key: &str,
         value: Vec<u8>,
-        seen: RecordRevision,
+        revision: RecordRevision,
     ) -> Result<RecordRevision, WriteError> {
-        let write = self.store.update(key, value.into(), seen.0);
-        let written = self.ask(write).await.map_err(WriteError::Store)?;
+        let write = self.store.update(key, value.into(), revision.0);
+        let written = self.request(write).await.map_err(WriteError::Store)?;
         written.map(RecordRevision).map_err(write_error)
     }
 
@@ -183,7 +183,7 @@ impl KvBucket {
         value: Vec<u8>,
     ) -> Result<RecordRevision, WriteError> {
         let write = self.store.put(key, value.into());
-        let written = self.ask(write).await.map_err(WriteError::Store)?;
+        let written = self.request(write).await.map_err(WriteError::Store)?;
         written.map(RecordRevision).map_err(|error| {
             if is_full(&error) {
                 WriteError::Full
@@ -193,26 +193,34 @@ impl KvBucket {
         })
     }
 
-    /// Deletes a record if it is unchanged since `seen`. Of concurrent calls, one succeeds.
+    /// Deletes a record if it is unchanged since `revision`. Of concurrent calls, one succeeds.
     ///
     /// # Errors
     /// Returns [`WriteError`].
-    pub(super) async fn delete(&self, key: &str, seen: RecordRevision) -> Result<(), WriteError> {
-        let delete = self.store.purge_expect_revision(key, Some(seen.0));
-        let deleted = self.ask(delete).await.map_err(WriteError::Store)?;
+    pub(super) async fn delete(
+        &self,
+        key: &str,
+        revision: RecordRevision,
+    ) -> Result<(), WriteError> {
+        let delete = self.store.purge_expect_revision(key, Some(revision.0));
+        let deleted = self.request(delete).await.map_err(WriteError::Store)?;
         deleted.map_err(write_error)
     }
 
-    /// Removes a record without leaving a marker, unless it was written after `seen`.
+    /// Removes a record without leaving a marker, unless it was written after `revision`.
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) async fn purge(&self, key: &str, seen: RecordRevision) -> Result<(), StoreError> {
+    pub(super) async fn purge(
+        &self,
+        key: &str,
+        revision: RecordRevision,
+    ) -> Result<(), StoreError> {
         let subject = format!("{}{key}", self.store.prefix);
         let purge = self.store.stream.purge();
         // The broker expects the first number to keep.
-        let purge = purge.sequence(seen.0 + 1).filter(subject);
-        let purged = self.ask(purge.into_future()).await?;
+        let purge = purge.sequence(revision.0 + 1).filter(subject);
+        let purged = self.request(purge.into_future()).await?;
         purged.map_err(StoreError::unavailable)?;
         Ok(())
     }
@@ -237,7 +245,7 @@ impl KvBucket {
             keys.sort_unstable();
             Ok(keys)
         };
-        self.ask(list).await?
+        self.request(list).await?
     }
 
     /// Returns the number of records, including recently deleted ones.
@@ -245,7 +253,7 @@ impl KvBucket {
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
     pub(super) async fn count(&self) -> Result<u64, StoreError> {
-        let info = self.ask(self.store.stream.get_info()).await?;
+        let info = self.request(self.store.stream.get_info()).await?;
         Ok(info.map_err(StoreError::unavailable)?.state.messages)
     }
 
@@ -254,12 +262,12 @@ impl KvBucket {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`]: the request may have been executed.
-    async fn ask<T>(&self, question: impl Future<Output = T>) -> Result<T, StoreError> {
+    async fn request<T>(&self, operation: impl Future<Output = T>) -> Result<T, StoreError> {
         let link = self.reachable()?;
         let mut watch = self.connection.watch();
         tokio::select! {
             biased;
-            answer = question => Ok(answer),
+            answer = operation => Ok(answer),
             () = connection_lost(&mut watch, link.losses) => Err(StoreError::unavailable(NatsDisconnected)),
         }
     }

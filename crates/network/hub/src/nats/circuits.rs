@@ -197,7 +197,7 @@ mod tests {
         let add = |name| {
             circuits
                 .add(BridgedCircuitId::generate(), node(name), None)
-                .expect("room")
+                .expect("below the limit")
         };
         let (mut a, mut b) = (add("a"), add("b"));
         assert_eq!(circuits.close_to_node(&node("a")), 1);
@@ -212,12 +212,12 @@ mod tests {
     fn connection_loss_closes_circuits_opened_before_it() {
         let circuits = Arc::new(BridgedCircuits::default());
         let add = |name, losses: Option<u64>| {
-            let place = circuits.add(BridgedCircuitId::generate(), node(name), None);
-            let place = place.expect("room");
+            let registration = circuits.add(BridgedCircuitId::generate(), node(name), None);
+            let registration = registration.expect("below the limit");
             if let Some(losses) = losses {
-                place.opened(losses);
+                registration.opened(losses);
             }
-            place
+            registration
         };
         let mut before = add("a", Some(2));
         let others = [add("a", Some(3)), add("a", None), add("b", Some(2))];
@@ -240,7 +240,7 @@ mod tests {
             };
             circuits
                 .add(BridgedCircuitId::generate(), node("a"), Some(target))
-                .expect("room")
+                .expect("below the limit")
         };
         let (mut old, mut new) = (add(3), add(7));
         let presence = Presence {
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn stopping_node_accepts_no_more_circuits() {
         let circuits = Arc::new(BridgedCircuits::default());
-        let mut place = circuits
+        let mut registration = circuits
             .add(BridgedCircuitId::generate(), node("a"), None)
-            .expect("room");
+            .expect("below the limit");
         circuits.close();
-        assert_eq!(place.stopped.try_recv(), Ok(CloseReason::Stopping));
+        assert_eq!(registration.stopped.try_recv(), Ok(CloseReason::Stopping));
         assert!(
             circuits
                 .add(BridgedCircuitId::generate(), node("a"), None)

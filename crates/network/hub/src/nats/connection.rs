@@ -70,8 +70,8 @@ impl NatsConnection {
 /// Resolves when the connection has been lost since `losses`, even if it is back.
 pub(super) async fn connection_lost(link: &mut watch::Receiver<NatsLinkState>, losses: u64) {
     // An error means that the client is gone, which counts as a loss.
-    let gone = link.wait_for(|link| link.losses != losses).await;
-    drop(gone);
+    let changed = link.wait_for(|link| link.losses != losses).await;
+    drop(changed);
 }
 
 /// Why a node could not join the cluster.

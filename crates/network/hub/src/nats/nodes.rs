@@ -91,7 +91,7 @@ impl ClusterNodes {
         &self,
         connection: &NatsConnection,
         subjects: &SubjectNames,
-        news: NodeStatus,
+        status: NodeStatus,
     ) {
         // Without a connection the message would be queued and arrive out of date.
         if !connection.link().is_up {
@@ -99,7 +99,7 @@ impl ClusterNodes {
         }
         let heartbeat = Heartbeat {
             node: self.own.clone(),
-            news,
+            status,
             losses: self.data.link().losses,
         };
         let Ok(heartbeat) = serde_json::to_vec(&heartbeat) else {
@@ -169,8 +169,12 @@ fn handle_message(nodes: &ClusterNodes, payload: &[u8], circuits: &BridgedCircui
         tracing::debug!("ignoring malformed heartbeat");
         return;
     };
-    let Heartbeat { node, news, losses } = heartbeat;
-    match news {
+    let Heartbeat {
+        node,
+        status,
+        losses,
+    } = heartbeat;
+    match status {
         NodeStatus::Alive => {
             if node != nodes.own {
                 let ended = circuits.close_lost_by(&node, losses);
@@ -193,7 +197,8 @@ fn handle_message(nodes: &ClusterNodes, payload: &[u8], circuits: &BridgedCircui
 #[derive(Debug, Deserialize, Serialize)]
 struct Heartbeat {
     node: NodeName,
-    news: NodeStatus,
+    #[serde(rename = "news")]
+    status: NodeStatus,
     /// Number of data connection losses. Sent in every heartbeat, so that a lost one does no harm:
     /// circuits opened before the last loss are broken, and the node could not report it earlier.
     #[serde(default)]
@@ -211,66 +216,74 @@ enum NodeStatus {
 #[derive(Debug)]
 struct NodeRoster {
     /// Start of uninterrupted listening.
-    listening: Instant,
-    swept: Instant,
-    heard: BTreeMap<NodeName, Instant>,
+    listening_since: Instant,
+    swept_at: Instant,
+    last_heartbeats: BTreeMap<NodeName, Instant>,
     /// Nodes that recently fell silent or shut down, and when.
-    gone: BTreeMap<NodeName, Instant>,
+    lost_nodes: BTreeMap<NodeName, Instant>,
 }
 
 impl NodeRoster {
     /// Creates an empty roster.
     fn new(now: Instant) -> Self {
         Self {
-            listening: now,
-            swept: now,
-            heard: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            listening_since: now,
+            swept_at: now,
+            last_heartbeats: BTreeMap::new(),
+            lost_nodes: BTreeMap::new(),
         }
     }
 
     /// Records a heartbeat.
     fn handle_heartbeat(&mut self, node: NodeName, now: Instant) {
-        if self.heard.len() < MAX_NODES || self.heard.contains_key(&node) {
-            self.gone.remove(&node);
-            self.heard.insert(node, now);
+        if self.last_heartbeats.len() < MAX_NODES || self.last_heartbeats.contains_key(&node) {
+            self.lost_nodes.remove(&node);
+            self.last_heartbeats.insert(node, now);
         }
     }
 
     /// Records a shutdown. Returns whether the node was known.
     fn handle_shutdown(&mut self, node: &NodeName, now: Instant) -> bool {
-        let known = self.heard.remove(node).is_some();
+        let known = self.last_heartbeats.remove(node).is_some();
         if known {
-            self.leave(node.clone(), now);
+            self.record_loss(node.clone(), now);
         }
         known
     }
 
     /// Records a reconnect: heartbeats were missed meanwhile.
     fn handle_reconnect(&mut self, now: Instant) {
-        self.listening = now;
-        self.swept = now;
-        self.heard.values_mut().for_each(|heard| *heard = now);
+        self.listening_since = now;
+        self.swept_at = now;
+        for last_heartbeat in self.last_heartbeats.values_mut() {
+            *last_heartbeat = now;
+        }
     }
 
     /// Removes and returns the silent nodes.
     fn sweep(&mut self, now: Instant) -> Vec<NodeName> {
-        let pause = now.saturating_duration_since(self.swept);
-        self.swept = now;
+        let pause = now.saturating_duration_since(self.swept_at);
+        self.swept_at = now;
         if pause > SUSPENDED_AFTER {
             // This process was suspended, and heartbeats are still queued.
-            for heard in self.heard.values_mut() {
-                *heard += pause;
+            for last_heartbeat in self.last_heartbeats.values_mut() {
+                *last_heartbeat += pause;
             }
         }
-        let is_silent = |heard: &Instant| now.saturating_duration_since(*heard) >= DEAD_AFTER;
-        let dead = self.heard.iter().filter(|(_, heard)| is_silent(heard));
+        let is_silent =
+            |last_heartbeat: &Instant| now.saturating_duration_since(*last_heartbeat) >= DEAD_AFTER;
+        let dead = self
+            .last_heartbeats
+            .iter()
+            .filter(|(_, last_heartbeat)| is_silent(last_heartbeat));
         let dead: Vec<_> = dead.map(|(node, _)| node.clone()).collect();
-        self.heard.retain(|_, heard| !is_silent(heard));
-        self.gone
-            .retain(|_, gone| now.saturating_duration_since(*gone) < DEAD_NODE_RETENTION);
+        self.last_heartbeats
+            .retain(|_, last_heartbeat| !is_silent(last_heartbeat));
+        self.lost_nodes.retain(|_, lost_at| {
+            now.saturating_duration_since(*lost_at) < DEAD_NODE_RETENTION
+        });
         for node in &dead {
-            self.leave(node.clone(), now);
+            self.record_loss(node.clone(), now);
         }
         dead
     }
@@ -278,31 +291,33 @@ impl NodeRoster {
     /// Returns how long ago a node was found to be gone; zero if it is still listed. `None`: long
     /// ago, or never known.
     fn silence(&self, node: &NodeName, now: Instant) -> Option<Duration> {
-        if self.heard.contains_key(node) {
+        if self.last_heartbeats.contains_key(node) {
             return Some(Duration::ZERO);
         }
-        let gone = self.gone.get(node)?;
-        Some(now.saturating_duration_since(*gone))
+        let lost_at = self.lost_nodes.get(node)?;
+        Some(now.saturating_duration_since(*lost_at))
     }
 
-    fn leave(&mut self, node: NodeName, now: Instant) {
-        if self.gone.len() < MAX_NODES {
-            self.gone.insert(node, now);
+    fn record_loss(&mut self, node: NodeName, now: Instant) {
+        if self.lost_nodes.len() < MAX_NODES {
+            self.lost_nodes.insert(node, now);
         }
     }
 
     /// Returns whether a node is alive. An unknown node counts as alive while it could not have
     /// been heard yet.
     fn is_alive(&self, node: &NodeName, now: Instant) -> bool {
-        match self.heard.get(node) {
-            Some(heard) => now.saturating_duration_since(*heard) < DEAD_AFTER + SWEEP_INTERVAL,
-            None => now.saturating_duration_since(self.listening) < DEAD_AFTER,
+        match self.last_heartbeats.get(node) {
+            Some(last_heartbeat) => {
+                now.saturating_duration_since(*last_heartbeat) < DEAD_AFTER + SWEEP_INTERVAL
+            }
+            None => now.saturating_duration_since(self.listening_since) < DEAD_AFTER,
         }
     }
 
     /// Returns the number of live nodes.
     fn len(&self) -> usize {
-        self.heard.len()
+        self.last_heartbeats.len()
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) struct PresenceRecords {
     nodes: ClusterNodes,
     connection: NatsConnection,
     subjects: SubjectNames,
-    held: Arc<Mutex<OwnPresences>>,
+    own: Arc<Mutex<OwnPresences>>,
     /// Notified when there is work for [`Self::maintain`].
     maintenance_due: Arc<Notify>,
 }
@@ -77,14 +77,14 @@ impl PresenceRecords {
         connection: NatsConnection,
         subjects: SubjectNames,
     ) -> Self {
-        let (held, maintenance_due) = Default::default();
+        let (own, maintenance_due) = Default::default();
         Self {
             bucket,
             registry,
             nodes,
             connection,
             subjects,
-            held,
+            own,
             maintenance_due,
         }
     }
@@ -97,7 +97,7 @@ impl PresenceRecords {
         if !self.is_current(&presence).await? {
             return Err(AttachError::Superseded);
         }
-        self.lock().begin(presence.clone());
+        self.lock().begin_write(presence.clone());
         let unfinished = PresenceRollback {
             presences: self,
             presence: &presence,
@@ -112,7 +112,7 @@ impl PresenceRecords {
         };
         // A registration made since the first check shows up in this one; a later one finds the
         // presence written.
-        if !self.is_current(&presence).await? || !self.lock().written(&presence, revision) {
+        if !self.is_current(&presence).await? || !self.lock().finish_write(&presence, revision) {
             return Err(AttachError::Superseded);
         }
         unfinished.finish();
@@ -130,7 +130,7 @@ impl PresenceRecords {
             presences: self,
             presence,
         };
-        self.lock().leave(presence);
+        self.lock().mark_closed(presence);
         self.erase(presence).await?;
         unfinished.finish();
         Ok(())
@@ -167,7 +167,7 @@ impl PresenceRecords {
     ///
     /// # Errors
     /// Returns [`StoreError`].
-    pub(super) async fn attendance(
+    pub(super) async fn presence_record(
         &self,
         environment: &EnvironmentId,
         now: Timestamp,
@@ -201,7 +201,7 @@ impl PresenceRecords {
 
     fn is_valid(&self, presence: &Presence) -> bool {
         if presence.node == *self.nodes.own() {
-            self.lock().holds(presence)
+            self.lock().is_connected(presence)
         } else {
             self.nodes.is_alive(&presence.node)
         }
@@ -261,13 +261,13 @@ impl PresenceRecords {
         connections: &HashSet<ConnectionId>,
     ) -> Result<Vec<PresenceLoss>, StoreError> {
         self.bucket.restore().await?;
-        let held = {
-            let mut held = self.lock();
-            held.retain(connections);
-            held.all()
+        let own = {
+            let mut own = self.lock();
+            own.retain(connections);
+            own.all()
         };
         let mut lost = Vec::new();
-        for (presence, state) in held {
+        for (presence, state) in own {
             match state {
                 // The writing task handles it.
                 PresenceState::Writing { .. } => {}
@@ -287,22 +287,22 @@ impl PresenceRecords {
     ) -> Result<Option<PresenceLoss>, StoreError> {
         let environment = presence.environment.clone();
         if !self.is_current(&presence).await? {
-            self.lock().leave(&presence);
+            self.lock().mark_closed(&presence);
             self.erase(&presence).await?;
             return Ok(Some(PresenceLoss::ToRegistration {
                 environment,
                 ours: presence.connection,
             }));
         }
-        let mut seen = revision;
+        let mut expected = revision;
         loop {
             match self
                 .bucket
-                .write(&key(&environment), json(&presence)?, seen)
+                .write(&key(&environment), json(&presence)?, expected)
                 .await
             {
                 Ok(revision) => {
-                    if !self.lock().written(&presence, revision) {
+                    if !self.lock().finish_write(&presence, revision) {
                         // The websocket ended meanwhile.
                         self.erase(&presence).await?;
                     }
@@ -323,7 +323,7 @@ impl PresenceRecords {
                     return Ok(self.lock().forget(&presence).then_some(lost));
                 }
                 // The broker lost the record, or only the response to our last write.
-                Some(_) | None if slot.revision != seen => seen = slot.revision,
+                Some(_) | None if slot.revision != expected => expected = slot.revision,
                 Some(_) | None => return Err(StoreError::unavailable(BucketFull)),
             }
         }
@@ -350,7 +350,7 @@ impl PresenceRecords {
     }
 
     fn lock(&self) -> MutexGuard<'_, OwnPresences> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -369,7 +369,7 @@ impl PresenceRollback<'_> {
 
 impl Drop for PresenceRollback<'_> {
     fn drop(&mut self) {
-        self.presences.lock().leave(self.presence);
+        self.presences.lock().mark_closed(self.presence);
         self.presences.schedule_maintenance();
     }
 }

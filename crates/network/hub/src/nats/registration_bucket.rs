@@ -124,12 +124,13 @@ impl RegistrationBucket {
     pub(super) async fn register(
         &self,
         new: NewRegistration,
-        seen: &PresenceRecord,
+        presence: &PresenceRecord,
     ) -> Result<Registration, RegisterError> {
         let (environment, principal) = (new.environment.clone(), new.principal.clone());
         let decide = |previous: Option<&EnvironmentRecord>| {
-            let (record, made) = EnvironmentRecord::register(previous, seen, new.clone())?;
-            Ok((Some(record), made))
+            let (record, registration) =
+                EnvironmentRecord::register(previous, presence, new.clone())?;
+            Ok((Some(record), registration))
         };
         self.change(&environment, &principal, decide).await
     }
@@ -143,22 +144,24 @@ impl RegistrationBucket {
     ) -> Result<T, E> {
         let mut entry = None;
         for _ in 0..ATTEMPTS {
-            let (previous, seen) = self.read(environment).await.map_err(ClaimError::from)?;
-            let decided = match decide(previous.as_ref()) {
-                Ok((Some(record), made)) if previous.is_none() && entry.is_none() => {
+            let (previous, revision) = self.read(environment).await.map_err(ClaimError::from)?;
+            let decision = match decide(previous.as_ref()) {
+                Ok((Some(record), value)) if previous.is_none() && entry.is_none() => {
                     let entered = self.owned.add(principal, environment).await?;
                     entry = Some(entered);
-                    let room = self.check_limits(principal).await;
-                    room.map(|()| (Some(record), made)).map_err(E::from)
+                    let within_limits = self.check_limits(principal).await;
+                    within_limits
+                        .map(|()| (Some(record), value))
+                        .map_err(E::from)
                 }
-                decided => decided,
+                decision => decision,
             };
-            let written = match decided {
-                Ok((Some(record), made)) => {
+            let written = match decision {
+                Ok((Some(record), value)) => {
                     let json = json(&record).map_err(ClaimError::from)?;
                     let key = record_key(environment);
-                    match self.bucket.write(&key, json, seen).await {
-                        Ok(_) => Ok(made),
+                    match self.bucket.write(&key, json, revision).await {
+                        Ok(_) => Ok(value),
                         // Another node was faster: decide again.
                         Err(WriteError::Raced) => continue,
                         Err(WriteError::Full) => Err(ClaimError::Full.into()),
@@ -166,7 +169,7 @@ impl RegistrationBucket {
                         Err(WriteError::Store(error)) => return Err(ClaimError::from(error).into()),
                     }
                 }
-                Ok((None, made)) => Ok(made),
+                Ok((None, value)) => Ok(value),
                 Err(error) => Err(error),
             };
             // Another request of the same principal may have succeeded.
@@ -265,13 +268,15 @@ impl RegistrationBucket {
     pub(super) async fn remove(&self, environment: &EnvironmentId) -> Result<bool, StoreError> {
         let key = record_key(environment);
         for _ in 0..ATTEMPTS {
-            let (record, seen) = self.read(environment).await?;
+            let (record, revision) = self.read(environment).await?;
             let Some(record) = record else {
                 return Ok(false);
             };
-            match self.bucket.delete(&key, seen).await {
+            match self.bucket.delete(&key, revision).await {
                 Ok(()) => {
-                    self.owned.remove(&record.owner, environment, seen).await;
+                    self.owned
+                        .remove(&record.owner, environment, revision)
+                        .await;
                     self.sweep(environment).await;
                     return Ok(true);
                 }
@@ -369,15 +374,15 @@ impl EnvironmentQuota {
         }
     }
 
-    /// Removes an entry unless it is newer than `seen`. On failure it keeps counting.
+    /// Removes an entry unless it is newer than `revision`. On failure it keeps counting.
     pub(super) async fn remove(
         &self,
         principal: &PrincipalName,
         environment: &EnvironmentId,
-        seen: RecordRevision,
+        revision: RecordRevision,
     ) {
         let key = format!("{}.{environment}", family(principal));
-        if let Err(error) = self.bucket.purge(&key, seen).await {
+        if let Err(error) = self.bucket.purge(&key, revision).await {
             tracing::warn!(%environment, %error, "failed to release the quota of a removed environment");
         }
     }

@@ -126,9 +126,12 @@ impl Store for NatsStore {
 
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
         Box::pin(async {
-            let mut seen = self.presences.attendance(&new.environment, new.at).await?;
-            seen.left_at = seen.left_at.max(self.started);
-            self.registry.register(new, &seen).await
+            let mut presence_record = self
+                .presences
+                .presence_record(&new.environment, new.at)
+                .await?;
+            presence_record.left_at = presence_record.left_at.max(self.started);
+            self.registry.register(new, &presence_record).await
         })
     }
 
@@ -218,7 +221,7 @@ pub(super) struct AuthorizationBucket {
     bucket: KvBucket,
     /// Those issued by this node. Ones redeemed on other nodes count here until they expire:
     /// counting for all nodes in the broker would be too expensive per harness.
-    waiting: Arc<Mutex<PendingAuthorizations>>,
+    pending: Arc<Mutex<PendingAuthorizations>>,
 }
 
 impl AuthorizationBucket {
@@ -226,7 +229,7 @@ impl AuthorizationBucket {
     pub(super) fn new(bucket: KvBucket) -> Self {
         Self {
             bucket,
-            waiting: Arc::new(Mutex::new(PendingAuthorizations::new(CAPACITY))),
+            pending: Arc::new(Mutex::new(PendingAuthorizations::new(CAPACITY))),
         }
     }
 
@@ -249,9 +252,9 @@ impl AuthorizationBucket {
         now: Timestamp,
     ) -> Result<(), AuthorizeError> {
         {
-            let mut waiting = self.waiting();
-            while waiting.expired(now).is_some() {}
-            waiting.add(token, &authorization.principal, authorization.expires_at)?;
+            let mut pending = self.pending();
+            while pending.expired(now).is_some() {}
+            pending.add(token, &authorization.principal, authorization.expires_at)?;
         }
         // Tokens are random, so this key was never used.
         let never = RecordRevision::default();
@@ -262,7 +265,7 @@ impl AuthorizationBucket {
         {
             Ok(_) => Ok(()),
             Err(WriteError::Full) => {
-                self.waiting().remove(token);
+                self.pending().remove(token);
                 Err(AuthorizeError::Full)
             }
             Err(WriteError::Raced) => Err(StoreError::unavailable(RecordContention).into()),
@@ -279,7 +282,7 @@ impl AuthorizationBucket {
         token: TokenHash,
         now: Timestamp,
     ) -> Result<Option<Authorization>, StoreError> {
-        self.waiting().remove(token);
+        self.pending().remove(token);
         let slot = self.bucket.read(&token.to_hex()).await?;
         let Some(authorization) = parse::<Authorization>(&slot, "an authorization")? else {
             return Ok(None);
@@ -293,8 +296,8 @@ impl AuthorizationBucket {
     }
 
     /// Never held across an `.await`.
-    fn waiting(&self) -> MutexGuard<'_, PendingAuthorizations> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingAuthorizations> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

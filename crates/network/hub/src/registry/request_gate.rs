@@ -130,13 +130,13 @@ impl RequestGate {
         work: impl Future<Output = Result<T, HttpRefusal>> + Send + 'static,
     ) -> Result<T, HttpRefusal> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let done = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let result = work.await;
             drop(permit);
             result
         });
         // The task panicked, or the runtime is shutting down.
-        done.await
+        task.await
             .unwrap_or_else(|_| Err(HttpRefusal::incomplete()))
     }
 

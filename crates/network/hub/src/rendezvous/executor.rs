@@ -106,11 +106,11 @@ impl ExecutorRelay<'_> {
     fn make_progress(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketClose> {
         for _ in 0..limits::ROUNDS {
             self.accept_circuits(cx);
-            let read = self.read(cx)?;
-            let taken = self.take(cx);
+            let more_to_read = self.read(cx)?;
+            let more_to_write = self.write_frames(cx);
             // If the socket's buffer was full, continue once it has been flushed.
             let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
-            if !(read || taken && flushed) {
+            if !(more_to_read || more_to_write && flushed) {
                 return Ok(());
             }
         }
@@ -229,17 +229,17 @@ impl ExecutorRelay<'_> {
     }
 
     /// Takes frames from the circuits. Returns whether there may be more.
-    fn take(&mut self, cx: &mut Context<'_>) -> bool {
+    fn write_frames(&mut self, cx: &mut Context<'_>) -> bool {
         let mut forwarded = FrameBatch::default();
-        let mut left = limits::ROUND_FRAMES;
+        let mut remaining = limits::ROUND_FRAMES;
         let more = loop {
-            if left == 0 || self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
+            if remaining == 0 || self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
                 break true;
             }
             let Some(id) = self.ready.poll_next(cx) else {
                 break false;
             };
-            left = left.saturating_sub(self.serve(id, cx, &mut forwarded));
+            remaining = remaining.saturating_sub(self.serve(id, cx, &mut forwarded));
         };
         self.metrics.to_executor.add(forwarded);
         more

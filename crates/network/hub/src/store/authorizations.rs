@@ -168,40 +168,40 @@ mod tests {
 
     #[test]
     fn limit_per_principal_is_enforced_and_released() {
-        let mut waiting = PendingAuthorizations::new(usize::MAX);
+        let mut pending = PendingAuthorizations::new(usize::MAX);
         let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
         let (t0, most) = (
             Timestamp::from_seconds(60),
             limits::AUTHORIZATIONS_PER_PRINCIPAL,
         );
         for n in 0..most {
-            waiting.add(hash(n), &alice, t0).unwrap();
+            pending.add(hash(n), &alice, t0).unwrap();
         }
-        let more = waiting.add(hash(most), &alice, t0);
-        assert!(matches!(more, Err(AuthorizeError::Limit)));
-        waiting.add(hash(most), &bob, t0).unwrap();
-        waiting.remove(hash(0));
-        waiting.remove(hash(0));
-        waiting.add(hash(most + 1), &alice, t0).unwrap();
-        let more = waiting.add(hash(most + 2), &alice, t0);
-        assert!(matches!(more, Err(AuthorizeError::Limit)));
+        let result = pending.add(hash(most), &alice, t0);
+        assert!(matches!(result, Err(AuthorizeError::Limit)));
+        pending.add(hash(most), &bob, t0).unwrap();
+        pending.remove(hash(0));
+        pending.remove(hash(0));
+        pending.add(hash(most + 1), &alice, t0).unwrap();
+        let result = pending.add(hash(most + 2), &alice, t0);
+        assert!(matches!(result, Err(AuthorizeError::Limit)));
     }
 
     #[test]
     fn total_limit_is_enforced_and_expired_ones_are_released() {
-        let mut waiting = PendingAuthorizations::new(2);
+        let mut pending = PendingAuthorizations::new(2);
         let alice = "alice".parse().unwrap();
         let t0 = Timestamp::from_seconds(60);
         let t1 = t0.plus(Duration::from_secs(1));
-        waiting.add(hash(0), &alice, t1).unwrap();
-        waiting.add(hash(1), &alice, t0).unwrap();
-        let more = waiting.add(hash(2), &alice, t1);
-        assert!(matches!(more, Err(AuthorizeError::Full)));
-        assert_eq!(waiting.expired(t0), Some(hash(1)));
-        assert_eq!(waiting.expired(t0), None);
-        waiting.add(hash(2), &alice, t1).unwrap();
-        assert!(waiting.expired(t1).is_some() && waiting.expired(t1).is_some());
-        assert!(waiting.principals.is_empty() && waiting.tokens.is_empty());
+        pending.add(hash(0), &alice, t1).unwrap();
+        pending.add(hash(1), &alice, t0).unwrap();
+        let result = pending.add(hash(2), &alice, t1);
+        assert!(matches!(result, Err(AuthorizeError::Full)));
+        assert_eq!(pending.expired(t0), Some(hash(1)));
+        assert_eq!(pending.expired(t0), None);
+        pending.add(hash(2), &alice, t1).unwrap();
+        assert!(pending.expired(t1).is_some() && pending.expired(t1).is_some());
+        assert!(pending.principals.is_empty() && pending.tokens.is_empty());
     }
 
     #[test]

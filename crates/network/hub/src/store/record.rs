@@ -29,18 +29,18 @@ pub struct Registration {
 }
 
 impl Registration {
-    fn holds_against(
+    fn still_supersedes(
         &self,
         loss: &SupersededExecutor,
-        seen: &PresenceRecord,
+        presence: &PresenceRecord,
         now: Timestamp,
     ) -> bool {
-        let connected = seen.connected.as_ref();
+        let connected = presence.connected.as_ref();
         if connected.is_some_and(|presence| presence.registration == self.id) {
             return true;
         }
         // The successor connected after the loss and may have disconnected a moment ago.
-        now.since(loss.at.max(seen.left_at)) < EnvironmentRecord::SETTLE
+        now.since(loss.at.max(presence.left_at)) < EnvironmentRecord::SETTLE
     }
 }
 
@@ -105,13 +105,13 @@ impl EnvironmentRecord {
     /// Decides about a registration: returns the record to store instead of `previous`, and its
     /// current registration.
     ///
-    /// `seen` is the presence of the environment's executors.
+    /// `presence` is the presence of the environment's executors.
     ///
     /// # Errors
     /// Returns [`RegisterError::Foreign`] or [`RegisterError::Conflict`]; the record is unchanged.
     pub fn register(
         previous: Option<&Self>,
-        seen: &PresenceRecord,
+        presence: &PresenceRecord,
         new: NewRegistration,
     ) -> Result<(Self, Registration), RegisterError> {
         let mut record = match (Self::claim(previous, &new.principal)?, previous) {
@@ -132,7 +132,7 @@ impl EnvironmentRecord {
             let newcomer = KeyFingerprint::of(&current.executor_key);
             let superseded = &mut record.superseded;
             if let Some(loss) = superseded.iter().find(|loss| loss.key == newcomer)
-                && before.holds_against(loss, seen, new.at)
+                && before.still_supersedes(loss, presence, new.at)
             {
                 return Err(RegisterError::Conflict);
             }

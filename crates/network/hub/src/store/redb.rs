@@ -70,12 +70,12 @@ impl RedbStore {
             Arc::new(Mutex::new(LiveState::new(now))),
         );
         let last_commit_ok = Arc::new(AtomicBool::new(true));
-        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let (jobs, receiver) = mpsc::channel(QUEUE);
         let writer = writer::spawn(
             Arc::clone(&database),
             Arc::clone(&live),
             Arc::clone(&last_commit_ok),
-            waiting,
+            receiver,
         )?;
         Ok(Self {
             database,
@@ -235,10 +235,10 @@ struct LiveState {
     started: Timestamp,
     presences: BTreeMap<EnvironmentId, Presence>,
     /// When executors disconnected.
-    left: BTreeMap<EnvironmentId, Timestamp>,
+    disconnected_at: BTreeMap<EnvironmentId, Timestamp>,
     authorizations: HashMap<TokenHash, Authorization>,
     /// Counts the same authorizations.
-    waiting: PendingAuthorizations,
+    pending: PendingAuthorizations,
 }
 
 impl LiveState {
@@ -246,9 +246,9 @@ impl LiveState {
         Self {
             started,
             presences: BTreeMap::new(),
-            left: BTreeMap::new(),
+            disconnected_at: BTreeMap::new(),
             authorizations: HashMap::new(),
-            waiting: PendingAuthorizations::new(MAX_AUTHORIZATIONS),
+            pending: PendingAuthorizations::new(MAX_AUTHORIZATIONS),
         }
     }
 
@@ -260,23 +260,28 @@ impl LiveState {
     fn detach(&mut self, presence: &Presence, now: Timestamp) {
         if self.presences.get(&presence.environment) == Some(presence) {
             self.presences.remove(&presence.environment);
-            self.left.insert(presence.environment.clone(), now);
+            self.disconnected_at
+                .insert(presence.environment.clone(), now);
         }
     }
 
     fn forget(&mut self, environment: &EnvironmentId) {
         self.presences.remove(environment);
-        self.left.remove(environment);
+        self.disconnected_at.remove(environment);
     }
 
     fn presence(&self, environment: &EnvironmentId) -> Option<&Presence> {
         self.presences.get(environment)
     }
 
-    fn attendance(&self, environment: &EnvironmentId) -> PresenceRecord {
+    fn presence_record(&self, environment: &EnvironmentId) -> PresenceRecord {
         PresenceRecord {
             connected: self.presence(environment).cloned(),
-            left_at: self.left.get(environment).copied().unwrap_or(self.started),
+            left_at: self
+                .disconnected_at
+                .get(environment)
+                .copied()
+                .unwrap_or(self.started),
         }
     }
 
@@ -287,18 +292,18 @@ impl LiveState {
         authorization: Authorization,
         now: Timestamp,
     ) -> Result<(), AuthorizeError> {
-        while let Some(expired) = self.waiting.expired(now) {
+        while let Some(expired) = self.pending.expired(now) {
             self.authorizations.remove(&expired);
         }
         let (principal, expires_at) = (&authorization.principal, authorization.expires_at);
-        self.waiting.add(token, principal, expires_at)?;
+        self.pending.add(token, principal, expires_at)?;
         self.authorizations.insert(token, authorization);
         Ok(())
     }
 
     fn redeem(&mut self, token: TokenHash, now: Timestamp) -> Option<Authorization> {
         let authorization = self.authorizations.remove(&token)?;
-        self.waiting.remove(token);
+        self.pending.remove(token);
         (now < authorization.expires_at).then_some(authorization)
     }
 }

@@ -422,7 +422,7 @@ impl FileLock {
         let lock = private()
             .truncate(false)
             .create(true)
-            .open(beside(&path, "lock"))?;
+            .open(hidden_sibling(&path, "lock"))?;
         let since = Instant::now();
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -448,7 +448,7 @@ impl FileLock {
 
     /// Replaces the file atomically, with mode 0600.
     pub(super) fn replace(&self, content: &[u8]) -> io::Result<()> {
-        let new = beside(&self.path, &Uuid::new_v4().simple().to_string());
+        let new = hidden_sibling(&self.path, &Uuid::new_v4().simple().to_string());
         let written = private()
             .create_new(true)
             .open(&new)
@@ -480,7 +480,7 @@ fn directory(path: &Path) -> &Path {
 }
 
 /// Returns a hidden name in the same directory: `.tokens.toml.lock`.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn hidden_sibling(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{suffix}"))
 }

@@ -47,15 +47,18 @@ fn close_arrives_after_preceding_frames() {
         .handle_message(&packet::close(1, CloseReason::Moved))
         .expect("in order");
     assert_eq!(inbound.close_reason(), None);
-    let room = QueueLimits {
+    let limits = QueueLimits {
         frames: 4,
         bytes: 100,
     };
-    let (mut near, mut far) = Circuit::pair(room, room);
+    let (mut harness, mut executor) = Circuit::pair(limits, limits);
     let mut cx = Context::from_waker(Waker::noop());
-    let moved = inbound.poll_forward(&mut near.sender, &mut cx);
-    assert_eq!(moved, Poll::Ready(Ok(None)));
-    assert_eq!(far.receiver.try_frame(), Some(Bytes::from_static(b"a")));
+    let result = inbound.poll_forward(&mut harness.sender, &mut cx);
+    assert_eq!(result, Poll::Ready(Ok(None)));
+    assert_eq!(
+        executor.receiver.try_frame(),
+        Some(Bytes::from_static(b"a"))
+    );
     assert_eq!(inbound.close_reason(), Some(CloseReason::Moved));
 }
 
@@ -67,28 +70,28 @@ fn full_local_queue_stops_granting_credit() {
             .handle_message(&frames(seq, &[7; 100]))
             .expect("has credit");
     }
-    let room = QueueLimits {
+    let limits = QueueLimits {
         frames: 2,
         bytes: 1000,
     };
-    let (mut near, mut far) = Circuit::pair(room, room);
+    let (mut harness, mut executor) = Circuit::pair(limits, limits);
     let mut cx = Context::from_waker(Waker::noop());
-    let moved = inbound.poll_forward(&mut near.sender, &mut cx);
-    assert_eq!(moved, Poll::Ready(Ok(Some(328))), "credit for two frames");
+    let result = inbound.poll_forward(&mut harness.sender, &mut cx);
+    assert_eq!(result, Poll::Ready(Ok(Some(328))), "credit for two frames");
     assert_eq!(
-        inbound.poll_forward(&mut near.sender, &mut cx),
+        inbound.poll_forward(&mut harness.sender, &mut cx),
         Poll::Pending
     );
-    while far.receiver.try_frame().is_some() {}
-    let moved = inbound.poll_forward(&mut near.sender, &mut cx);
-    assert_eq!(moved, Poll::Ready(Ok(Some(328))));
+    while executor.receiver.try_frame().is_some() {}
+    let result = inbound.poll_forward(&mut harness.sender, &mut cx);
+    assert_eq!(result, Poll::Ready(Ok(Some(328))));
     assert!(!inbound.has_frames());
-    drop(far);
+    drop(executor);
     inbound
         .handle_message(&frames(4, b"x"))
         .expect("has credit");
-    let gone = inbound.poll_forward(&mut near.sender, &mut cx);
-    assert_eq!(gone, Poll::Ready(Err(CloseReason::ExecutorGone)));
+    let result = inbound.poll_forward(&mut harness.sender, &mut cx);
+    assert_eq!(result, Poll::Ready(Err(CloseReason::ExecutorGone)));
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn sending_without_credit_is_an_overrun() {
 fn both_ends_agree_on_the_credit() {
     let mut credit = SendCredit::new(8_000);
     let mut receive_window = ReceiveWindow::new(8_000);
-    let mut held = std::collections::VecDeque::new();
+    let mut in_flight = std::collections::VecDeque::new();
     let mut sent = 0_u64;
     for round in 0..10_000_u32 {
         let cost = 1 + round * 7 % 3_000;
@@ -163,11 +166,11 @@ fn both_ends_agree_on_the_credit() {
             receive_window
                 .receive(cost)
                 .expect("the sender kept to its credit");
-            held.push_back(cost);
+            in_flight.push_back(cost);
             sent += u64::from(cost);
         }
         if round % 3 != 0
-            && let Some(cost) = held.pop_front()
+            && let Some(cost) = in_flight.pop_front()
             && let Some(grant) = receive_window.release(cost)
         {
             credit.grant(grant);

@@ -56,7 +56,7 @@ pub(in crate::nats) enum PresenceLoss {
 
 impl OwnPresences {
     /// Starts writing a record.
-    pub(super) fn begin(&mut self, presence: Presence) {
+    pub(super) fn begin_write(&mut self, presence: Presence) {
         let state = PresenceState::Writing {
             other: RecordRevision::default(),
         };
@@ -67,7 +67,7 @@ impl OwnPresences {
     }
 
     /// Records the write. Returns false if another one came later, or it was given up.
-    pub(super) fn written(&mut self, presence: &Presence, revision: RecordRevision) -> bool {
+    pub(super) fn finish_write(&mut self, presence: &Presence, revision: RecordRevision) -> bool {
         let Some(entry) = self.entry(presence) else {
             return false;
         };
@@ -85,7 +85,7 @@ impl OwnPresences {
     }
 
     /// Marks the websocket as closed; the record may still exist.
-    pub(super) fn leave(&mut self, presence: &Presence) {
+    pub(super) fn mark_closed(&mut self, presence: &Presence) {
         if let Some(entry) = self.entry(presence) {
             entry.state = PresenceState::Leaving;
         }
@@ -128,7 +128,7 @@ impl OwnPresences {
     }
 
     /// Returns whether this websocket is tracked and not closed.
-    pub(super) fn holds(&self, presence: &Presence) -> bool {
+    pub(super) fn is_connected(&self, presence: &Presence) -> bool {
         self.entries
             .get(&presence.environment)
             .is_some_and(|entry| {
@@ -171,57 +171,57 @@ mod tests {
     fn later_presence_wins_regardless_of_event_order() {
         let (ours, theirs) = (presence("a", "1"), presence("b", "2"));
         for (own, other, lost) in [(5, 6, true), (6, 5, false)] {
-            let mut held = OwnPresences::default();
-            held.begin(ours.clone());
-            assert!(held.written(&ours, revision(own)));
-            let replaced = held.handle_other(&theirs, revision(other));
+            let mut presences = OwnPresences::default();
+            presences.begin_write(ours.clone());
+            assert!(presences.finish_write(&ours, revision(own)));
+            let replaced = presences.handle_other(&theirs, revision(other));
             assert_eq!(replaced, lost.then(|| ours.clone()));
-            assert_eq!(held.holds(&ours), !lost);
+            assert_eq!(presences.is_connected(&ours), !lost);
 
-            let mut held = OwnPresences::default();
-            held.begin(ours.clone());
+            let mut presences = OwnPresences::default();
+            presences.begin_write(ours.clone());
             assert_eq!(
-                held.handle_other(&theirs, revision(other)),
+                presences.handle_other(&theirs, revision(other)),
                 None,
                 "not written yet"
             );
-            assert_eq!(held.written(&ours, revision(own)), !lost);
-            assert_eq!(held.holds(&ours), !lost);
+            assert_eq!(presences.finish_write(&ours, revision(own)), !lost);
+            assert_eq!(presences.is_connected(&ours), !lost);
         }
     }
 
     #[test]
     fn closed_websocket_is_not_current_but_still_tracked() {
         let (old, new) = (presence("a", "1"), presence("a", "2"));
-        let mut held = OwnPresences::default();
-        held.begin(old.clone());
-        assert!(held.written(&old, revision(1)));
-        held.leave(&old);
-        assert!(!held.holds(&old));
+        let mut presences = OwnPresences::default();
+        presences.begin_write(old.clone());
+        assert!(presences.finish_write(&old, revision(1)));
+        presences.mark_closed(&old);
+        assert!(!presences.is_connected(&old));
         assert!(
-            !held.written(&old, revision(2)),
+            !presences.finish_write(&old, revision(2)),
             "a late write does not revive it"
         );
-        assert_eq!(held.all(), [(old.clone(), PresenceState::Leaving)]);
-        held.begin(new.clone());
-        assert!(!held.forget(&old));
+        assert_eq!(presences.all(), [(old.clone(), PresenceState::Leaving)]);
+        presences.begin_write(new.clone());
+        assert!(!presences.forget(&old));
         assert!(
-            held.holds(&new),
+            presences.is_connected(&new),
             "the end of the old websocket does not affect the new one"
         );
     }
 
     #[test]
     fn unnoticed_end_of_a_websocket_is_detected() {
-        let here = presence("a", "1");
-        let mut held = OwnPresences::default();
-        held.begin(here.clone());
-        held.retain(&HashSet::new());
-        assert!(held.holds(&here), "still being written");
-        assert!(held.written(&here, revision(1)));
-        held.retain(&HashSet::from([here.connection.clone()]));
-        assert!(held.holds(&here));
-        held.retain(&HashSet::new());
-        assert_eq!(held.all(), [(here, PresenceState::Leaving)]);
+        let ours = presence("a", "1");
+        let mut presences = OwnPresences::default();
+        presences.begin_write(ours.clone());
+        presences.retain(&HashSet::new());
+        assert!(presences.is_connected(&ours), "still being written");
+        assert!(presences.finish_write(&ours, revision(1)));
+        presences.retain(&HashSet::from([ours.connection.clone()]));
+        assert!(presences.is_connected(&ours));
+        presences.retain(&HashSet::new());
+        assert_eq!(presences.all(), [(ours, PresenceState::Leaving)]);
     }
 }

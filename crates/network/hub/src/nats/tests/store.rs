@@ -168,7 +168,7 @@ async fn standby_on_any_node_waits_after_a_disconnect() {
     one.attach(presence.clone()).await.unwrap();
     let left = Timestamp::now();
     one.detach(&presence, left).await.unwrap();
-    let seen = two.presences().attendance(&presence.environment, left);
+    let seen = two.presences().presence_record(&presence.environment, left);
     let seen = seen.await.unwrap();
     assert!(seen.left_at >= left, "{seen:?} {left:?}");
     let early = two.register(at(&old, Timestamp::now())).await;
@@ -187,14 +187,14 @@ async fn standby_waits_for_the_executor_of_a_dead_node() {
     eventually(async || there.mesh.nodes() == 2).await;
     let before = Timestamp::now();
     drop(here);
-    let attendance = async || {
+    let presence_record = async || {
         let seen = two
             .presences()
-            .attendance(&presence.environment, Timestamp::now());
+            .presence_record(&presence.environment, Timestamp::now());
         seen.await.unwrap()
     };
-    eventually(async || attendance().await.connected.is_none()).await;
-    let seen = attendance().await;
+    eventually(async || presence_record().await.connected.is_none()).await;
+    let seen = presence_record().await;
     assert!(seen.left_at >= before, "{seen:?} {before:?}");
 }
 

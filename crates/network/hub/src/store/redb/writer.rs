@@ -178,13 +178,13 @@ fn register(
 ) -> Result<Registration, RegisterError> {
     let environment = new.environment.clone();
     let previous = database::get(&tables.environments, &environment)?;
-    let seen = lock(live).attendance(&environment);
-    let (record, made) = EnvironmentRecord::register(previous.as_ref(), &seen, new)?;
+    let presence = lock(live).presence_record(&environment);
+    let (record, registration) = EnvironmentRecord::register(previous.as_ref(), &presence, new)?;
     if previous.is_none() {
         reserve_quota(tables, &record.owner)?;
     }
     database::put(&mut tables.environments, &environment, &record)?;
-    Ok(made)
+    Ok(registration)
 }
 
 fn remove(
@@ -256,11 +256,11 @@ pub(super) fn subtract(
     table: &mut QuotaTable<'_>,
     principal: &PrincipalName,
 ) -> Result<(), StoreError> {
-    let left = count(table, principal)?.saturating_sub(1);
-    if left == 0 {
+    let remaining = count(table, principal)?.saturating_sub(1);
+    if remaining == 0 {
         table.remove(principal.as_str())
     } else {
-        table.insert(principal.as_str(), left)
+        table.insert(principal.as_str(), remaining)
     }
     .map_err(StoreError::unavailable)?;
     Ok(())
