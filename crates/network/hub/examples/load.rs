@@ -77,9 +77,9 @@ async fn measure(pairs: usize) {
     // Once before measuring, so that one-time allocations do not count.
     open_pairs(&registry, "warm-up", 1).await;
     let idle = hub.resident_kib();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let opened = open_pairs(&registry, "env", pairs).await;
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     let resident = hub.resident_kib();
     let each = resident.saturating_sub(idle) as f64 / (2 * pairs) as f64;
     println!("{pairs} executors and {pairs} harnesses connected in {took:.1?}");
@@ -198,9 +198,9 @@ async fn open_pair(
         .await
         .unwrap();
     let expected = message(FrameBody::Resume { next_seq: 0 }, Mask::None);
-    let mut heard = vec![0; expected.len()];
-    pair.executor.read_exact(&mut heard).await.unwrap();
-    assert_eq!(heard, expected);
+    let mut received = vec![0; expected.len()];
+    pair.executor.read_exact(&mut received).await.unwrap();
+    assert_eq!(received, expected);
     pair
 }
 
@@ -268,25 +268,25 @@ fn data(size: usize, mask: Mask) -> Vec<u8> {
 
 /// Every pair echoes one frame, all at once.
 async fn echo_all(pairs: Vec<Pair>) -> Vec<Pair> {
-    let (there, heard) = (data(100, Mask::Zero), data(100, Mask::None));
+    let (masked, unmasked) = (data(100, Mask::Zero), data(100, Mask::None));
     let mut running = JoinSet::new();
     let count = pairs.len();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     for mut pair in pairs {
-        let (there, mut buffer) = (there.clone(), vec![0; heard.len()]);
+        let (masked, mut buffer) = (masked.clone(), vec![0; unmasked.len()]);
         running.spawn(async move {
-            let begun = Instant::now();
-            pair.harness.write_all(&there).await.unwrap();
+            let started_at = Instant::now();
+            pair.harness.write_all(&masked).await.unwrap();
             pair.executor.read_exact(&mut buffer).await.unwrap();
-            pair.executor.write_all(&there).await.unwrap();
+            pair.executor.write_all(&masked).await.unwrap();
             pair.harness.read_exact(&mut buffer).await.unwrap();
-            (pair, begun.elapsed())
+            (pair, started_at.elapsed())
         });
     }
     let finished = timeout(Duration::from_secs(60), running.join_all())
         .await
         .unwrap();
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     let (pairs, mut times): (Vec<_>, Vec<_>) = finished.into_iter().unzip();
     times.sort();
     let (p50, p99) = (times[count / 2], times[count * 99 / 100]);
@@ -301,7 +301,7 @@ async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
     let frames_per_batch = (BATCH / frame.len()).max(1);
     let arrived = data(size, Mask::None).len();
     let mut running = JoinSet::new();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let count = pairs.len();
     for pair in pairs {
         let batch = frame.repeat(frames_per_batch);
@@ -309,14 +309,14 @@ async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
             let (mut executor, mut harness) = (pair.executor, pair.harness);
             let sending = async {
                 let mut frames = 0;
-                while begun.elapsed() < Duration::from_secs(3) {
+                while started_at.elapsed() < Duration::from_secs(3) {
                     executor.write_all(&batch).await.unwrap();
                     frames += frames_per_batch;
                 }
                 // Reports to the other half how much to wait for.
                 frames
             };
-            let (total, wanted) = tokio::sync::watch::channel(None);
+            let (total, target) = tokio::sync::watch::channel(None);
             let sending = async {
                 total.send(Some(sending.await)).unwrap();
             };
@@ -324,15 +324,15 @@ async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
                 let mut buffer = vec![0; 1 << 20];
                 let mut bytes = 0;
                 loop {
-                    if let Some(frames) = *wanted.borrow()
+                    if let Some(frames) = *target.borrow()
                         && bytes == frames * arrived
                     {
                         return frames;
                     }
-                    let mut done = wanted.clone();
+                    let mut target_changes = target.clone();
                     let read = tokio::select! {
                         read = harness.read(&mut buffer) => read.unwrap(),
-                        _ = done.changed() => continue,
+                        _ = target_changes.changed() => continue,
                     };
                     assert_ne!(read, 0, "the hub closed the connection");
                     bytes += read;
@@ -345,7 +345,7 @@ async fn flood(pairs: Vec<Pair>, size: usize) -> (Vec<Pair>, u64, f64) {
     let finished = timeout(Duration::from_secs(60), running.join_all())
         .await
         .unwrap();
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started_at.elapsed().as_secs_f64();
     let (pairs, frames): (Vec<_>, Vec<_>) = finished.into_iter().unzip();
     assert_eq!(pairs.len(), count);
     (pairs, frames.iter().sum(), seconds)

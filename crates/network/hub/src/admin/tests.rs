@@ -12,7 +12,7 @@ use crate::{
     tokens::HubToken,
 };
 
-async fn ask(hub: &TestHub, method: &str, path: &str, token: &HubToken) -> Reply {
+async fn send(hub: &TestHub, method: &str, path: &str, token: &HubToken) -> Reply {
     let admin = AdminService::new(hub.services.clone(), Arc::clone(&hub.direct));
     let request = Request::builder()
         .method(method)
@@ -47,16 +47,16 @@ async fn admins_see_all_and_others_their_own() {
     hub.post("env-aa/direct/register", &bob, &body).await;
 
     assert_eq!(
-        ids(&ask(&hub, "GET", PATH, &root).await),
+        ids(&send(&hub, "GET", PATH, &root).await),
         ["env-a", "env-aa", "env-b"]
     );
     assert_eq!(
-        ids(&ask(&hub, "GET", PATH, &bob).await),
+        ids(&send(&hub, "GET", PATH, &bob).await),
         ["env-aa", "env-b"]
     );
-    assert!(ids(&ask(&hub, "GET", PATH, &hub.token("carol")).await).is_empty());
+    assert!(ids(&send(&hub, "GET", PATH, &hub.token("carol")).await).is_empty());
 
-    let reply = ask(&hub, "GET", PATH, &alice).await;
+    let reply = send(&hub, "GET", PATH, &alice).await;
     let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
     let only = &list.environments[0];
     assert_eq!((only.owner.as_str(), only.online), ("alice", true));
@@ -74,17 +74,17 @@ async fn admins_see_all_and_others_their_own() {
 #[tokio::test]
 async fn long_lists_are_paginated() {
     let hub = TestHub::new().await;
-    let (alice, bob, mine) = (hub.token("alice"), hub.token("bob"), key());
+    let (alice, bob, own_key) = (hub.token("alice"), hub.token("bob"), key());
     let root = hub.token_for("root", &[Role::Admin], &[]);
     let registrations = (0..1200).map(|n| {
-        let (hub, mine) = (&hub, &mine);
+        let (hub, own_key) = (&hub, &own_key);
         let owner = if n % 2 == 0 { &alice } else { &bob };
-        async move { hub.register(&format!("env-{n:04}"), owner, mine).await }
+        async move { hub.register(&format!("env-{n:04}"), owner, own_key).await }
     });
     futures_util::future::join_all(registrations).await;
     let (mut seen, mut path) = (Vec::new(), PATH.to_owned());
     loop {
-        let reply = ask(&hub, "GET", &path, &root).await;
+        let reply = send(&hub, "GET", &path, &root).await;
         assert_eq!(reply.status, StatusCode::OK);
         seen.extend(ids(&reply));
         let Some(next) = reply.body["next"].as_str() else {
@@ -104,21 +104,24 @@ async fn only_owners_and_admins_may_remove() {
     let registered = hub.register("env-a", &alice, &key()).await;
     hub.attach("env-a", &registered).await;
     let path = format!("{PATH}/env-a");
-    let gone = (404, "environment_not_found");
-    assert_eq!(ask(&hub, "DELETE", &path, &bob).await.refusal(), gone);
-    hub.sockets.told();
+    let not_found = (404, "environment_not_found");
+    assert_eq!(send(&hub, "DELETE", &path, &bob).await.refusal(), not_found);
+    hub.sockets.superseded();
     assert_eq!(
-        ask(&hub, "DELETE", &path, &alice).await.status,
+        send(&hub, "DELETE", &path, &alice).await.status,
         StatusCode::OK
     );
-    assert_eq!(hub.sockets.told(), [("env-a".parse().unwrap(), None)]);
-    assert_eq!(ask(&hub, "DELETE", &path, &alice).await.refusal(), gone);
+    assert_eq!(hub.sockets.superseded(), [("env-a".parse().unwrap(), None)]);
+    assert_eq!(
+        send(&hub, "DELETE", &path, &alice).await.refusal(),
+        not_found
+    );
     assert_eq!(
         hub.register("env-a", &bob, &key()).await.status,
         StatusCode::OK
     );
     assert_eq!(
-        ask(&hub, "DELETE", &path, &root).await.status,
+        send(&hub, "DELETE", &path, &root).await.status,
         StatusCode::OK
     );
 }
@@ -128,15 +131,15 @@ async fn removal_completes_after_the_client_disconnects() {
     let hub = TestHub::new().await;
     let alice = hub.token("alice");
     hub.register("env-a", &alice, &key()).await;
-    hub.sockets.told();
+    hub.sockets.superseded();
     let path = format!("{PATH}/env-a");
-    let mut request = Box::pin(ask(&hub, "DELETE", &path, &alice));
+    let mut request = Box::pin(send(&hub, "DELETE", &path, &alice));
     // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
     let line = hub.await_line("remove").await;
     assert_eq!(line["outcome"], "allowed");
-    assert_eq!(hub.sockets.told(), [("env-a".parse().unwrap(), None)]);
+    assert_eq!(hub.sockets.superseded(), [("env-a".parse().unwrap(), None)]);
 }
 
 #[tokio::test]
@@ -145,38 +148,38 @@ async fn invalid_requests_are_refused() {
     let alice = hub.token("alice");
     let not_found = (404, "not_found");
     assert_eq!(
-        ask(&hub, "GET", "/hub/v1/other", &alice).await.refusal(),
+        send(&hub, "GET", "/hub/v1/other", &alice).await.refusal(),
         not_found
     );
     assert_eq!(
-        ask(&hub, "GET", "/hub/v1/environmentsx", &alice)
+        send(&hub, "GET", "/hub/v1/environmentsx", &alice)
             .await
             .refusal(),
         not_found
     );
     let method = (405, "method_not_allowed");
-    assert_eq!(ask(&hub, "POST", PATH, &alice).await.refusal(), method);
+    assert_eq!(send(&hub, "POST", PATH, &alice).await.refusal(), method);
     assert_eq!(
-        ask(&hub, "GET", &format!("{PATH}/a"), &alice)
+        send(&hub, "GET", &format!("{PATH}/a"), &alice)
             .await
             .refusal(),
         method
     );
     let id = (400, "invalid_environment_id");
     assert_eq!(
-        ask(&hub, "DELETE", &format!("{PATH}/a/b"), &alice)
+        send(&hub, "DELETE", &format!("{PATH}/a/b"), &alice)
             .await
             .refusal(),
         id
     );
     let query = format!("{PATH}?limit=7");
     assert_eq!(
-        ask(&hub, "GET", &query, &alice).await.refusal(),
+        send(&hub, "GET", &query, &alice).await.refusal(),
         (400, "invalid_request")
     );
-    let stranger = TestHub::new().await.token("mallory");
+    let unknown_token = TestHub::new().await.token("mallory");
     assert_eq!(
-        ask(&hub, "GET", PATH, &stranger).await.refusal(),
+        send(&hub, "GET", PATH, &unknown_token).await.refusal(),
         (401, "unauthorized")
     );
 }
@@ -188,7 +191,7 @@ async fn direct_environment_without_executor_is_listed_and_removed() {
     let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
     hub.post("box/direct/register", &alice, &body).await;
     let hub = hub.restart().await;
-    let reply = ask(&hub, "GET", PATH, &alice).await;
+    let reply = send(&hub, "GET", PATH, &alice).await;
     let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
     let only = &list.environments[0];
     assert_eq!(
@@ -196,7 +199,7 @@ async fn direct_environment_without_executor_is_listed_and_removed() {
         (ExecutorTransport::Direct, false)
     );
     assert_eq!(only.registration_id, None);
-    let removed = ask(&hub, "DELETE", &format!("{PATH}/box"), &alice).await;
+    let removed = send(&hub, "DELETE", &format!("{PATH}/box"), &alice).await;
     assert_eq!(removed.status, StatusCode::OK);
     let claimed = hub.post("box/direct/register", &bob, &body).await;
     assert_eq!(claimed.status, StatusCode::OK);
@@ -207,8 +210,8 @@ async fn removing_does_not_reveal_environments_of_others() {
     let hub = TestHub::new().await;
     hub.register("env-a", &hub.token("alice"), &key()).await;
     let bob = hub.token_for("bob", &[Role::Harness], &[]);
-    let foreign = ask(&hub, "DELETE", &format!("{PATH}/env-a"), &bob).await;
-    let unknown = ask(&hub, "DELETE", &format!("{PATH}/env-b"), &bob).await;
+    let foreign = send(&hub, "DELETE", &format!("{PATH}/env-a"), &bob).await;
+    let unknown = send(&hub, "DELETE", &format!("{PATH}/env-b"), &bob).await;
     assert_eq!(
         (foreign.status, foreign.body),
         (unknown.status, unknown.body)

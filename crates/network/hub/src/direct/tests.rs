@@ -42,13 +42,13 @@ fn bearer(token: &HubToken) -> HeaderMap {
     HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
 }
 
-async fn ask(hub: &TestHub, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
+async fn request_upgrade(hub: &TestHub, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
     let peer = HttpPeer::Network("192.0.2.8:8".parse().unwrap());
     hub.direct.upgrade_at(parts, peer, hub.moment).await
 }
 
 async fn refused(hub: &TestHub, parts: &Parts) -> (u16, &'static str) {
-    let refusal = ask(hub, parts).await.unwrap_err();
+    let refusal = request_upgrade(hub, parts).await.unwrap_err();
     (refusal.status.as_u16(), refusal.code)
 }
 
@@ -84,17 +84,19 @@ async fn executor(hub: &TestHub, token: &HubToken) -> (Link, JoinHandle<()>) {
 async fn dial(hub: &TestHub, token: &HubToken, path: &str) -> (Link, JoinHandle<()>) {
     let mut arrivals = hub.direct.arrivals();
     arrivals.mark_unchanged();
-    let agreed = ask(hub, &upgrade(path, bearer(token))).await.unwrap();
-    let opened = open(&hub.direct, agreed);
+    let admitted = request_upgrade(hub, &upgrade(path, bearer(token)))
+        .await
+        .unwrap();
+    let opened = open(&hub.direct, admitted);
     arrivals.changed().await.unwrap();
     opened
 }
 
 async fn harness(hub: &TestHub, token: &HubToken) -> Link {
-    let agreed = ask(hub, &upgrade("/direct/env-1", bearer(token)))
+    let admitted = request_upgrade(hub, &upgrade("/direct/env-1", bearer(token)))
         .await
         .unwrap();
-    open(&hub.direct, agreed).0
+    open(&hub.direct, admitted).0
 }
 
 async fn send_text(link: &mut Link, text: &str) {
@@ -226,7 +228,11 @@ async fn forged_foreign_and_invalid_upgrades_are_refused() {
     let mut page = upgrade(&path, bearer(&alice));
     page.headers.remove("upgrade");
     assert_eq!(refused(&hub, &page).await, (426, "upgrade_required"));
-    assert!(ask(&hub, &upgrade(&path, bearer(&alice))).await.is_ok());
+    assert!(
+        request_upgrade(&hub, &upgrade(&path, bearer(&alice)))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -274,7 +280,7 @@ async fn invalid_executor_tokens_are_rate_limited() {
     }
     assert_eq!(refused(&hub, &forged).await, (429, "too_many_requests"));
     let own = upgrade(&path(&registered), bearer(&alice));
-    assert!(ask(&hub, &own).await.is_ok());
+    assert!(request_upgrade(&hub, &own).await.is_ok());
 }
 
 #[tokio::test]
@@ -392,8 +398,8 @@ async fn failed_upgrade_of_a_harness_releases_the_executor() {
     let hub = TestHub::new().await;
     let alice = hub.token("alice");
     let (mut executor, _served) = executor(&hub, &alice).await;
-    let agreed = ask(&hub, &upgrade("/direct/env-1", bearer(&alice))).await;
-    drop(agreed.unwrap());
+    let admitted = request_upgrade(&hub, &upgrade("/direct/env-1", bearer(&alice))).await;
+    drop(admitted.unwrap());
     let mut harness = harness(&hub, &alice).await;
     send_text(&mut harness, "hello").await;
     assert_eq!(receive_text(&mut executor).await.unwrap(), "hello");
@@ -471,16 +477,16 @@ async fn full_table_evicts_registrations_but_keeps_owners() {
     let alice = hub.token("alice");
     // The first in order is evicted first.
     register(&hub, "a-box", &alice).await;
-    let crowd: Vec<_> = (0..5).map(|n| hub.token(&format!("mallory-{n}"))).collect();
+    let other_tokens: Vec<_> = (0..5).map(|n| hub.token(&format!("mallory-{n}"))).collect();
     for n in 0..=CAPACITY {
-        let reply = register(&hub, &format!("b-{n}"), &crowd[n / 1000]).await;
+        let reply = register(&hub, &format!("b-{n}"), &other_tokens[n / 1000]).await;
         assert_eq!(reply.status, StatusCode::OK, "{n}");
     }
     let (environment, owner) = ("a-box".parse().unwrap(), "alice".parse().unwrap());
     let found = hub.direct.find(&environment, &owner);
     assert_eq!(found, None, "its registration was evicted");
     assert_eq!(
-        register(&hub, "a-box", &crowd[0]).await.refusal(),
+        register(&hub, "a-box", &other_tokens[0]).await.refusal(),
         FORBIDDEN
     );
     assert_eq!(register(&hub, "a-box", &alice).await.status, StatusCode::OK);

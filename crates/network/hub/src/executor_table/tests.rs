@@ -158,8 +158,8 @@ fn streams_per_websocket_are_bounded() {
     let mut bench = DemuxBench::new();
     let alice = bench.demux.admit(ALICE);
     for number in 0..limits::STREAMS_PER_HARNESS {
-        let verdict = bench.sends(alice, &number.to_string(), FrameKind::Resume);
-        assert_eq!(verdict, HarnessFrameAction::Forward);
+        let action = bench.sends(alice, &number.to_string(), FrameKind::Resume);
+        assert_eq!(action, HarnessFrameAction::Forward);
     }
     assert_eq!(
         bench.sends(alice, "more", FrameKind::Resume),
@@ -414,10 +414,10 @@ fn handshakes_per_environment_are_rate_limited() {
     let mut bench = DemuxBench::new();
     let attempt = |bench: &mut DemuxBench| {
         let circuit = bench.demux.admit(ALICE);
-        let verdict = bench.sends(circuit, "s", FrameKind::Handshake);
+        let action = bench.sends(circuit, "s", FrameKind::Handshake);
         bench.answers("s", FrameKind::Handshake);
         bench.demux.remove(circuit);
-        verdict
+        action
     };
     for _ in 0..limits::HANDSHAKE_BURST {
         assert_eq!(attempt(&mut bench), HarnessFrameAction::Forward);
@@ -538,15 +538,15 @@ async fn register(store: &RedbStore, id: &str) {
 async fn harnesses_per_executor_are_bounded() {
     let executor_table = Arc::new(ExecutorTable::default());
     let mut attachment = attach(&executor_table, "a");
-    let mut held = Vec::new();
+    let mut circuits = Vec::new();
     for _ in 0..limits::HARNESSES_PER_EXECUTOR {
         let circuit = executor_table.dial(dial("a")).await.unwrap();
-        held.push((circuit, attachment.arrivals.recv().await.unwrap()));
+        circuits.push((circuit, attachment.arrivals.recv().await.unwrap()));
     }
     assert_eq!(
         executor_table.dial(dial("a")).await.unwrap_err(),
         DialError::Busy
     );
-    held.pop();
+    circuits.pop();
     assert!(executor_table.dial(dial("a")).await.is_ok());
 }

@@ -279,9 +279,8 @@ impl NodeRoster {
         let dead: Vec<_> = dead.map(|(node, _)| node.clone()).collect();
         self.last_heartbeats
             .retain(|_, last_heartbeat| !is_silent(last_heartbeat));
-        self.lost_nodes.retain(|_, lost_at| {
-            now.saturating_duration_since(*lost_at) < DEAD_NODE_RETENTION
-        });
+        self.lost_nodes
+            .retain(|_, lost_at| now.saturating_duration_since(*lost_at) < DEAD_NODE_RETENTION);
         for node in &dead {
             self.record_loss(node.clone(), now);
         }

@@ -163,9 +163,9 @@ struct BridgedCluster {
     registration: Registration,
     executor: Executor,
     /// The harness's end, at the second node.
-    near: Circuit,
+    harness_end: Circuit,
     /// The executor's end, at the first node.
-    far: Circuit,
+    executor_end: Circuit,
 }
 
 impl BridgedCluster {
@@ -182,14 +182,14 @@ impl BridgedCluster {
         ];
         let registration = nodes[2].register("env").await;
         let mut executor = nodes[0].connect(&registration).await;
-        let near = nodes[1].dial(&registration).await.unwrap();
-        let far = executor.accept().await;
+        let harness_end = nodes[1].dial(&registration).await.unwrap();
+        let executor_end = executor.accept().await;
         Self {
             nodes,
             registration,
             executor,
-            near,
-            far,
+            harness_end,
+            executor_end,
         }
     }
 }
@@ -209,15 +209,23 @@ fn new(environment: &str, principal: &str, key: &NoisePublicKey) -> NewRegistrat
 }
 
 /// Sends a frame there and another back.
-async fn echo(near: &mut Circuit, far: &mut Circuit) {
-    near.sender.send(Bytes::from_static(b"ping")).await.unwrap();
+async fn echo(harness_end: &mut Circuit, executor_end: &mut Circuit) {
+    harness_end
+        .sender
+        .send(Bytes::from_static(b"ping"))
+        .await
+        .unwrap();
     assert_eq!(
-        within(far.receiver.frame()).await,
+        within(executor_end.receiver.frame()).await,
         Ok(Bytes::from_static(b"ping"))
     );
-    far.sender.send(Bytes::from_static(b"pong")).await.unwrap();
+    executor_end
+        .sender
+        .send(Bytes::from_static(b"pong"))
+        .await
+        .unwrap();
     assert_eq!(
-        within(near.receiver.frame()).await,
+        within(harness_end.receiver.frame()).await,
         Ok(Bytes::from_static(b"pong"))
     );
 }
@@ -254,22 +262,22 @@ async fn eventually<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) 
 /// A TCP proxy to a broker that can cut connections. It ends with the test's runtime.
 struct CuttableProxy {
     port: u16,
-    cuts: watch::Sender<()>,
+    disconnects: watch::Sender<()>,
 }
 
 impl CuttableProxy {
     async fn to(broker: &Broker) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (there, cuts) = (broker.address(), watch::Sender::new(()));
-        let cutter = cuts.clone();
+        let (server_address, disconnects) = (broker.address(), watch::Sender::new(()));
+        let disconnector = disconnects.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&there).await.unwrap();
-                tokio::spawn(carry(client, server, cutter.subscribe()));
+                let server = TcpStream::connect(&server_address).await.unwrap();
+                tokio::spawn(forward(client, server, disconnector.subscribe()));
             }
         });
-        Self { port, cuts }
+        Self { port, disconnects }
     }
 
     /// Returns the proxied address of the broker.
@@ -278,12 +286,16 @@ impl CuttableProxy {
     }
 
     /// Cuts the current data connections. New ones are proxied again.
-    fn cut(&self) {
-        self.cuts.send_replace(());
+    fn disconnect(&self) {
+        self.disconnects.send_replace(());
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, mut cuts: watch::Receiver<()>) {
+async fn forward(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    mut disconnects: watch::Receiver<()>,
+) {
     // The broker speaks first; then the client names its purpose.
     let mut buffer = vec![0; 64 << 10];
     let Ok(length @ 1..) = server.read(&mut buffer).await else {
@@ -297,7 +309,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, mut cuts: watch::Re
     server.write_all(&buffer[..length]).await.unwrap();
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => {}
-        _ = cuts.changed(), if is_data => {}
+        _ = disconnects.changed(), if is_data => {}
     }
 }
 

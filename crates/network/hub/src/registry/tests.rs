@@ -55,7 +55,7 @@ impl CircuitDialer for RecordingDialer {
 
 impl RecordingDialer {
     /// Returns the calls since the last time.
-    pub(crate) fn told(&self) -> Vec<(EnvironmentId, Option<RegistrationId>)> {
+    pub(crate) fn superseded(&self) -> Vec<(EnvironmentId, Option<RegistrationId>)> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }

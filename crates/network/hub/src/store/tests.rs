@@ -50,13 +50,13 @@ async fn last_registration_is_current() {
     let (_directory, store) = store();
     let environment = "env".parse().unwrap();
     assert_eq!(store.registration(&environment).await.unwrap(), None);
-    let mine = key();
+    let own_key = key();
     let first = store
-        .register(new("env", "alice", &mine, epoch()))
+        .register(new("env", "alice", &own_key, epoch()))
         .await
         .unwrap();
     let second = store
-        .register(new("env", "alice", &mine, epoch()))
+        .register(new("env", "alice", &own_key, epoch()))
         .await
         .unwrap();
     assert_ne!(first.id, second.id);
@@ -87,12 +87,16 @@ async fn environment_has_one_owner_until_removed() {
 #[tokio::test]
 async fn one_of_many_concurrent_registrations_becomes_owner() {
     let (_directory, store) = store();
-    let mine = key();
+    let own_key = key();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..32 {
-        let (store, mine) = (Arc::clone(&store), mine.clone());
+        let (store, own_key) = (Arc::clone(&store), own_key.clone());
         let principal = format!("p{n}");
-        tasks.spawn(async move { store.register(new("env", &principal, &mine, epoch())).await });
+        tasks.spawn(async move {
+            store
+                .register(new("env", &principal, &own_key, epoch()))
+                .await
+        });
     }
     let results = tasks.join_all().await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
@@ -101,14 +105,14 @@ async fn one_of_many_concurrent_registrations_becomes_owner() {
 #[tokio::test]
 async fn only_current_registration_attaches_and_only_last_websocket_detaches() {
     let (_directory, store) = store();
-    let mine = key();
+    let own_key = key();
     let old = store
-        .register(new("env", "alice", &mine, epoch()))
+        .register(new("env", "alice", &own_key, epoch()))
         .await
         .unwrap();
     store.attach(presence(&old)).await.unwrap();
     let current = store
-        .register(new("env", "alice", &mine, epoch()))
+        .register(new("env", "alice", &own_key, epoch()))
         .await
         .unwrap();
     let late = store.attach(presence(&old)).await;
@@ -139,9 +143,9 @@ async fn standby_waits_after_a_disconnect_and_after_a_hub_restart() {
         .register(new("env", "alice", &young, at(100)))
         .await
         .unwrap();
-    let here = presence(&current);
-    store.attach(here.clone()).await.unwrap();
-    store.detach(&here, at(1000)).await.unwrap();
+    let connected = presence(&current);
+    store.attach(connected.clone()).await.unwrap();
+    store.detach(&connected, at(1000)).await.unwrap();
     let early = store.register(new("env", "alice", &old, at(1029))).await;
     assert!(matches!(early, Err(RegisterError::Conflict)));
     drop(store);
@@ -160,12 +164,12 @@ async fn removing_an_environment_removes_its_presence() {
         .register(new("env", "alice", &key(), epoch()))
         .await
         .unwrap();
-    let here = presence(&current);
-    store.attach(here.clone()).await.unwrap();
-    store.remove(&here.environment).await.unwrap();
-    assert_eq!(store.presence(&here.environment).await.unwrap(), None);
+    let connected = presence(&current);
+    store.attach(connected.clone()).await.unwrap();
+    store.remove(&connected.environment).await.unwrap();
+    assert_eq!(store.presence(&connected.environment).await.unwrap(), None);
     assert!(matches!(
-        store.attach(here).await,
+        store.attach(connected).await,
         Err(AttachError::Superseded)
     ));
 }
@@ -191,8 +195,8 @@ async fn concurrent_redeems_of_a_token_have_one_winner() {
             tokio::spawn(async move { store.redeem(token, epoch()).await.unwrap() })
         };
         let (one, two) = (redeem(Arc::clone(&store)), redeem(Arc::clone(&store)));
-        let won = [one.await.unwrap(), two.await.unwrap()];
-        assert_eq!(won.iter().flatten().count(), 1, "{n}");
+        let results = [one.await.unwrap(), two.await.unwrap()];
+        assert_eq!(results.iter().flatten().count(), 1, "{n}");
     }
 }
 
@@ -220,11 +224,11 @@ async fn expired_authorization_cannot_be_redeemed() {
 #[tokio::test]
 async fn registrations_are_listed_page_by_page() {
     let (_directory, store) = store();
-    let mine = key();
+    let own_key = key();
     for n in [3, 1, 2, 0] {
         let environment = format!("env-{n}");
         store
-            .register(new(&environment, "alice", &mine, epoch()))
+            .register(new(&environment, "alice", &own_key, epoch()))
             .await
             .unwrap();
     }
@@ -243,14 +247,14 @@ async fn registrations_are_listed_page_by_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_executors_register_at_once() {
     let (_directory, store) = store();
-    let mine = key();
+    let own_key = key();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..1000 {
-        let (store, mine) = (Arc::clone(&store), mine.clone());
+        let (store, own_key) = (Arc::clone(&store), own_key.clone());
         tasks.spawn(async move {
             let environment = format!("env-{n}");
             store
-                .register(new(&environment, "alice", &mine, epoch()))
+                .register(new(&environment, "alice", &own_key, epoch()))
                 .await
                 .unwrap();
         });
@@ -265,18 +269,18 @@ async fn a_thousand_executors_register_at_once() {
 #[tokio::test]
 async fn concurrent_claims_and_registrations_have_one_winner() {
     let (_directory, store) = store();
-    let (mine, environment) = (key(), "env".parse().unwrap());
+    let (own_key, environment) = (key(), "env".parse().unwrap());
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..32 {
-        let (store, mine, environment) = (
+        let (store, own_key, environment) = (
             Arc::clone(&store),
-            mine.clone(),
+            own_key.clone(),
             EnvironmentId::clone(&environment),
         );
         let principal = format!("p{n}");
         tasks.spawn(async move {
             if n % 2 == 0 {
-                let registered = store.register(new("env", &principal, &mine, epoch()));
+                let registered = store.register(new("env", &principal, &own_key, epoch()));
                 registered.await.is_ok()
             } else {
                 let principal = principal.parse().unwrap();
@@ -285,7 +289,7 @@ async fn concurrent_claims_and_registrations_have_one_winner() {
         });
     }
     let results = tasks.join_all().await;
-    assert_eq!(results.iter().filter(|won| **won).count(), 1);
+    assert_eq!(results.iter().filter(|has_won| **has_won).count(), 1);
     assert!(store.owner(&environment).await.unwrap().is_some());
 }
 
@@ -318,8 +322,8 @@ fn register(
         ..PresenceRecord::default()
     };
     let new = new("env", "alice", by, at);
-    let (record, made) = EnvironmentRecord::register(Some(previous), &seen, new)?;
-    assert_eq!(record.current.as_ref(), Some(&made));
+    let (record, registration) = EnvironmentRecord::register(Some(previous), &seen, new)?;
+    assert_eq!(record.current.as_ref(), Some(&registration));
     Ok(record)
 }
 
@@ -361,12 +365,13 @@ fn newest_executor_wins_and_superseded_one_waits_while_it_is_connected() {
 fn superseded_executor_waits_while_successor_may_reconnect() {
     let (old, young) = (key(), key());
     let second = register(&first(&old), true, &young, after(100)).unwrap();
-    let left = PresenceRecord {
+    let disconnected = PresenceRecord {
         connected: None,
         left_at: after(1000),
     };
-    let register =
-        |at| EnvironmentRecord::register(Some(&second), &left, new("env", "alice", &old, at));
+    let register = |at| {
+        EnvironmentRecord::register(Some(&second), &disconnected, new("env", "alice", &old, at))
+    };
     for seconds in [1001, 1029] {
         let refused = register(after(seconds));
         assert!(matches!(refused, Err(RegisterError::Conflict)), "{seconds}");
@@ -376,9 +381,9 @@ fn superseded_executor_waits_while_successor_may_reconnect() {
 
 #[test]
 fn same_executor_may_register_again_anytime() {
-    let mine = key();
-    let first = first(&mine);
-    let again = register(&first, true, &mine, after(1)).unwrap();
+    let own_key = key();
+    let first = first(&own_key);
+    let again = register(&first, true, &own_key, after(1)).unwrap();
     assert_ne!(current(&again).id, current(&first).id);
     assert!(again.superseded.is_empty());
 }
@@ -402,8 +407,8 @@ fn all_superseded_executors_wait() {
     let first = first(&keys[0]);
     let second = register(&first, true, &keys[1], after(1)).unwrap();
     let third = register(&second, true, &keys[2], after(2)).unwrap();
-    for loser in &keys[..2] {
-        let refused = register(&third, true, loser, after(1000));
+    for superseded in &keys[..2] {
+        let refused = register(&third, true, superseded, after(1000));
         assert!(matches!(refused, Err(RegisterError::Conflict)));
     }
 }
@@ -551,9 +556,9 @@ async fn opened_store_is_complete_despite_damage_anywhere() {
     let content = fs::read(&path).unwrap();
     let used = content.iter().rposition(|byte| *byte != 0).unwrap();
     let mut refused = 0;
-    for place in 0..PLACES {
+    for number in 0..PLACES {
         let mut damaged = content.clone();
-        let at = place * used / PLACES;
+        let at = number * used / PLACES;
         for byte in damaged.iter_mut().skip(at).take(512) {
             *byte ^= 0x55;
         }

@@ -79,9 +79,9 @@ fn requests_without_a_valid_token_are_refused() {
     );
     assert_eq!(refused(&twice), Some(AuthenticateError::Header));
 
-    let let_in = hub.authenticate(&present(&format!("bearer  {} ", secret.expose())), epoch());
+    let principal = hub.authenticate(&present(&format!("bearer  {} ", secret.expose())), epoch());
     assert_eq!(
-        let_in.unwrap().evidence,
+        principal.unwrap().evidence,
         AuthEvidence::Token(entry.id.to_string())
     );
 }
@@ -275,9 +275,9 @@ fn revoking_a_token_keeps_the_others() {
         revoke(&path, &alice.id),
         Err(TokenEditError::Unknown)
     ));
-    let left = list(&path).unwrap();
+    let remaining = list(&path).unwrap();
     assert_eq!(
-        left.iter().map(|entry| &entry.id).collect::<Vec<_>>(),
+        remaining.iter().map(|entry| &entry.id).collect::<Vec<_>>(),
         [&bob.id]
     );
 }
@@ -297,8 +297,8 @@ fn concurrent_writers_lose_nothing() {
         }
     });
     assert_eq!(list(&path).unwrap().len(), 32);
-    let left: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
-    assert_eq!(left.len(), 2, "the file and its lock: {left:?}");
+    let remaining: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+    assert_eq!(remaining.len(), 2, "the file and its lock: {remaining:?}");
 }
 
 #[test]

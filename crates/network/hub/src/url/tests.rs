@@ -48,7 +48,7 @@ fn url_grants_exactly_its_claims() {
     };
     assert_eq!(check(&signer, &executor_url(&signer), NOW), Ok(executor));
     let harness = NoiseIdentity::generate();
-    let pass = |url: &str| match check(&signer, url, NOW).unwrap() {
+    let harness_tag = |url: &str| match check(&signer, url, NOW).unwrap() {
         UrlClaims::Harness {
             environment: to,
             registration: of,
@@ -64,10 +64,14 @@ fn url_grants_exactly_its_claims() {
         harness_url(&signer, &harness),
     );
     assert_ne!(one, two);
-    assert_eq!(pass(&one), pass(&two), "the tag depends only on the key");
+    assert_eq!(
+        harness_tag(&one),
+        harness_tag(&two),
+        "the tag depends only on the key"
+    );
     assert_ne!(
-        pass(&one),
-        pass(&harness_url(&signer, &NoiseIdentity::generate()))
+        harness_tag(&one),
+        harness_tag(&harness_url(&signer, &NoiseIdentity::generate()))
     );
 }
 

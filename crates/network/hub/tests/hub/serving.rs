@@ -148,10 +148,10 @@ async fn stopping_hub_closes_with_restart_code_and_clients_reconnect() {
     let mut harness = fixture.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(executor.next().await, Ok(resume("s")));
-    let (fixture, told) = tokio::join!(fixture.restart(), async {
+    let (fixture, results) = tokio::join!(fixture.restart(), async {
         (executor.next().await, harness.next().await)
     });
-    assert_eq!(told, (Err(Some(1012)), Err(Some(1012))));
+    assert_eq!(results, (Err(Some(1012)), Err(Some(1012))));
     // Registrations and the signing key survive the process.
     let mut executor = Client::open(&url).await.unwrap();
     let mut harness = fixture.harness("env").await;
@@ -166,8 +166,8 @@ async fn dropped_hub_closes_its_websockets() {
     let mut harness = fixture.harness("env").await;
     let mut waiting = fixture.executor("other").await;
     drop(fixture);
-    let told = tokio::join!(executor.next(), harness.next(), waiting.next());
-    assert_eq!(told, (Err(Some(1012)), Err(Some(1012)), Err(Some(1012))));
+    let results = tokio::join!(executor.next(), harness.next(), waiting.next());
+    assert_eq!(results, (Err(Some(1012)), Err(Some(1012)), Err(Some(1012))));
 }
 
 #[tokio::test]
@@ -217,11 +217,11 @@ async fn tls_is_served_and_reflected_in_urls() {
 async fn failures_to_serve_are_start_errors() {
     let fixture = HubFixture::start().await;
     let other = tempdir().unwrap();
-    let taken = HubConfig {
+    let address_in_use = HubConfig {
         listen: fixture.hub.address(),
         ..config(&other)
     };
-    let error = Hub::start(taken).await.unwrap_err();
+    let error = Hub::start(address_in_use).await.unwrap_err();
     assert!(matches!(error, HubStartError::Listen { .. }), "{error:?}");
     let in_use = config(&fixture.directory);
     let error = Hub::start(in_use).await.unwrap_err();
@@ -306,8 +306,8 @@ async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
         .push(OutgoingMessage::Text(message.to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
-    let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
-    assert_eq!(heard.unwrap().unwrap(), message);
+    let received = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
+    assert_eq!(received.unwrap().unwrap(), message);
 }
 
 #[tokio::test]

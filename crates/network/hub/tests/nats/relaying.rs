@@ -178,8 +178,8 @@ pub(crate) async fn send_message(link: &mut Link, message: &[u8]) {
     link.writer
         .push(OutgoingMessage::Text(message.to_vec()), DataEncoding::Text);
     link.writer.flush().await.unwrap();
-    let heard = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
-    assert_eq!(heard.unwrap().unwrap(), message);
+    let received = timeout(TEST_TIMEOUT, link.reader.next()).await.unwrap();
+    assert_eq!(received.unwrap().unwrap(), message);
 }
 
 /// A harness that sends numbered messages continuously and verifies the echoes.
@@ -194,13 +194,13 @@ impl LoadClient {
     pub(crate) fn start(link: Link) -> Self {
         let (stop, stopped) = watch::channel(false);
         let (count, seen) = watch::channel(0);
-        let room = Arc::new(Semaphore::new(PIPELINE));
+        let pipeline = Arc::new(Semaphore::new(PIPELINE));
         let Link {
             mut reader,
             mut writer,
             ..
         } = link;
-        let permits = Arc::clone(&room);
+        let permits = Arc::clone(&pipeline);
         let sent = tokio::spawn(async move {
             let mut number = 0_u64;
             while !*stopped.borrow() {
@@ -226,7 +226,7 @@ impl LoadClient {
                 last = Instant::now();
                 number += 1;
                 count.send_replace(number);
-                room.add_permits(1);
+                pipeline.add_permits(1);
             }
             (number, longest)
         });

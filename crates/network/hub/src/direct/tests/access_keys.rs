@@ -4,7 +4,7 @@ use exec_registry::api::sigv4::{AwsKeys, SecretKey, SigV4Timestamp, Signature, S
 use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
 use url::Url;
 
-use super::{ask, refused, upgrade};
+use super::{refused, request_upgrade, upgrade};
 use crate::{
     direct::{AccessKeys, AccessKeysError},
     rate_limit::{RateLimitConfig, RateRule},
@@ -77,14 +77,21 @@ fn url(environment: &str) -> String {
 #[tokio::test]
 async fn signed_requests_register_and_dial() {
     let mut hub = hub().await;
-    let farm = keys("AKID", "s3cret");
-    let signed = sign(&hub, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    let farm_keys = keys("AKID", "s3cret");
+    let signed = sign(
+        &hub,
+        &farm_keys,
+        "execute-api",
+        "POST",
+        &url("build-1"),
+        BODY,
+    );
     let registered = register(&hub, "build-1", signed, BODY).await;
     let dialled = registered.text("url").replace("ws://", "http://");
-    let signed = sign(&hub, &farm, "execute-api", "GET", &dialled, "");
+    let signed = sign(&hub, &farm_keys, "execute-api", "GET", &dialled, "");
     let path = super::path(&registered);
     let parts = upgrade(&path, signed);
-    assert!(ask(&hub, &parts).await.is_ok());
+    assert!(request_upgrade(&hub, &parts).await.is_ok());
     let elsewhere = upgrade("/direct/build-1", parts.headers.clone());
     assert_eq!(
         refused(&hub, &elsewhere).await.0,
@@ -98,7 +105,7 @@ async fn signed_requests_register_and_dial() {
 #[tokio::test]
 async fn forged_and_foreign_signatures_are_refused() {
     let hub = hub().await;
-    let farm = keys("AKID", "s3cret");
+    let farm_keys = keys("AKID", "s3cret");
     let unauthorized = (401, "unauthorized");
     let attempts = [
         sign(
@@ -117,15 +124,29 @@ async fn forged_and_foreign_signatures_are_refused() {
             &url("build-1"),
             BODY,
         ),
-        sign(&hub, &farm, "s3", "POST", &url("build-1"), BODY),
-        sign(&hub, &farm, "execute-api", "POST", &url("build-2"), BODY),
-        sign(&hub, &farm, "execute-api", "POST", &url("build-1"), "{}"),
+        sign(&hub, &farm_keys, "s3", "POST", &url("build-1"), BODY),
+        sign(
+            &hub,
+            &farm_keys,
+            "execute-api",
+            "POST",
+            &url("build-2"),
+            BODY,
+        ),
+        sign(
+            &hub,
+            &farm_keys,
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            "{}",
+        ),
     ];
     for signed in attempts {
         let reply = register(&hub, "build-1", signed, BODY).await;
         assert_eq!(reply.refusal(), unauthorized);
     }
-    let signed = sign(&hub, &farm, "execute-api", "POST", &url("other"), BODY);
+    let signed = sign(&hub, &farm_keys, "execute-api", "POST", &url("other"), BODY);
     let reply = register(&hub, "other", signed, BODY).await;
     assert_eq!(
         reply.refusal(),
@@ -136,7 +157,7 @@ async fn forged_and_foreign_signatures_are_refused() {
     let without = TestHub::new().await;
     let signed = sign(
         &without,
-        &farm,
+        &farm_keys,
         "execute-api",
         "POST",
         &url("build-1"),
@@ -151,11 +172,18 @@ async fn forged_and_foreign_signatures_are_refused() {
 #[tokio::test]
 async fn access_key_has_the_executor_role_only() {
     let hub = hub().await;
-    let farm = keys("AKID", "s3cret");
-    let signed = sign(&hub, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    let farm_keys = keys("AKID", "s3cret");
+    let signed = sign(
+        &hub,
+        &farm_keys,
+        "execute-api",
+        "POST",
+        &url("build-1"),
+        BODY,
+    );
     register(&hub, "build-1", signed, BODY).await;
     let harness = "http://hub.example:8765/direct/build-1";
-    let signed = sign(&hub, &farm, "execute-api", "GET", harness, "");
+    let signed = sign(&hub, &farm_keys, "execute-api", "GET", harness, "");
     let parts = upgrade("/direct/build-1", signed);
     assert_eq!(refused(&hub, &parts).await, (403, "forbidden"));
 }

@@ -11,17 +11,17 @@ use crate::{
 #[tokio::test]
 async fn killed_node_affects_only_its_own_circuits() {
     let broker = Broker::start().await;
-    let mut across = BridgedCluster::new(&broker).await;
-    let registration = across.nodes[2].register("other").await;
-    let mut bystander = across.nodes[2].connect(&registration).await;
-    let mut here = across.nodes[1].dial(&registration).await.unwrap();
-    let mut there = bystander.accept().await;
+    let mut cluster = BridgedCluster::new(&broker).await;
+    let registration = cluster.nodes[2].register("other").await;
+    let mut other_executor = cluster.nodes[2].connect(&registration).await;
+    let mut other_harness_end = cluster.nodes[1].dial(&registration).await.unwrap();
+    let mut other_executor_end = other_executor.accept().await;
     // Not even the executor table announces the shutdown.
-    let [dead, second, third] = across.nodes;
+    let [dead, second, third] = cluster.nodes;
     drop(dead);
     let killed = Instant::now();
     assert_eq!(
-        close_reason(&mut across.near).await,
+        close_reason(&mut cluster.harness_end).await,
         CloseReason::Unreachable
     );
     assert!(
@@ -31,12 +31,12 @@ async fn killed_node_affects_only_its_own_circuits() {
     );
     for node in [&second, &third] {
         eventually(async || {
-            node.presence(&across.registration.environment)
+            node.presence(&cluster.registration.environment)
                 .await
                 .is_none()
         })
         .await;
-        let dial = node.dial(&across.registration).await;
+        let dial = node.dial(&cluster.registration).await;
         assert_eq!(dial.unwrap_err(), DialError::Offline);
     }
     assert!(
@@ -44,23 +44,23 @@ async fn killed_node_affects_only_its_own_circuits() {
         "{:?}",
         killed.elapsed()
     );
-    echo(&mut here, &mut there).await;
+    echo(&mut other_harness_end, &mut other_executor_end).await;
     // Its executor reconnects elsewhere.
-    let mut executor = third.connect(&across.registration).await;
-    let mut near = second.dial(&across.registration).await.unwrap();
-    let mut far = executor.accept().await;
-    echo(&mut near, &mut far).await;
+    let mut executor = third.connect(&cluster.registration).await;
+    let mut harness_end = second.dial(&cluster.registration).await.unwrap();
+    let mut executor_end = executor.accept().await;
+    echo(&mut harness_end, &mut executor_end).await;
 }
 
 #[tokio::test]
 async fn executor_notices_the_harness_of_a_killed_node() {
     let broker = Broker::start().await;
-    let mut across = BridgedCluster::new(&broker).await;
-    let [_first, dead, _third] = across.nodes;
+    let mut cluster = BridgedCluster::new(&broker).await;
+    let [_first, dead, _third] = cluster.nodes;
     drop(dead);
     let killed = Instant::now();
     assert_eq!(
-        close_reason(&mut across.far).await,
+        close_reason(&mut cluster.executor_end).await,
         CloseReason::Unreachable
     );
     assert!(
@@ -73,14 +73,14 @@ async fn executor_notices_the_harness_of_a_killed_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_from_a_dying_node_have_no_gaps() {
     let broker = Broker::start().await;
-    let across = BridgedCluster::new(&broker).await;
-    let (mut near, mut far) = (across.near, across.far);
-    let [dead, _second, _third] = across.nodes;
+    let cluster = BridgedCluster::new(&broker).await;
+    let (mut harness_end, mut executor_end) = (cluster.harness_end, cluster.executor_end);
+    let [dead, _second, _third] = cluster.nodes;
     let send = tokio::spawn(async move {
         for n in 0_u64.. {
             let mut frame = vec![0; 2_000];
             frame[..8].copy_from_slice(&n.to_be_bytes());
-            if far.sender.send(frame.into()).await.is_err() {
+            if executor_end.sender.send(frame.into()).await.is_err() {
                 return n;
             }
         }
@@ -88,7 +88,7 @@ async fn frames_from_a_dying_node_have_no_gaps() {
     });
     let mut dead = Some(dead);
     let mut expected = 0_u64;
-    while let Ok(frame) = within(near.receiver.frame()).await {
+    while let Ok(frame) = within(harness_end.receiver.frame()).await {
         assert_eq!(frame[..8], expected.to_be_bytes());
         expected += 1;
         if expected == 5_000 {
@@ -100,72 +100,75 @@ async fn frames_from_a_dying_node_have_no_gaps() {
         "the circuit ended by itself after {expected} frames"
     );
     assert!(within(send).await.unwrap() >= expected);
-    assert_eq!(close_reason(&mut near).await, CloseReason::Unreachable);
+    assert_eq!(
+        close_reason(&mut harness_end).await,
+        CloseReason::Unreachable
+    );
 }
 
 #[tokio::test]
 async fn stopping_node_announces_its_shutdown() {
     let broker = Broker::start().await;
-    let mut across = BridgedCluster::new(&broker).await;
+    let mut cluster = BridgedCluster::new(&broker).await;
     // All nodes have received each other's heartbeats.
-    eventually(async || across.nodes[1].mesh.nodes() == 3).await;
-    across.nodes[0].mesh.leave().await;
-    let left = Instant::now();
-    let ended = close_reason(&mut across.near).await;
+    eventually(async || cluster.nodes[1].mesh.nodes() == 3).await;
+    cluster.nodes[0].mesh.leave().await;
+    let left_at = Instant::now();
+    let ended = close_reason(&mut cluster.harness_end).await;
     assert!(
         matches!(ended, CloseReason::Stopping | CloseReason::Unreachable),
         "{ended}"
     );
     assert!(
-        left.elapsed() < Duration::from_secs(1),
+        left_at.elapsed() < Duration::from_secs(1),
         "{:?}",
-        left.elapsed()
+        left_at.elapsed()
     );
-    eventually(async || across.nodes[1].mesh.nodes() == 2).await;
+    eventually(async || cluster.nodes[1].mesh.nodes() == 2).await;
     assert!(
-        left.elapsed() < Duration::from_secs(1),
+        left_at.elapsed() < Duration::from_secs(1),
         "{:?}",
-        left.elapsed()
+        left_at.elapsed()
     );
 }
 
 #[tokio::test]
 async fn broker_restart_affects_only_bridged_circuits() {
     let mut broker = Broker::start().await;
-    let mut across = BridgedCluster::new(&broker).await;
-    let mut local = across.nodes[0].dial(&across.registration).await.unwrap();
-    let mut local_far = across.executor.accept().await;
+    let mut cluster = BridgedCluster::new(&broker).await;
+    let mut local = cluster.nodes[0].dial(&cluster.registration).await.unwrap();
+    let mut local_executor_end = cluster.executor.accept().await;
 
     broker.kill().await;
     assert_eq!(
-        close_reason(&mut across.near).await,
+        close_reason(&mut cluster.harness_end).await,
         CloseReason::Unreachable
     );
     assert_eq!(
-        close_reason(&mut across.far).await,
+        close_reason(&mut cluster.executor_end).await,
         CloseReason::Unreachable
     );
-    echo(&mut local, &mut local_far).await;
-    let environment = &across.registration.environment;
-    let asked = Instant::now();
-    let unavailable = across.nodes[1].mesh.store().presence(environment).await;
+    echo(&mut local, &mut local_executor_end).await;
+    let environment = &cluster.registration.environment;
+    let started_at = Instant::now();
+    let unavailable = cluster.nodes[1].mesh.store().presence(environment).await;
     assert!(
         matches!(unavailable, Err(StoreError::Unavailable(_))),
         "{unavailable:?}"
     );
     // No caller waits for a response that cannot arrive.
-    let took = asked.elapsed();
+    let took = started_at.elapsed();
     assert!(took < REQUEST_TIMEOUT, "{took:?}");
-    assert!(!across.nodes[1].mesh.is_connected());
-    let dial = across.nodes[1].dial(&across.registration).await;
+    assert!(!cluster.nodes[1].mesh.is_connected());
+    let dial = cluster.nodes[1].dial(&cluster.registration).await;
     assert_eq!(dial.unwrap_err(), DialError::Unreachable);
-    let mut more = across.nodes[0].dial(&across.registration).await.unwrap();
-    let mut more_far = across.executor.accept().await;
-    echo(&mut more, &mut more_far).await;
+    let mut more = cluster.nodes[0].dial(&cluster.registration).await.unwrap();
+    let mut more_executor_end = cluster.executor.accept().await;
+    echo(&mut more, &mut more_executor_end).await;
 
     broker.restart().await;
-    let node = &across.nodes[1];
-    let found = Some(across.executor.presence.clone());
+    let node = &cluster.nodes[1];
+    let found = Some(cluster.executor.presence.clone());
     eventually(async || {
         node.mesh
             .store()
@@ -174,10 +177,10 @@ async fn broker_restart_affects_only_bridged_circuits() {
             .is_ok_and(|seen| seen == found)
     })
     .await;
-    let mut near = eventually_dial(node, &across.registration).await;
-    let mut far = across.executor.accept().await;
-    echo(&mut near, &mut far).await;
-    echo(&mut local, &mut local_far).await;
+    let mut harness_end = eventually_dial(node, &cluster.registration).await;
+    let mut executor_end = cluster.executor.accept().await;
+    echo(&mut harness_end, &mut executor_end).await;
+    echo(&mut local, &mut local_executor_end).await;
 }
 
 #[tokio::test]
@@ -187,45 +190,45 @@ async fn lost_data_connection_closes_its_circuits_at_both_ends() {
         let proxy = CuttableProxy::to(&broker).await;
         let mut configs = [broker.config(), broker.config(), broker.config()];
         configs[cut_off] = broker.config_at(&proxy.url());
-        let mut across = BridgedCluster::over(configs).await;
-        echo(&mut across.near, &mut across.far).await;
-        proxy.cut();
-        let cut = Instant::now();
+        let mut cluster = BridgedCluster::over(configs).await;
+        echo(&mut cluster.harness_end, &mut cluster.executor_end).await;
+        proxy.disconnect();
+        let disconnected_at = Instant::now();
         assert_eq!(
-            close_reason(&mut across.near).await,
+            close_reason(&mut cluster.harness_end).await,
             CloseReason::Unreachable
         );
         assert_eq!(
-            close_reason(&mut across.far).await,
+            close_reason(&mut cluster.executor_end).await,
             CloseReason::Unreachable
         );
-        let took = cut.elapsed();
+        let took = disconnected_at.elapsed();
         assert!(took < Duration::from_secs(4), "{took:?}");
-        let [first, second, _third] = &across.nodes;
+        let [first, second, _third] = &cluster.nodes;
         eventually(async || first.mesh.circuits() + second.mesh.circuits() == 0).await;
-        let mut near = eventually_dial(second, &across.registration).await;
-        let mut far = across.executor.accept().await;
-        echo(&mut near, &mut far).await;
+        let mut harness_end = eventually_dial(second, &cluster.registration).await;
+        let mut executor_end = cluster.executor.accept().await;
+        echo(&mut harness_end, &mut executor_end).await;
     }
 }
 
 #[tokio::test]
 async fn websocket_end_during_a_broker_outage_is_recorded_afterwards() {
     let mut broker = Broker::start().await;
-    let across = BridgedCluster::new(&broker).await;
+    let cluster = BridgedCluster::new(&broker).await;
     broker.kill().await;
-    eventually(async || !across.nodes[0].mesh.is_connected()).await;
-    let store = across.nodes[0].mesh.store();
+    eventually(async || !cluster.nodes[0].mesh.is_connected()).await;
+    let store = cluster.nodes[0].mesh.store();
     let failed = store
-        .detach(&across.executor.presence, Timestamp::now())
+        .detach(&cluster.executor.presence, Timestamp::now())
         .await;
     assert!(
         matches!(failed, Err(StoreError::Unavailable(_))),
         "{failed:?}"
     );
     broker.restart().await;
-    let environment = &across.registration.environment;
-    let node = &across.nodes[1];
+    let environment = &cluster.registration.environment;
+    let node = &cluster.nodes[1];
     eventually(async || {
         node.mesh
             .store()
@@ -239,20 +242,20 @@ async fn websocket_end_during_a_broker_outage_is_recorded_afterwards() {
 #[tokio::test]
 async fn broker_that_lost_its_data_is_repopulated() {
     let mut broker = Broker::start().await;
-    let mut across = BridgedCluster::new(&broker).await;
-    let key = across.nodes[0].mesh.store().signing_key().await.unwrap();
+    let mut cluster = BridgedCluster::new(&broker).await;
+    let key = cluster.nodes[0].mesh.store().signing_key().await.unwrap();
     broker.kill().await;
     broker.restart_empty().await;
-    let node = &across.nodes[1];
+    let node = &cluster.nodes[1];
     // Registrations are lost, so the executor's websocket is closed and it registers again.
-    let evicted = within(&mut across.executor.attachment.evicted).await;
+    let evicted = within(&mut cluster.executor.attachment.evicted).await;
     assert_eq!(evicted, Ok(CloseReason::Replaced));
     eventually(async || node.mesh.is_connected()).await;
     let registration = node.register("env").await;
-    let mut executor = across.nodes[0].connect(&registration).await;
-    let mut near = eventually_dial(node, &registration).await;
-    let mut far = executor.accept().await;
-    echo(&mut near, &mut far).await;
+    let mut executor = cluster.nodes[0].connect(&registration).await;
+    let mut harness_end = eventually_dial(node, &registration).await;
+    let mut executor_end = executor.accept().await;
+    echo(&mut harness_end, &mut executor_end).await;
     // A new node must not reject the URLs that the others sign.
     let late = Node::join(&broker.config()).await;
     assert_eq!(late.mesh.store().signing_key().await.unwrap(), key);

@@ -126,36 +126,39 @@ async fn all_nodes_sign_with_one_key() {
 #[tokio::test]
 async fn only_current_registration_attaches_and_only_last_websocket_detaches() {
     let broker = Broker::start().await;
-    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let ([first_node, second_node], [one, two]) = two_stores(&broker).await;
     let mine = key();
     let old = one.register(new("env", "alice", &mine)).await.unwrap();
-    one.attach(presence(&here, &old)).await.unwrap();
+    one.attach(presence(&first_node, &old)).await.unwrap();
     let current = two.register(new("env", "alice", &mine)).await.unwrap();
-    let late = one.attach(presence(&here, &old)).await;
+    let late = one.attach(presence(&first_node, &old)).await;
     assert!(matches!(late, Err(AttachError::Superseded)));
 
-    let first = presence(&here, &current);
-    let second = presence(&there, &current);
+    let first = presence(&first_node, &current);
+    let second = presence(&second_node, &current);
     one.attach(first.clone()).await.unwrap();
-    assert_eq!(here.presence(&first.environment).await, Some(first.clone()));
+    assert_eq!(
+        first_node.presence(&first.environment).await,
+        Some(first.clone())
+    );
     two.attach(second.clone()).await.unwrap();
     one.detach(&first, Timestamp::now()).await.unwrap();
     assert_eq!(
-        here.presence(&first.environment).await,
+        first_node.presence(&first.environment).await,
         Some(second.clone())
     );
     assert_eq!(
-        there.presence(&first.environment).await,
+        second_node.presence(&first.environment).await,
         Some(second.clone())
     );
     two.detach(&second, Timestamp::now()).await.unwrap();
-    assert_eq!(here.presence(&first.environment).await, None);
+    assert_eq!(first_node.presence(&first.environment).await, None);
 }
 
 #[tokio::test]
 async fn standby_on_any_node_waits_after_a_disconnect() {
     let broker = Broker::start().await;
-    let ([here, _there], [one, two]) = two_stores(&broker).await;
+    let ([first_node, _second_node], [one, two]) = two_stores(&broker).await;
     let (old, young) = (key(), key());
     let at = |key, at| NewRegistration {
         at,
@@ -164,13 +167,15 @@ async fn standby_on_any_node_waits_after_a_disconnect() {
     let long_ago = Timestamp::now().minus(Duration::from_secs(3600));
     one.register(at(&old, long_ago)).await.unwrap();
     let current = one.register(at(&young, long_ago)).await.unwrap();
-    let presence = presence(&here, &current);
+    let presence = presence(&first_node, &current);
     one.attach(presence.clone()).await.unwrap();
-    let left = Timestamp::now();
-    one.detach(&presence, left).await.unwrap();
-    let seen = two.presences().presence_record(&presence.environment, left);
+    let left_at = Timestamp::now();
+    one.detach(&presence, left_at).await.unwrap();
+    let seen = two
+        .presences()
+        .presence_record(&presence.environment, left_at);
     let seen = seen.await.unwrap();
-    assert!(seen.left_at >= left, "{seen:?} {left:?}");
+    assert!(seen.left_at >= left_at, "{seen:?} {left_at:?}");
     let early = two.register(at(&old, Timestamp::now())).await;
     assert!(matches!(early, Err(RegisterError::Conflict)));
     let late = Timestamp::now().plus(Duration::from_secs(30));
@@ -180,13 +185,13 @@ async fn standby_on_any_node_waits_after_a_disconnect() {
 #[tokio::test]
 async fn standby_waits_for_the_executor_of_a_dead_node() {
     let broker = Broker::start().await;
-    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let ([first_node, second_node], [one, two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
-    let presence = presence(&here, &current);
+    let presence = presence(&first_node, &current);
     one.attach(presence.clone()).await.unwrap();
-    eventually(async || there.mesh.nodes() == 2).await;
+    eventually(async || second_node.mesh.nodes() == 2).await;
     let before = Timestamp::now();
-    drop(here);
+    drop(first_node);
     let presence_record = async || {
         let seen = two
             .presences()
@@ -201,12 +206,12 @@ async fn standby_waits_for_the_executor_of_a_dead_node() {
 #[tokio::test]
 async fn removing_an_environment_removes_its_presence() {
     let broker = Broker::start().await;
-    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let ([first_node, second_node], [one, two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
-    let presence = presence(&here, &current);
+    let presence = presence(&first_node, &current);
     one.attach(presence.clone()).await.unwrap();
     two.remove(&presence.environment).await.unwrap();
-    assert_eq!(there.presence(&presence.environment).await, None);
+    assert_eq!(second_node.presence(&presence.environment).await, None);
     assert!(matches!(
         one.attach(presence).await,
         Err(AttachError::Superseded)
@@ -216,10 +221,10 @@ async fn removing_an_environment_removes_its_presence() {
 #[tokio::test]
 async fn cancelled_attach_leaves_no_presence() {
     let broker = Broker::start().await;
-    let ([here, there], [one, _two]) = two_stores(&broker).await;
+    let ([first_node, second_node], [one, _two]) = two_stores(&broker).await;
     let current = one.register(new("env", "alice", &key())).await.unwrap();
     for _ in 0..20 {
-        let presence = presence(&here, &current);
+        let presence = presence(&first_node, &current);
         let mut attach = one.attach(presence.clone());
         // Up to a few round trips: it is dropped before, between and after its writes.
         for _ in 0..4 {
@@ -231,8 +236,8 @@ async fn cancelled_attach_leaves_no_presence() {
             one.registration(&presence.environment).await.unwrap();
         }
         drop(attach);
-        assert_eq!(here.presence(&presence.environment).await, None);
-        eventually(async || there.presence(&presence.environment).await.is_none()).await;
+        assert_eq!(first_node.presence(&presence.environment).await, None);
+        eventually(async || second_node.presence(&presence.environment).await.is_none()).await;
     }
 }
 
@@ -252,9 +257,9 @@ async fn concurrent_redeems_on_two_nodes_have_one_winner() {
             tokio::spawn(async move { store.redeem(token, now).await.unwrap() })
         };
         let (first, second) = (redeem(&one), redeem(&two));
-        let won = [first.await.unwrap(), second.await.unwrap()];
+        let results = [first.await.unwrap(), second.await.unwrap()];
         assert_eq!(
-            won.iter().flatten().collect::<Vec<_>>(),
+            results.iter().flatten().collect::<Vec<_>>(),
             [&authorization],
             "{n}"
         );

@@ -68,7 +68,7 @@ async fn audit_log_names_principals_without_secrets() {
         registered.text("url").to_owned(),
     ];
     let lines = hub.audit_lines();
-    let told: Vec<_> = lines
+    let records: Vec<_> = lines
         .iter()
         .map(|line| {
             (
@@ -83,7 +83,7 @@ async fn audit_log_names_principals_without_secrets() {
         (json!("connect"), json!("alice"), json!("allowed")),
         (json!("connect"), json!("bob"), json!("refused")),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(records, expected);
     assert!(lines[0]["evidence"].as_str().unwrap().starts_with("token:"));
     for (line, secret) in lines
         .iter()
@@ -154,9 +154,9 @@ async fn registering_is_not_rate_limited() {
         principal: FEW,
     };
     let hub = TestHub::with(rules, None).await;
-    let (alice, mine) = (hub.token("alice"), key());
+    let (alice, own_key) = (hub.token("alice"), key());
     for _ in 0..20 {
-        let reply = hub.register("env-1", &alice, &mine).await;
+        let reply = hub.register("env-1", &alice, &own_key).await;
         assert_eq!(reply.status, StatusCode::OK);
     }
 }
@@ -170,7 +170,7 @@ async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
     for operation in ["register", "direct/register", "connect", "validate"] {
         let hub = TestHub::with(rules, None).await;
         let alice = hub.token("alice");
-        let guess = || {
+        let attempt = || {
             let path = format!("/cloud/environment/env-1/{operation}");
             let request = plain(Method::POST, &path)
                 .header("content-type", "application/json")
@@ -178,10 +178,10 @@ async fn invalid_tokens_are_rate_limited_on_all_endpoints() {
             hub.send(request.body("{}".to_owned()).unwrap())
         };
         for _ in 0..2 {
-            assert_eq!(guess().await.refusal(), (401, "unauthorized"));
+            assert_eq!(attempt().await.refusal(), (401, "unauthorized"));
         }
         let limited = (429, "too_many_requests");
-        assert_eq!(guess().await.refusal(), limited, "{operation}");
+        assert_eq!(attempt().await.refusal(), limited, "{operation}");
         // Executors treat a refusal as final: those with a valid token are admitted.
         let registered = hub.register("env-1", &alice, &key()).await;
         assert_eq!(registered.status, StatusCode::OK);
@@ -307,7 +307,7 @@ async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
         .await
         .unwrap_err();
     assert_eq!(refused.code, "authentication_service_unavailable");
-    assert!(reading(ScriptedBody::whole("{}")).await.is_ok());
+    assert!(reading(ScriptedBody::complete("{}")).await.is_ok());
     drop(unfinished.pop());
     let mut read = Box::pin(reading(ScriptedBody::half(MAX_BODY_BYTES)));
     assert!(futures_util::poll!(&mut read).is_pending());
@@ -315,7 +315,7 @@ async fn incomplete_large_bodies_are_bounded_and_small_ones_pass() {
 
 /// A body with a declared length that never ends unless it is sent as a whole.
 struct ScriptedBody {
-    rest: Option<Bytes>,
+    remaining: Option<Bytes>,
     length: usize,
     ends: bool,
 }
@@ -323,15 +323,15 @@ struct ScriptedBody {
 impl ScriptedBody {
     fn half(length: usize) -> Self {
         Self {
-            rest: Some(vec![b' '; length / 2].into()),
+            remaining: Some(vec![b' '; length / 2].into()),
             length,
             ends: false,
         }
     }
 
-    fn whole(text: &'static str) -> Self {
+    fn complete(text: &'static str) -> Self {
         Self {
-            rest: Some(Bytes::from_static(text.as_bytes())),
+            remaining: Some(Bytes::from_static(text.as_bytes())),
             length: text.len(),
             ends: true,
         }
@@ -346,7 +346,7 @@ impl Body for ScriptedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.rest.take() {
+        match self.remaining.take() {
             Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
             None if self.ends => Poll::Ready(None),
             None => Poll::Pending,
@@ -377,7 +377,10 @@ async fn request_without_a_valid_host_is_refused() {
 
 #[test]
 fn keys_are_compared_by_their_bytes() {
-    let mine = key();
-    let json = serde_json::to_string(&mine).unwrap();
-    assert_eq!(serde_json::from_str::<NoisePublicKey>(&json).unwrap(), mine);
+    let own_key = key();
+    let json = serde_json::to_string(&own_key).unwrap();
+    assert_eq!(
+        serde_json::from_str::<NoisePublicKey>(&json).unwrap(),
+        own_key
+    );
 }

@@ -26,7 +26,7 @@ async fn executor_url_is_signed_for_its_registration() {
     assert_eq!(registered.security_profile, "noise_hybrid_ik_v1");
     let url = url::Url::parse(registered.url.expose()).unwrap();
     assert_eq!(url.origin().ascii_serialization(), "ws://hub.example:8765");
-    let pass = hub
+    let claims = hub
         .services
         .signer
         .check(url.path(), url.query(), hub.moment.at);
@@ -34,23 +34,23 @@ async fn executor_url_is_signed_for_its_registration() {
         environment: "env-1".parse().unwrap(),
         registration: registered.executor_registration_id.parse().unwrap(),
     };
-    assert_eq!(pass, Ok(expected));
+    assert_eq!(claims, Ok(expected));
     assert_eq!(reply.headers["cache-control"], "no-store");
 }
 
 #[tokio::test]
 async fn second_registration_supersedes_the_first() {
     let hub = TestHub::new().await;
-    let (alice, mine) = (hub.token("alice"), key());
-    let first = hub.register("env-1", &alice, &mine).await;
+    let (alice, own_key) = (hub.token("alice"), key());
+    let first = hub.register("env-1", &alice, &own_key).await;
     hub.attach("env-1", &first).await;
-    let second = hub.register("env-1", &alice, &mine).await;
+    let second = hub.register("env-1", &alice, &own_key).await;
     let id = second.text("executor_registration_id");
     assert_ne!(first.text("executor_registration_id"), id);
-    let told = hub.sockets.told();
+    let superseded = hub.sockets.superseded();
     let last = ("env-1".parse().unwrap(), Some(id.parse().unwrap()));
     assert_eq!(
-        told.last(),
+        superseded.last(),
         Some(&last),
         "sockets of other registrations are closed"
     );
@@ -104,8 +104,8 @@ async fn newer_executor_wins_and_the_older_waits_until_it_disconnects() {
 #[tokio::test]
 async fn registration_completes_after_the_client_disconnects() {
     let hub = TestHub::new().await;
-    let (alice, mine) = (hub.token("alice"), key());
-    let mut request = Box::pin(hub.register("env-1", &alice, &mine));
+    let (alice, own_key) = (hub.token("alice"), key());
+    let mut request = Box::pin(hub.register("env-1", &alice, &own_key));
     // The store has recorded it, but the response is not sent yet.
     assert!(futures_util::poll!(&mut request).is_pending());
     drop(request);
@@ -115,7 +115,7 @@ async fn registration_completes_after_the_client_disconnects() {
     let current = hub.services.store.registration(&environment).await;
     let current = current.unwrap().unwrap().id;
     assert_eq!(line["registration"], current.as_str());
-    assert_eq!(hub.sockets.told(), [(environment, Some(current))]);
+    assert_eq!(hub.sockets.superseded(), [(environment, Some(current))]);
 }
 
 #[tokio::test]
@@ -164,13 +164,13 @@ async fn another_security_profile_is_refused() {
 #[tokio::test]
 async fn environment_quota_is_per_principal() {
     let hub = TestHub::new().await;
-    let (mallory, bob, mine) = (hub.token("mallory"), hub.token("bob"), key());
+    let (mallory, bob, own_key) = (hub.token("mallory"), hub.token("bob"), key());
     let direct = json!({"transport": "direct_jsonrpc_v1"});
     let claims = (0..1024).map(|n| {
-        let (hub, mallory, mine, direct) = (&hub, &mallory, &mine, &direct);
+        let (hub, mallory, own_key, direct) = (&hub, &mallory, &own_key, &direct);
         async move {
             if n % 2 == 0 {
-                hub.register(&format!("env-{n}"), mallory, mine).await
+                hub.register(&format!("env-{n}"), mallory, own_key).await
             } else {
                 let path = format!("env-{n}/direct/register");
                 hub.post(&path, mallory, direct).await
@@ -181,21 +181,21 @@ async fn environment_quota_is_per_principal() {
         assert_eq!(reply.status, StatusCode::OK);
     }
     let limit = (403, "environment_limit");
-    let more = hub.register("more", &mallory, &mine).await;
+    let more = hub.register("more", &mallory, &own_key).await;
     assert_eq!(more.refusal(), limit);
     let more = hub.post("more/direct/register", &mallory, &direct).await;
     assert_eq!(more.refusal(), limit);
     // Existing environments can be registered again, and other principals are not affected.
-    let again = hub.register("env-0", &mallory, &mine).await;
+    let again = hub.register("env-0", &mallory, &own_key).await;
     assert_eq!(again.status, StatusCode::OK);
-    let other = hub.register("more", &bob, &mine).await;
+    let other = hub.register("more", &bob, &own_key).await;
     assert_eq!(other.status, StatusCode::OK);
     let removed = hub.services.store.remove(&"env-7".parse().unwrap()).await;
     assert!(removed.unwrap());
-    let room = hub.register("room", &mallory, &mine).await;
-    assert_eq!(room.status, StatusCode::OK);
+    let reply = hub.register("room", &mallory, &own_key).await;
+    assert_eq!(reply.status, StatusCode::OK);
     let hub = hub.restart().await;
-    let more = hub.register("more-still", &mallory, &mine).await;
+    let more = hub.register("more-still", &mallory, &own_key).await;
     assert_eq!(more.refusal(), limit, "the quota survives a restart");
 }
 
@@ -384,7 +384,7 @@ impl ConnectedPair {
         }
     }
 
-    async fn ask(
+    async fn validate_with(
         &self,
         environment: &str,
         token: &HubToken,
@@ -401,7 +401,7 @@ impl ConnectedPair {
 
     async fn validate(&self) -> Reply {
         let (registration, authorization) = (&self.registration, &self.authorization);
-        self.ask(
+        self.validate_with(
             "env-1",
             &self.alice,
             registration,
@@ -422,10 +422,10 @@ fn assert_valid(reply: &Reply, valid: bool) {
 
 #[tokio::test]
 async fn authorization_is_valid_once() {
-    let scene = ConnectedPair::new().await;
-    assert_valid(&scene.validate().await, true);
-    assert_valid(&scene.validate().await, false);
-    let validations: Vec<_> = scene.hub.audit_lines().into_iter().rev().take(2).collect();
+    let pair = ConnectedPair::new().await;
+    assert_valid(&pair.validate().await, true);
+    assert_valid(&pair.validate().await, false);
+    let validations: Vec<_> = pair.hub.audit_lines().into_iter().rev().take(2).collect();
     assert_eq!(validations[1]["outcome"], "allowed");
     assert_eq!(validations[1]["harness"], "alice");
     assert_eq!(validations[0]["reason"], "invalid_authorization");
@@ -433,8 +433,8 @@ async fn authorization_is_valid_once() {
 
 #[tokio::test]
 async fn one_of_many_concurrent_validations_succeeds() {
-    let scene = ConnectedPair::new().await;
-    let all = futures_util::future::join_all((0..16).map(|_| scene.validate())).await;
+    let pair = ConnectedPair::new().await;
+    let all = futures_util::future::join_all((0..16).map(|_| pair.validate())).await;
     let valid = all
         .iter()
         .filter(|reply| reply.body["valid"] == true)
@@ -444,114 +444,114 @@ async fn one_of_many_concurrent_validations_succeeds() {
 
 #[tokio::test]
 async fn authorization_expires_after_a_minute() {
-    let mut scene = ConnectedPair::new().await;
-    scene.hub.advance(Duration::from_secs(60));
-    assert_valid(&scene.validate().await, false);
-    let mut scene = ConnectedPair::new().await;
-    scene.hub.advance(Duration::from_millis(59_999));
-    assert_valid(&scene.validate().await, true);
+    let mut pair = ConnectedPair::new().await;
+    pair.hub.advance(Duration::from_secs(60));
+    assert_valid(&pair.validate().await, false);
+    let mut pair = ConnectedPair::new().await;
+    pair.hub.advance(Duration::from_millis(59_999));
+    assert_valid(&pair.validate().await, true);
 }
 
 #[tokio::test]
 async fn forged_and_borrowed_authorizations_are_refused() {
-    let scene = ConnectedPair::new().await;
-    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    let pair = ConnectedPair::new().await;
+    let (registration, authorization) = (&pair.registration, &pair.authorization);
     let mut forged = authorization.clone();
     forged.replace_range(..1, if forged.starts_with('A') { "B" } else { "A" });
     for text in [forged.as_str(), "", " ", &"x".repeat(5000)] {
-        let reply = scene
-            .ask("env-1", &scene.alice, registration, &scene.harness, text)
+        let reply = pair
+            .validate_with("env-1", &pair.alice, registration, &pair.harness, text)
             .await;
         assert_valid(&reply, false);
     }
     // None of these attempts consumed it.
-    assert_valid(&scene.validate().await, true);
+    assert_valid(&pair.validate().await, true);
 }
 
 #[tokio::test]
 async fn validation_with_another_key_or_registration_consumes_the_authorization() {
-    let scene = ConnectedPair::new().await;
-    let (registration, authorization) = (&scene.registration, &scene.authorization);
-    let stolen = scene
-        .ask("env-1", &scene.alice, registration, &key(), authorization)
+    let pair = ConnectedPair::new().await;
+    let (registration, authorization) = (&pair.registration, &pair.authorization);
+    let stolen = pair
+        .validate_with("env-1", &pair.alice, registration, &key(), authorization)
         .await;
     assert_valid(&stolen, false);
-    assert_valid(&scene.validate().await, false);
+    assert_valid(&pair.validate().await, false);
 
-    let scene = ConnectedPair::new().await;
-    let (harness, authorization) = (&scene.harness, &scene.authorization);
-    let other = scene
-        .ask("env-1", &scene.alice, "reg-other", harness, authorization)
+    let pair = ConnectedPair::new().await;
+    let (harness, authorization) = (&pair.harness, &pair.authorization);
+    let other = pair
+        .validate_with("env-1", &pair.alice, "reg-other", harness, authorization)
         .await;
     assert_valid(&other, false);
-    assert_valid(&scene.validate().await, false);
-    let lines = scene.hub.audit_lines();
+    assert_valid(&pair.validate().await, false);
+    let lines = pair.hub.audit_lines();
     let reason = &lines[lines.len() - 2]["reason"];
     assert_eq!(reason, "registration_superseded");
 }
 
 #[tokio::test]
 async fn authorization_is_invalid_in_another_environment() {
-    let scene = ConnectedPair::new().await;
-    let other = scene.hub.register("env-2", &scene.alice, &key()).await;
+    let pair = ConnectedPair::new().await;
+    let other = pair.hub.register("env-2", &pair.alice, &key()).await;
     let registration = other.text("executor_registration_id");
-    let (harness, authorization) = (&scene.harness, &scene.authorization);
-    let reply = scene
-        .ask("env-2", &scene.alice, registration, harness, authorization)
+    let (harness, authorization) = (&pair.harness, &pair.authorization);
+    let reply = pair
+        .validate_with("env-2", &pair.alice, registration, harness, authorization)
         .await;
     assert_valid(&reply, false);
-    assert_valid(&scene.validate().await, true);
+    assert_valid(&pair.validate().await, true);
 }
 
 #[tokio::test]
 async fn authorization_ends_with_its_registration() {
-    let scene = ConnectedPair::new().await;
-    let newer = scene.hub.register("env-1", &scene.alice, &key()).await;
-    assert_valid(&scene.validate().await, false);
+    let pair = ConnectedPair::new().await;
+    let newer = pair.hub.register("env-1", &pair.alice, &key()).await;
+    assert_valid(&pair.validate().await, false);
     let current = newer.text("executor_registration_id");
-    let (harness, authorization) = (&scene.harness, &scene.authorization);
-    let reply = scene
-        .ask("env-1", &scene.alice, current, harness, authorization)
+    let (harness, authorization) = (&pair.harness, &pair.authorization);
+    let reply = pair
+        .validate_with("env-1", &pair.alice, current, harness, authorization)
         .await;
     assert_valid(&reply, false);
 }
 
 #[tokio::test]
 async fn only_the_owner_validates() {
-    let scene = ConnectedPair::new().await;
-    let bob = scene.hub.token("bob");
-    let (registration, authorization) = (&scene.registration, &scene.authorization);
-    let reply = scene
-        .ask("env-1", &bob, registration, &scene.harness, authorization)
+    let pair = ConnectedPair::new().await;
+    let bob = pair.hub.token("bob");
+    let (registration, authorization) = (&pair.registration, &pair.authorization);
+    let reply = pair
+        .validate_with("env-1", &bob, registration, &pair.harness, authorization)
         .await;
     assert_eq!(reply.refusal(), (404, "environment_not_found"));
-    assert_valid(&scene.validate().await, true);
+    assert_valid(&pair.validate().await, true);
 }
 
 #[tokio::test]
 async fn validate_does_not_reveal_environments_of_others() {
-    let scene = ConnectedPair::new().await;
-    let bob = scene.hub.token("bob");
-    let harness = scene.hub.token_for("carol", &[Role::Harness], &[]);
-    let narrow = scene.hub.token_for("dave", &[Role::Executor], &["box-*"]);
-    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    let pair = ConnectedPair::new().await;
+    let bob = pair.hub.token("bob");
+    let harness = pair.hub.token_for("carol", &[Role::Harness], &[]);
+    let narrow = pair.hub.token_for("dave", &[Role::Executor], &["box-*"]);
+    let (registration, authorization) = (&pair.registration, &pair.authorization);
     for token in [&bob, &harness, &narrow] {
-        let ask = |environment| {
-            scene.ask(
+        let validate = |environment| {
+            pair.validate_with(
                 environment,
                 token,
                 registration,
-                &scene.harness,
+                &pair.harness,
                 authorization,
             )
         };
-        let (foreign, missing) = (ask("env-1").await, ask("env-9").await);
+        let (foreign, missing) = (validate("env-1").await, validate("env-9").await);
         assert_eq!(
             (foreign.status, foreign.body),
             (missing.status, missing.body)
         );
     }
-    let lines = scene.hub.audit_lines();
+    let lines = pair.hub.audit_lines();
     let reasons: Vec<_> = lines[lines.len() - 6..]
         .iter()
         .map(|line| line["reason"].as_str().unwrap())

@@ -329,8 +329,8 @@ const FRAME: usize = 60 << 10;
 
 /// More frames than all queues between an executor and one harness hold.
 fn flood() -> u32 {
-    let held = limits::TO_HARNESS.bytes + limits::WRITE_AHEAD_BYTES + 4 * SOCKET_BYTES;
-    u32::try_from(held / FRAME).unwrap() + 20
+    let buffered = limits::TO_HARNESS.bytes + limits::WRITE_AHEAD_BYTES + 4 * SOCKET_BYTES;
+    u32::try_from(buffered / FRAME).unwrap() + 20
 }
 
 #[tokio::test(start_paused = true)]
@@ -382,8 +382,8 @@ async fn stalled_harness_is_closed_and_others_continue() {
         executor.send(data("live", 0, 1)).await;
         executor.next().await
     };
-    let (told, received) = tokio::join!(sending, live.next());
-    assert_eq!(told, Ok(reset("stuck", "harness_disconnected")));
+    let (result, received) = tokio::join!(sending, live.next());
+    assert_eq!(result, Ok(reset("stuck", "harness_disconnected")));
     assert_eq!(received, Ok(data("live", 0, 1)));
     let waited = before.elapsed();
     assert!(
@@ -413,11 +413,11 @@ async fn too_slow_harness_is_closed_before_the_executor_times_out() {
             }
         }
     };
-    let told = tokio::select! {
-        told = sending => told,
+    let result = tokio::select! {
+        result = sending => result,
         () = receiving => panic!("the harness was not closed"),
     };
-    assert_eq!(told, Ok(reset("trickle", "harness_disconnected")));
+    assert_eq!(result, Ok(reset("trickle", "harness_disconnected")));
     assert!(before.elapsed() < limits::STALL * 2);
 }
 
@@ -426,18 +426,18 @@ async fn slow_but_progressing_harness_is_not_closed() {
     let fixture = HubFixture::new();
     let mut executor = fixture.executor().await;
     let mut steady = fixture.stream(&mut executor, "steady").await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let sending = async {
         let mut sent = 0;
         // Shorter than the executor's keepalive timeout: this one reads nothing.
-        while begun.elapsed() < limits::STALL * 5 / 2 {
+        while started_at.elapsed() < limits::STALL * 5 / 2 {
             executor.send(data("steady", sent, FRAME)).await;
             sent += 1;
         }
         sent
     };
-    let (done, finished) = tokio::sync::watch::channel(None);
-    let sending = async { done.send(Some(sending.await)).unwrap() };
+    let (completed, finished) = tokio::sync::watch::channel(None);
+    let sending = async { completed.send(Some(sending.await)).unwrap() };
     let receiving = async {
         let mut seq = 0;
         while *finished.borrow() != Some(seq) {
@@ -498,7 +498,11 @@ async fn busy_harness_does_not_delay_a_quiet_one() {
         ahead += 1;
     }
     // Frames already buffered for the executor's websocket, plus one share.
-    let held = (limits::WRITE_AHEAD_BYTES + 2 * SOCKET_BYTES) / (1 << 10) + limits::SHARE_FRAMES;
-    assert!(ahead <= held, "{ahead} of {sent} frames went first");
-    assert!(sent as usize > held * 2, "{sent} frames are no pressure");
+    let buffered =
+        (limits::WRITE_AHEAD_BYTES + 2 * SOCKET_BYTES) / (1 << 10) + limits::SHARE_FRAMES;
+    assert!(ahead <= buffered, "{ahead} of {sent} frames went first");
+    assert!(
+        sent as usize > buffered * 2,
+        "{sent} frames are no pressure"
+    );
 }
