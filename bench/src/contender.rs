@@ -1,0 +1,131 @@
+//! Percentiles, and the contenders that take turns so that noise affects all alike.
+
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::report::Cell;
+
+/// Returns the `percent`-th percentile by nearest rank, or `None` without samples.
+pub(crate) fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent.min(100)).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// Returns the middle one of the samples.
+pub(crate) fn p50(samples: &[f64]) -> Option<f64> {
+    percentile(samples, 50)
+}
+
+/// Contender in a measure: a block of work that yields samples in each of its turns.
+pub(crate) struct Lane<'a, S> {
+    samples: Vec<S>,
+    state: State<'a, S>,
+}
+
+impl<'a, S> Lane<'a, S> {
+    /// Makes a lane of `block`, which appends the samples of one turn.
+    ///
+    /// An error of `block` ends this lane and no other.
+    pub(crate) fn new(block: impl FnMut(&mut Vec<S>) -> Result<()> + 'a) -> Self {
+        Self {
+            samples: Vec::new(),
+            state: State::Ready(Box::new(block)),
+        }
+    }
+
+    /// Creates a lane that is skipped for the given reason.
+    pub(crate) fn skipped(reason: &str) -> Self {
+        Self {
+            samples: Vec::new(),
+            state: State::Over(Cell::Skipped(reason.to_owned())),
+        }
+    }
+
+    /// Makes the lane that `prepared` describes; a lane that could not be prepared has failed.
+    pub(crate) fn prepare(prepared: Result<Self>) -> Self {
+        prepared.unwrap_or_else(|error| Self {
+            samples: Vec::new(),
+            state: State::Over(Cell::without(&error)),
+        })
+    }
+
+    /// Reduces what was sampled to one number.
+    pub(crate) fn cell(&self, reduce: impl FnOnce(&[S]) -> Option<f64>) -> Cell {
+        match &self.state {
+            State::Ready(_) => reduce(&self.samples)
+                .map_or_else(|| Cell::Skipped("not measurable".to_owned()), Cell::Value),
+            State::Over(cell) => cell.clone(),
+        }
+    }
+
+    fn turn(&mut self) {
+        if let State::Ready(block) = &mut self.state
+            && let Err(error) = block(&mut self.samples)
+        {
+            self.state = State::Over(Cell::without(&error));
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Lane<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("samples", &self.samples)
+            .finish_non_exhaustive()
+    }
+}
+
+enum State<'a, S> {
+    Ready(Block<'a, S>),
+    /// It has no value, for the reason given.
+    Over(Cell),
+}
+
+type Block<'a, S> = Box<dyn FnMut(&mut Vec<S>) -> Result<()> + 'a>;
+
+/// Gives every lane `blocks` turns; each round begins with another lane.
+pub(crate) fn interleave<S>(blocks: usize, lanes: &mut [Lane<'_, S>]) {
+    for round in 0..blocks {
+        let (before, after) = lanes.split_at_mut(round % lanes.len().max(1));
+        after.iter_mut().chain(before).for_each(Lane::turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_rank() {
+        let samples = [5.0, 1.0, 4.0, 2.0, 3.0];
+        assert_eq!(p50(&samples), Some(3.0));
+        assert_eq!(p50(&samples[..4]), Some(2.0));
+        assert_eq!(percentile(&samples, 0), Some(1.0));
+        assert_eq!(percentile(&samples, 99), Some(5.0));
+        assert_eq!(p50(&[]), None);
+    }
+
+    #[test]
+    fn lanes_alternate_and_a_failed_lane_stops_alone() {
+        let order = RefCell::new(String::new());
+        let lane = |name: char| {
+            let order = &order;
+            Lane::new(move |samples: &mut Vec<f64>| {
+                order.borrow_mut().push(name);
+                samples.push(1.0);
+                anyhow::ensure!(name != 'b', "broken");
+                Ok(())
+            })
+        };
+        let mut lanes = [lane('a'), lane('b'), lane('c')];
+        interleave(3, &mut lanes);
+        assert_eq!(*order.borrow(), "abccaca");
+        assert_eq!(lanes[0].cell(p50), Cell::Value(1.0));
+        assert_eq!(lanes[1].cell(p50), Cell::Failed("broken".to_owned()));
+    }
+}

@@ -1,0 +1,290 @@
+//! Helper processes: this binary, run with a hidden subcommand.
+//!
+//! Most are floors, the performance of this machine without a server. Like a server, the peer of a
+//! floor runs in another process. The floors are `echo` (one small message and back), `exchange` (a
+//! request and a response of given sizes) and `copy` (a child's output from a pipe to a socket).
+//! `emit` is the child of the throughput measures.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::measures::Transfer;
+use crate::process_usage::Usage;
+use crate::websocket::READ_BUFFER;
+
+/// Longest wait for a helper.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A helper process and the connection to it; ends with it.
+#[derive(Debug)]
+pub(super) struct HelperProcess {
+    child: Child,
+    /// The connection.
+    pub(super) stream: TcpStream,
+}
+
+impl HelperProcess {
+    /// Starts this binary as `part`, with its arguments, and connects to it.
+    pub(super) fn start(part: &[&str]) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(part)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let stream = TcpStream::connect(line.trim()).context("helper process did not start")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+        Ok(Self { child, stream })
+    }
+
+    /// Returns its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for HelperProcess {
+    fn drop(&mut self) {
+        // It may have exited already.
+        if self.child.kill().is_ok() {
+            drop(self.child.wait());
+        }
+    }
+}
+
+/// Prints the helper's address and returns its only connection.
+pub(super) fn accept() -> Result<TcpStream> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    let (stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Bytes of the message: about what a keystroke is without any envelope.
+const MESSAGE: usize = 16;
+
+/// A connection to an echo process.
+#[derive(Debug)]
+pub(crate) struct EchoFloor(HelperProcess);
+
+impl EchoFloor {
+    /// Starts the echo process.
+    pub(crate) fn start() -> Result<Self> {
+        HelperProcess::start(&["echo-floor"]).map(Self)
+    }
+
+    /// Sends one message and waits for it to come back.
+    pub(crate) fn round_trip(&mut self) -> Result<Duration> {
+        let mut message = [b'x'; MESSAGE];
+        let began = Instant::now();
+        self.0.stream.write_all(&message)?;
+        self.0.stream.read_exact(&mut message)?;
+        Ok(began.elapsed())
+    }
+}
+
+/// The echo process: returns what it gets until the connection ends.
+pub(crate) fn serve_echo() -> Result<()> {
+    let mut stream = accept()?;
+    let mut buffer = [0; 256];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => stream.write_all(&buffer[..read])?,
+        }
+    }
+}
+
+/// A connection to an exchange process.
+#[derive(Debug)]
+pub(crate) struct ExchangeFloor {
+    helper: HelperProcess,
+    request: Vec<u8>,
+    response: Vec<u8>,
+}
+
+impl ExchangeFloor {
+    /// Starts the exchange process, for requests and answers of these sizes.
+    pub(crate) fn start(request: usize, response: usize) -> Result<Self> {
+        let sizes = [request.to_string(), response.to_string()];
+        Ok(Self {
+            helper: HelperProcess::start(&["exchange-floor", &sizes[0], &sizes[1]])?,
+            request: vec![b'x'; request],
+            response: vec![0; response],
+        })
+    }
+
+    /// Sends one request and waits for its answer.
+    pub(crate) fn round_trip(&mut self) -> Result<()> {
+        self.helper.stream.write_all(&self.request)?;
+        self.helper.stream.read_exact(&mut self.response)?;
+        Ok(())
+    }
+}
+
+/// The exchange process: answers every request until the connection ends.
+pub(crate) fn serve_exchange(request: usize, response: usize) -> Result<()> {
+    let mut stream = accept()?;
+    let mut request = vec![0; request];
+    let response = vec![b'x'; response];
+    while stream.read_exact(&mut request).is_ok() {
+        stream.write_all(&response)?;
+    }
+    Ok(())
+}
+
+/// Bytes per read from the pipe: all that a pipe holds by default.
+const PIPE_BLOCK: usize = 64 * 1024;
+
+/// A connection to a copy process.
+#[derive(Debug)]
+pub(crate) struct CopyFloor {
+    helper: HelperProcess,
+    buffer: Vec<u8>,
+}
+
+impl CopyFloor {
+    /// Starts the copy process.
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Self {
+            helper: HelperProcess::start(&["copy-floor"])?,
+            buffer: vec![0; READ_BUFFER],
+        })
+    }
+
+    /// Has a child write `bytes` bytes and reads them all.
+    pub(crate) fn transfer(&mut self, bytes: u64) -> Result<Transfer> {
+        let pid = self.helper.pid();
+        let stream = &mut self.helper.stream;
+        let before = Usage::sample(pid);
+        let began = Instant::now();
+        stream.write_all(&bytes.to_be_bytes())?;
+        let mut left = bytes;
+        while left > 0 {
+            let read = stream.read(&mut self.buffer)?;
+            ensure!(read > 0, "the copy ended early");
+            left = left
+                .checked_sub(read as u64)
+                .context("copy returned too many bytes")?;
+        }
+        let took = began.elapsed();
+        let cpu = Usage::sample(pid).cpu_since(&before);
+        // Releases the child and waits until it is reaped, so that the next sample starts after
+        // that.
+        stream.write_all(&[0])?;
+        stream.read_exact(&mut [0])?;
+        Ok(Transfer::new(bytes, took, Some(cpu)))
+    }
+}
+
+/// The copy process: for every length it is sent, spawns a child that writes as much.
+pub(crate) fn serve_copy() -> Result<()> {
+    let mut stream = accept()?;
+    let mut length = [0; 8];
+    let mut buffer = vec![0; PIPE_BLOCK];
+    while stream.read_exact(&mut length).is_ok() {
+        let bytes = u64::from_be_bytes(length).to_string();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["emit", bytes.as_str(), "--hold"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut stdout = child.stdout.take().context("no stdout")?;
+        let mut left = u64::from_be_bytes(length);
+        while left > 0 {
+            let read = stdout.read(&mut buffer)?;
+            ensure!(read > 0, "the child ended early");
+            stream.write_all(&buffer[..read])?;
+            left = left.saturating_sub(read as u64);
+        }
+        // Only once the client has taken its sample may the child be reaped: see `emit_and_hold`.
+        stream.read_exact(&mut [0])?;
+        drop(stdout);
+        child.wait()?;
+        stream.write_all(&[0])?;
+    }
+    Ok(())
+}
+
+/// Core of our affinity mask.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Core {
+    /// The first one.
+    First,
+    /// The last one; the first as well if there is only one.
+    Last,
+}
+
+impl Core {
+    /// Does `work` on this core alone; what it spawns stays there.
+    pub(crate) fn run<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let all = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core));
+        let core = match self {
+            Self::First => cores.next(),
+            Self::Last => cores.next_back(),
+        };
+        let mut one = CpuSet::new();
+        one.set(core.context("CPU affinity mask is empty")?);
+        sched_setaffinity(None, &one).context("cannot set the CPU affinity")?;
+        let outcome = work();
+        sched_setaffinity(None, &all).context("cannot restore the CPU affinity")?;
+        outcome
+    }
+}
+
+/// Bytes per write, as of a program that buffers its output well.
+const EMIT_BLOCK: usize = 64 * 1024;
+
+/// Writes `bytes` bytes to stdout. A closed reader is a normal exit.
+pub(crate) fn emit(bytes: u64) -> anyhow::Result<()> {
+    // `io::stdout` would search every block for line ends.
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let block = [b'x'; EMIT_BLOCK];
+    let mut left = bytes;
+    while left > 0 {
+        let size = usize::try_from(left).map_or(EMIT_BLOCK, |left| left.min(EMIT_BLOCK));
+        match out.write_all(&block[..size]) {
+            Ok(()) => left -= size as u64,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// As [`emit`], then stays until a byte or the end of stdin arrives.
+///
+/// While it stays, what the server has reaped is its own helpers and never this process.
+pub(crate) fn emit_and_hold(bytes: u64) -> anyhow::Result<()> {
+    emit(bytes)?;
+    let mut byte = [0];
+    let _read: usize = io::stdin().read(&mut byte)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn affinity_is_restored_after_work_on_one_core() {
+        let count = || Ok(sched_getaffinity(None)?.count());
+        let all = count().unwrap();
+        assert_eq!(Core::First.run(count).unwrap(), 1);
+        assert_eq!(Core::Last.run(count).unwrap(), 1);
+        assert_eq!(count().unwrap(), all);
+    }
+}

@@ -1,0 +1,273 @@
+//! A hub with its executors, its NATS server and a load balancer, all on free ports.
+//!
+//! Invariant: every process started here is ended here by its pid.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::bench_dir::Scratch;
+use crate::process_usage::Usage;
+
+/// A hub on a free port; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    program: PathBuf,
+    url: String,
+    token: String,
+    child: ChildProcess,
+}
+
+impl Hub {
+    /// Starts a hub of its own, with its data in `scratch`.
+    pub(crate) fn start(program: &Path, scratch: &Scratch) -> Result<Self> {
+        let data = scratch.directory("hub")?;
+        let token = create_token(program, &data)?;
+        Self::node(program, &data, &token, &[])
+    }
+
+    /// Starts three nodes on a NATS server.
+    pub(crate) fn nodes(program: &Path, scratch: &Scratch, nats: &str) -> Result<Vec<Self>> {
+        let data = scratch.directory("hub")?;
+        let token = create_token(program, &data)?;
+        let node = |name| {
+            Self::node(
+                program,
+                &data,
+                &token,
+                &["--nats", nats, "--node-name", name],
+            )
+        };
+        ["one", "two", "three"].into_iter().map(node).collect()
+    }
+
+    fn node(program: &Path, data: &Path, token: &str, flags: &[&str]) -> Result<Self> {
+        let mut command = isolated_command(program);
+        command.args(["hub", "--listen", "127.0.0.1:0"]).args(flags);
+        let (child, url) = ChildProcess::start(command.arg("--data-dir").arg(data))?;
+        ensure!(url.starts_with("http://"), "the hub says `{url}`");
+        Ok(Self {
+            program: program.to_owned(),
+            url,
+            token: token.to_owned(),
+            child,
+        })
+    }
+
+    /// Starts an executor behind it, by way of `registry`, and waits until it is there.
+    pub(crate) fn executor(&self, registry: &str, environment: &str) -> Result<Executor> {
+        let mut command = isolated_command(&self.program);
+        command
+            .args(["--remote", registry, "--environment-id", environment])
+            .env("EXEC_SERVER_REMOTE_TOKEN", &self.token);
+        let (child, _) = ChildProcess::start(&mut command)?;
+        Ok(Executor { _child: child })
+    }
+
+    /// Returns its registry.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns where it listens.
+    pub(crate) fn authority(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// Returns the token of all endpoints.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Returns its resident memory.
+    pub(crate) fn memory(&self) -> u64 {
+        Usage::sample(self.child.child.id()).server_rss
+    }
+}
+
+/// An executor behind a hub; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    _child: ChildProcess,
+}
+
+/// A process that has printed its first line.
+#[derive(Debug)]
+struct ChildProcess {
+    child: Child,
+    /// Held open: a process whose stdout is gone may fail.
+    stdout: BufReader<ChildStdout>,
+}
+
+impl ChildProcess {
+    fn start(command: &mut Command) -> Result<(Self, String)> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let mut running = Self {
+            child,
+            stdout: BufReader::new(stdout),
+        };
+        let mut line = String::new();
+        // A process that cannot start ends, which ends the line as well.
+        running.stdout.read_line(&mut line)?;
+        ensure!(
+            !line.is_empty(),
+            "{:?} printed nothing",
+            command.get_program()
+        );
+        Ok((running, line.trim_end().to_owned()))
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        // It may have exited already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn isolated_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::null());
+    command
+}
+
+fn create_token(program: &Path, data: &Path) -> Result<String> {
+    let made = isolated_command(program)
+        .args(["hub", "token", "create", "--name", "bench"])
+        .args(["--role", "executor", "--role", "harness", "--role", "admin"])
+        .arg("--data-dir")
+        .arg(data)
+        .output()?;
+    let text = String::from_utf8(made.stdout)?;
+    ensure!(made.status.success(), "no token is made: {text}");
+    let token = text.lines().last().context("no token was printed")?;
+    Ok(token.trim().to_owned())
+}
+
+/// Longest wait for its port.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The server; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct NatsServer {
+    url: String,
+    child: Child,
+}
+
+impl NatsServer {
+    /// Starts a server on a free port. Without one on this machine there is nothing to measure.
+    pub(crate) fn start(scratch: &Scratch) -> Result<Self> {
+        let data = scratch.directory("nats")?;
+        let there = Path::new("/usr/sbin/nats-server");
+        let program = if there.exists() {
+            there
+        } else {
+            Path::new("nats-server")
+        };
+        let child = Command::new(program)
+            .args(["--addr", "127.0.0.1", "--port", "-1", "--jetstream"])
+            .arg("--store_dir")
+            .arg(data.join("store"))
+            .arg("--ports_file_dir")
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run nats-server")?;
+        let mut server = Self {
+            url: String::new(),
+            child,
+        };
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
+        while server.url.is_empty() {
+            ensure!(Instant::now() < deadline, "nats-server tells no port");
+            thread::sleep(Duration::from_millis(20));
+            server.url = read_ports_file(&data).unwrap_or_default();
+        }
+        Ok(server)
+    }
+
+    /// Returns where it listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Reads the URL from the file that the server writes when it is ready.
+fn read_ports_file(data: &Path) -> Option<String> {
+    let mut files = fs::read_dir(data).ok()?.flatten().map(|file| file.path());
+    let file = files.find(|path| path.extension().is_some_and(|kind| kind == "ports"))?;
+    let ports: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    Some(ports["nats"][0].as_str()?.to_owned())
+}
+
+/// Load balancer on a free port. It runs until the program exits.
+#[derive(Debug)]
+pub(crate) struct LoadBalancer {
+    url: String,
+}
+
+impl LoadBalancer {
+    /// Distributes connections over nodes round-robin.
+    pub(crate) fn start(nodes: Vec<String>) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let url = format!("http://{}", listener.local_addr()?);
+        thread::spawn(move || {
+            for (turn, client) in listener.incoming().enumerate() {
+                let order = nodes.iter().cycle().skip(turn % nodes.len());
+                let mut order = order.take(nodes.len());
+                let server = order.find_map(|node| TcpStream::connect(node).ok());
+                if let (Ok(client), Some(server)) = (client, server) {
+                    // A connection that cannot be forwarded is closed.
+                    drop(forward(&client, &server));
+                }
+            }
+        });
+        Ok(Self { url })
+    }
+
+    /// Returns the registry behind it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    for (mut from, mut to) in [
+        (client.try_clone()?, server.try_clone()?),
+        (server.try_clone()?, client.try_clone()?),
+    ] {
+        thread::spawn(move || {
+            let mut buffer = vec![0; 128 << 10];
+            while let Ok(read @ 1..) = from.read(&mut buffer) {
+                if to.write_all(&buffer[..read]).is_err() {
+                    break;
+                }
+            }
+            // If either end closes, the other is closed.
+            drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! Resource usage of a server from `/proc`: CPU time, memory and helpers.
+//!
+//! A server may use several processes, so all numbers cover its process tree without the processes
+//! it runs for us. `bench_target` starts and stops servers.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Resource usage of a server and its helpers at one moment.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Usage {
+    /// Resident bytes of the server process.
+    pub(crate) server_rss: u64,
+    /// Resident bytes of its helpers, summed; helpers that share one address space count once,
+    /// pages shared with the server count again.
+    pub(crate) helper_rss: u64,
+    /// Peak resident bytes of the server process, since it started.
+    pub(crate) server_peak: u64,
+    /// How many helpers there are.
+    pub(crate) helpers: usize,
+    /// How many processes it runs for us.
+    pub(crate) workload: usize,
+    /// Clock ticks used so far by the server, its helpers, and whatever these have reaped.
+    ticks: u64,
+}
+
+impl Usage {
+    /// Samples the tree below `server`.
+    ///
+    /// Reaped ticks include processes run for us, unless none ended between two samples: measures
+    /// that compare CPU time keep theirs alive.
+    pub(crate) fn sample(server: u32) -> Self {
+        let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+        let mut usage = Self::default();
+        let mut seen = BTreeSet::new();
+        (usage.server_rss, usage.server_peak) = resident_memory(server);
+        for stat in process_tree(&stats, server) {
+            if stat.pid != server {
+                if is_workload(stat.pid) {
+                    usage.workload += 1;
+                    continue;
+                }
+                usage.helpers += 1;
+                if stat.layout == (0, 0) || seen.insert(stat.layout) {
+                    usage.helper_rss += resident_memory(stat.pid).0;
+                }
+            }
+            usage.ticks += stat.ticks + stat.reaped_ticks;
+        }
+        usage
+    }
+
+    /// Samples until the memory stays within `SLACK` for `calm`, at most for `limit`.
+    ///
+    /// Returns the last sample and the highest total that was seen.
+    pub(crate) fn settle(server: u32, calm: Duration, limit: Duration) -> (Self, u64) {
+        let began = Instant::now();
+        let mut usage = Self::sample(server);
+        let (mut level, mut since) = (usage.rss(), began);
+        let mut highest = level;
+        while since.elapsed() < calm && began.elapsed() < limit {
+            thread::sleep(SAMPLE_INTERVAL);
+            usage = Self::sample(server);
+            highest = highest.max(usage.rss());
+            if usage.rss().abs_diff(level) > SLACK {
+                (level, since) = (usage.rss(), Instant::now());
+            }
+        }
+        (usage, highest)
+    }
+
+    /// Resident bytes of server and helpers together.
+    pub(crate) const fn rss(&self) -> u64 {
+        self.server_rss + self.helper_rss
+    }
+
+    /// CPU seconds used since `earlier`.
+    pub(crate) fn cpu_since(&self, earlier: &Self) -> f64 {
+        let ticks = self.ticks.saturating_sub(earlier.ticks);
+        ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    }
+}
+
+/// Returns the processes that `server` runs for us.
+pub(crate) fn workload_pids(server: u32) -> Vec<u32> {
+    let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+    let pids = process_tree(&stats, server)
+        .into_iter()
+        .map(|stat| stat.pid);
+    pids.filter(|&pid| pid != server && is_workload(pid))
+        .collect()
+}
+
+/// Returns what the processes below `server` that call themselves `name` use, each with its share
+/// of what it has in common with others.
+pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u64> {
+    let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+    let pids = process_tree(&stats, server)
+        .into_iter()
+        .map(|stat| stat.pid);
+    pids.filter(move |&pid| process_name(pid).as_deref() == Some(name))
+        .filter_map(proportional_memory)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// Time between two samples of a tree that is watched.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Memory that may come and go in a tree that counts as calm.
+const SLACK: u64 = 128 * 1024;
+
+/// Returns the processes of the tree whose root is `root`, in no order.
+fn process_tree(stats: &[Stat], root: u32) -> Vec<Stat> {
+    let mut known = BTreeSet::from([root]);
+    // Ids wrap around, so a child may come before its parent: repeat until nothing is added.
+    loop {
+        let before = known.len();
+        for stat in stats {
+            if known.contains(&stat.parent) {
+                known.insert(stat.pid);
+            }
+        }
+        if known.len() == before {
+            break;
+        }
+    }
+    stats
+        .iter()
+        .filter(|stat| known.contains(&stat.pid))
+        .copied()
+        .collect()
+}
+
+/// The part of `/proc/PID/stat` that matters here. Times are in clock ticks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Stat {
+    /// The process.
+    pid: u32,
+    /// Its parent.
+    parent: u32,
+    /// User and system time of the process itself.
+    ticks: u64,
+    /// User and system time of the children it has reaped, and of theirs.
+    reaped_ticks: u64,
+    /// Where its stack and its heap begin. Randomised for each program that is started: processes
+    /// that agree on both share one address space.
+    layout: (u64, u64),
+}
+
+impl Stat {
+    /// Reads a process; `None` once it is gone.
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Parses a line. The name in it may hold anything, also blanks and parentheses.
+    fn parse(line: &str) -> Option<Self> {
+        let (pid, _) = line.split_once(' ')?;
+        let (_, rest) = line.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Self {
+            pid: pid.parse().ok()?,
+            parent: fields.get(1)?.parse().ok()?,
+            ticks: field(11)? + field(12)?,
+            reaped_ticks: field(13)? + field(14)?,
+            layout: (field(25).unwrap_or(0), field(44).unwrap_or(0)),
+        })
+    }
+}
+
+/// Reads `VmRSS` and `VmHWM` of a process in bytes; a process that is gone has none.
+fn resident_memory(pid: u32) -> (u64, u64) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    (
+        status_kib(&status, "VmRSS:") * 1024,
+        status_kib(&status, "VmHWM:") * 1024,
+    )
+}
+
+/// Makes the kernel count `VmHWM` of a process from now on, if we may.
+pub(crate) fn reset_peak(pid: u32) {
+    // proc_pid_clear_refs(5). Without it the peak is that since the start, which is never less.
+    let _refused = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
+fn status_kib(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.split_ascii_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Returns the name that a process was started under.
+fn process_name(pid: u32) -> Option<String> {
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let name = cmdline.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Returns the memory of a process, with its share of what it has in common with others.
+fn proportional_memory(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    Some(status_kib(&rollup, "Pss:") << 10)
+}
+
+/// Returns whether a process is one that a measure made the server run.
+pub(crate) fn is_workload(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_workload_cmdline(&cmdline))
+}
+
+fn is_workload_cmdline(cmdline: &[u8]) -> bool {
+    let mut args = cmdline.split(|&byte| byte == 0);
+    let program = args
+        .next()
+        .and_then(|path| path.rsplit(|&byte| byte == b'/').next());
+    let first = args.next();
+    match program {
+        Some(b"sleep") => first == Some(b"1000"),
+        Some(b"exec-bench") => first == Some(b"emit"),
+        _ => false,
+    }
+}
+
+/// All process ids there are.
+fn all_pids() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Returns the process that listens on `port` of this machine, if we may see it.
+///
+/// Of several that share the socket it is the one whose parent does not.
+pub(crate) fn listener_pid(port: u16) -> Option<u32> {
+    let mut inodes = BTreeSet::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        inodes.extend(listening_inodes(
+            &fs::read_to_string(table).unwrap_or_default(),
+            port,
+        ));
+    }
+    let links: BTreeSet<String> = inodes
+        .iter()
+        .map(|inode| format!("socket:[{inode}]"))
+        .collect();
+    let owners: BTreeSet<u32> = all_pids()
+        .filter(|&pid| holds_socket(pid, &links))
+        .collect();
+    owners
+        .iter()
+        .copied()
+        .find(|&pid| Stat::read(pid).is_some_and(|s| !owners.contains(&s.parent)))
+}
+
+/// Returns the port of a `ws://HOST:PORT` address.
+pub(crate) fn url_port(url: &str) -> Option<u16> {
+    let authority = url.strip_prefix("ws://")?.split('/').next()?;
+    authority.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Returns the inodes of the sockets that listen on `port`.
+fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
+    let suffix = format!(":{port:04X}");
+    let lines = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (local, state) = (fields.get(1)?, *fields.get(3)?);
+        // 0A is TCP_LISTEN.
+        (local.ends_with(&suffix) && state == "0A").then_some(())?;
+        fields.get(9)?.parse().ok()
+    });
+    lines.collect()
+}
+
+fn holds_socket(pid: u32, links: &BTreeSet<String>) -> bool {
+    let fds = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"));
+    fds.into_iter().flatten().flatten().any(|fd| {
+        fs::read_link(fd.path())
+            .is_ok_and(|link| link.to_str().is_some_and(|link| links.contains(link)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn tree_contains_grandchildren_and_no_other_processes() {
+        let stat = |pid, parent| Stat {
+            pid,
+            parent,
+            ticks: 0,
+            reaped_ticks: 0,
+            layout: (0, 0),
+        };
+        let stats = [stat(3, 9), stat(9, 5), stat(5, 1), stat(6, 1), stat(1, 0)];
+        let mut pids: Vec<u32> = process_tree(&stats, 5)
+            .iter()
+            .map(|stat| stat.pid)
+            .collect();
+        pids.sort_unstable();
+        assert_eq!(pids, [3, 5, 9]);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_no_helpers() {
+        let usage = Usage::sample(std::process::id());
+        assert!(usage.server_rss > 0);
+        assert!(usage.server_peak >= usage.server_rss / 2);
+        assert_eq!(usage.rss(), usage.server_rss + usage.helper_rss);
+    }
+
+    #[test]
+    fn process_name_with_parentheses_is_parsed() {
+        let line = "12 (a) b) S 7 12 12 0 -1 64 1 2 3 4 50 60 70 80 20 0 1 0 99 1 1";
+        let stat = Stat {
+            pid: 12,
+            parent: 7,
+            ticks: 110,
+            reaped_ticks: 150,
+            layout: (0, 0),
+        };
+        assert_eq!(Stat::parse(line), Some(stat));
+        assert_eq!(Stat::parse("12 (a"), None);
+    }
+
+    #[test]
+    fn memory_fields_are_found_by_name() {
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(status_kib(status, "VmRSS:"), 1024);
+        assert_eq!(status_kib(status, "VmHWM:"), 2048);
+        assert_eq!(status_kib(status, "VmSwap:"), 0);
+    }
+
+    #[test]
+    fn helper_processes_are_not_workload() {
+        assert!(is_workload_cmdline(b"sleep\x001000\0"));
+        assert!(is_workload_cmdline(b"/a/exec-bench\0emit\x005\0"));
+        assert!(!is_workload_cmdline(b"/a/exec-server\0--spawner\0"));
+        assert!(!is_workload_cmdline(b""));
+    }
+
+    #[test]
+    fn only_listening_sockets_of_the_port_are_found() {
+        let table = "  sl  local rem st\n\
+            0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n\
+            1: 0100007F:1F90 0100007F:AAAA 01 0:0 00:0 0 0 0 222 1\n\
+            2: 0100007F:1F91 00000000:0000 0A 0:0 00:0 0 0 0 333 1\n";
+        assert_eq!(listening_inodes(table, 8080), [111]);
+    }
+
+    #[test]
+    fn owner_of_our_socket_is_this_process() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(listener_pid(port), Some(std::process::id()));
+    }
+
+    #[test]
+    fn port_is_parsed_from_the_address() {
+        assert_eq!(url_port("ws://127.0.0.1:46755"), Some(46755));
+        assert_eq!(url_port("ws://[::1]:80/x"), Some(80));
+        assert_eq!(url_port("ws://host"), None);
+    }
+}

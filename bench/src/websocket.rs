@@ -1,0 +1,404 @@
+//! A small blocking websocket client: one TCP stream, one large reusable buffer, no extensions.
+//!
+//! Its cost is part of every number, so it reads in large pieces and hands messages out in place,
+//! without copying. JSON-RPC is in `rpc_client`; TLS and the server side are not implemented.
+
+mod frame_header;
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use frame_header::{Header, MAX_PAYLOAD, Opcode, encode_frame};
+
+/// Size of the read buffer; the copy floor reads with the same.
+pub(crate) const READ_BUFFER: usize = 512 * 1024;
+
+/// A blocking websocket connection.
+#[derive(Debug)]
+pub(crate) struct WebSocket {
+    tcp: TcpStream,
+    buffer: Vec<u8>,
+    /// The part of `buffer` that was read and not yet handed out.
+    filled: Range<usize>,
+    /// A message that came in several frames, and room for more.
+    fragments: Vec<u8>,
+    /// How many bytes of `fragments` are of the message.
+    assembled: usize,
+    assembling: bool,
+    /// A frame of it of which not all is here; the rest is read straight to its place.
+    pending: Option<Pending>,
+    /// Frames queued and not yet sent.
+    out: Vec<u8>,
+}
+
+impl WebSocket {
+    /// Connects to a `ws://` address.
+    pub(crate) fn connect(url: &str) -> Result<Self> {
+        Ok(Self::over(open_stream(url)?, READ_BUFFER))
+    }
+
+    fn over(tcp: TcpStream, buffer: usize) -> Self {
+        Self {
+            tcp,
+            buffer: vec![0; buffer],
+            filled: 0..0,
+            fragments: Vec::new(),
+            assembled: 0,
+            assembling: false,
+            pending: None,
+            out: Vec::new(),
+        }
+    }
+
+    /// Queues a text message; [`Self::flush`] sends all queued ones with one write.
+    pub(crate) fn queue(&mut self, text: &[u8]) {
+        self.queue_text(&[text]);
+    }
+
+    /// Queues a text message that is made of `parts`.
+    pub(crate) fn queue_text(&mut self, parts: &[&[u8]]) {
+        encode_frame(&mut self.out, Opcode::Text, parts);
+    }
+
+    /// Queues a binary message that is made of `parts`.
+    pub(crate) fn queue_binary(&mut self, parts: &[&[u8]]) {
+        encode_frame(&mut self.out, Opcode::Binary, parts);
+    }
+
+    /// Sends what is queued.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.tcp.write_all(&self.out).context("cannot send")?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Waits for the next message; text or binary, its payload says which.
+    pub(crate) fn next_message(&mut self) -> Result<&[u8]> {
+        self.next_message_that(|_| Ok(true))
+    }
+
+    /// Waits for the next message that is `wanted`, passing over others.
+    pub(crate) fn next_message_that(
+        &mut self,
+        wanted: impl Fn(&[u8]) -> Result<bool>,
+    ) -> Result<&[u8]> {
+        let place = loop {
+            match self.take_message()? {
+                Some(place) if wanted(self.message_at(&place))? => break place,
+                Some(_) => {}
+                None => self.fill()?,
+            }
+        };
+        Ok(self.message_at(&place))
+    }
+
+    /// Waits for the next message for at most `limit`.
+    pub(crate) fn message_within(&mut self, limit: Duration) -> Result<Option<&[u8]>> {
+        let deadline = Instant::now() + limit;
+        let place = loop {
+            if let Some(place) = self.take_message()? {
+                break Some(place);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break None;
+            }
+            self.tcp.set_read_timeout(Some(left))?;
+            match self.fill() {
+                Err(error) if is_timeout(&error) => break None,
+                outcome => outcome?,
+            }
+        };
+        self.tcp.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        Ok(place.map(|place| self.message_at(&place)))
+    }
+
+    /// Returns the next message if it has arrived completely; never waits.
+    pub(crate) fn buffered_message(&mut self) -> Result<Option<&[u8]>> {
+        let place = self.take_message()?;
+        Ok(place.map(|place| self.message_at(&place)))
+    }
+
+    fn message_at(&self, place: &Place) -> &[u8] {
+        match place {
+            Place::Buffer(range) => &self.buffer[range.clone()],
+            Place::Fragments => &self.fragments[..self.assembled],
+        }
+    }
+
+    /// Takes the next whole message out of the buffer, answering pings on the way.
+    fn take_message(&mut self) -> Result<Option<Place>> {
+        if let Some(pending) = self.pending {
+            if pending.left > 0 {
+                return Ok(None);
+            }
+            self.pending = None;
+            if self.end_fragment(pending.fin) {
+                return Ok(Some(Place::Fragments));
+            }
+        }
+        loop {
+            let Some(header) = Header::parse(&self.buffer[self.filled.clone()])? else {
+                return Ok(None);
+            };
+            let size = header.len + header.payload;
+            let whole = self.filled.len() >= size;
+            let is_fragment = match header.opcode {
+                Opcode::Text | Opcode::Binary => !header.fin,
+                Opcode::Continuation => true,
+                Opcode::Close | Opcode::Ping | Opcode::Pong => false,
+            };
+            if !whole && !is_fragment {
+                return Ok(None);
+            }
+            let end = self.filled.end.min(self.filled.start + size);
+            let payload = self.filled.start + header.len..end;
+            self.filled.start = end;
+            match header.opcode {
+                Opcode::Text | Opcode::Binary if header.fin => {
+                    ensure!(!self.assembling, "message inside a message");
+                    return Ok(Some(Place::Buffer(payload)));
+                }
+                Opcode::Text | Opcode::Binary | Opcode::Continuation => {
+                    self.begin_fragment(header, payload)?;
+                    if !whole {
+                        return Ok(None);
+                    }
+                    if self.end_fragment(header.fin) {
+                        return Ok(Some(Place::Fragments));
+                    }
+                }
+                Opcode::Ping => {
+                    encode_frame(&mut self.out, Opcode::Pong, &[&self.buffer[payload]]);
+                    self.flush()?;
+                }
+                Opcode::Pong => {}
+                Opcode::Close => bail!("server closed the connection"),
+            }
+        }
+    }
+
+    /// Takes what is here of a frame that is not a whole message; `payload` is where that lies.
+    fn begin_fragment(&mut self, header: Header, payload: Range<usize>) -> Result<()> {
+        if header.opcode == Opcode::Continuation {
+            ensure!(self.assembling, "continuation of nothing");
+        } else {
+            ensure!(!self.assembling, "message inside a message");
+            self.assembling = true;
+            self.assembled = 0;
+        }
+        let total = self.assembled + header.payload;
+        ensure!(total <= MAX_PAYLOAD, "message of {total} bytes");
+        if self.fragments.len() < total {
+            self.fragments.resize(total, 0);
+        }
+        let (len, begin) = (payload.len(), self.assembled);
+        self.fragments[begin..begin + len].copy_from_slice(&self.buffer[payload]);
+        self.assembled += len;
+        self.pending = (len < header.payload).then_some(Pending {
+            left: header.payload - len,
+            fin: header.fin,
+        });
+        Ok(())
+    }
+
+    /// Returns whether the message is whole, now that a frame of it is.
+    fn end_fragment(&mut self, fin: bool) -> bool {
+        self.assembling = !fin;
+        fin
+    }
+
+    /// Reads more, after making room for at least the rest of the frame that has begun.
+    fn fill(&mut self) -> Result<()> {
+        if let Some(pending) = &mut self.pending {
+            let place = self.assembled..self.assembled + pending.left;
+            let read = receive(&mut self.tcp, &mut self.fragments[place])?;
+            self.assembled += read;
+            pending.left -= read;
+            return Ok(());
+        }
+        let needed = match Header::parse(&self.buffer[self.filled.clone()])? {
+            Some(header) => header.len + header.payload,
+            None => 16,
+        };
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.filled.start > 0
+            && (self.filled.start + needed > self.buffer.len()
+                || self.filled.end > self.buffer.len() / 4 * 3)
+        {
+            self.buffer.copy_within(self.filled.clone(), 0);
+            self.filled = 0..self.filled.len();
+        }
+        if needed > self.buffer.len() {
+            self.buffer.resize(needed, 0);
+        }
+        self.filled.end += receive(&mut self.tcp, &mut self.buffer[self.filled.end..])?;
+        Ok(())
+    }
+}
+
+fn receive(tcp: &mut TcpStream, place: &mut [u8]) -> Result<usize> {
+    let read = tcp.read(place).context("cannot receive")?;
+    ensure!(read > 0, "server ended the connection");
+    Ok(read)
+}
+
+fn is_timeout(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(
+        kind,
+        Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    )
+}
+
+/// Missing part of a frame.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    left: usize,
+    /// Whether the message ends with it.
+    fin: bool,
+}
+
+/// Where a message lies, until the next call that reads.
+#[derive(Debug)]
+enum Place {
+    Buffer(Range<usize>),
+    Fragments,
+}
+
+/// Longest wait for anything a server should send: a bound, not a tuning knob.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Most bytes of an HTTP response head.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// Connects and upgrades. Every later read or write on the stream is bounded in time.
+pub(crate) fn open_stream(url: &str) -> Result<TcpStream> {
+    let (authority, path) = split_url(url)?;
+    let addr = resolve_address(authority)?;
+    let mut stream = TcpStream::connect_timeout(&addr, RESPONSE_TIMEOUT)
+        .with_context(|| format!("cannot connect to {addr}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    // The key proves nothing against a server that we mean to talk to; it may be fixed.
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUpgrade: websocket\r\n\
+         Connection: Upgrade\r\nSec-WebSocket-Key: ZXhlYy1iZW5jaC1rZXkhIQ==\r\n\
+         Sec-WebSocket-Version: 13\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut head = Vec::new();
+    let mut byte = [0];
+    // Byte by byte: nothing of the first frame may be swallowed.
+    while !head.ends_with(b"\r\n\r\n") {
+        ensure!(head.len() < MAX_HEAD, "endless response head");
+        ensure!(
+            stream.read(&mut byte)? == 1,
+            "connection closed during the handshake"
+        );
+        head.extend_from_slice(&byte);
+    }
+    if !head.starts_with(b"HTTP/1.1 101") {
+        let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        bail!("upgrade refused: {}", String::from_utf8_lossy(line));
+    }
+    Ok(stream)
+}
+
+fn split_url(url: &str) -> Result<(&str, &str)> {
+    let rest = url
+        .strip_prefix("ws://")
+        .with_context(|| format!("`{url}` is not ws://"))?;
+    Ok(rest.find('/').map_or((rest, "/"), |at| rest.split_at(at)))
+}
+
+fn resolve_address(authority: &str) -> Result<SocketAddr> {
+    let mut addrs = authority
+        .to_socket_addrs()
+        .with_context(|| format!("`{authority}`"))?;
+    addrs
+        .next()
+        .with_context(|| format!("`{authority}` has no address"))
+}
+
+/// Encodes a text message, for those who write to a stream themselves.
+pub(crate) fn encode_text(text: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_frame(&mut frame, Opcode::Text, &[text]);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Plays `bytes` to a client in pieces of `step`, and returns the messages it saw.
+    fn replay(bytes: &[u8], step: usize, messages: usize) -> Vec<Vec<u8>> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut socket = WebSocket::over(tcp, 64);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bytes
+                    .chunks(step)
+                    .for_each(|piece| peer.write_all(piece).unwrap())
+            });
+            (0..messages)
+                .map(|_| socket.next_message().unwrap().to_vec())
+                .collect()
+        })
+    }
+
+    #[test]
+    fn messages_survive_any_split_and_may_exceed_the_buffer() {
+        let mut bytes = vec![0x81, 2, b'a', b'b', 0x89, 0, 0x01, 1, b'c', 0x80, 1, b'd'];
+        bytes.extend([0x82, 126, 0, 200]);
+        bytes.extend([9; 200]);
+        // A ping between two long fragments, and a short message after them.
+        bytes.extend([0x02, 126, 0, 130]);
+        bytes.extend([7; 130]);
+        bytes.extend([0x89, 0, 0x80, 126, 0, 150]);
+        bytes.extend([8; 150]);
+        bytes.extend([0x81, 1, b'e']);
+        let parts = [vec![7; 130], vec![8; 150]].concat();
+        for step in [1, 3, 7, 150, 4096] {
+            let seen = replay(&bytes, step, 5);
+            assert_eq!(seen[..3], [b"ab".to_vec(), b"cd".to_vec(), vec![9; 200]]);
+            assert_eq!(seen[3..], [parts.clone(), b"e".to_vec()]);
+        }
+    }
+
+    #[test]
+    fn timeout_is_distinguished_from_a_message() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut socket = WebSocket::over(tcp, 64);
+        let short = Duration::from_millis(1);
+        assert_eq!(socket.message_within(short).unwrap(), None);
+        peer.write_all(&[0x81, 1, b'a']).unwrap();
+        let long = Duration::from_secs(20);
+        assert_eq!(socket.message_within(long).unwrap(), Some(&b"a"[..]));
+        drop(peer);
+        assert!(socket.message_within(long).is_err());
+    }
+
+    #[test]
+    fn url_is_split_into_authority_and_path() {
+        assert_eq!(
+            split_url("ws://127.0.0.1:80").unwrap(),
+            ("127.0.0.1:80", "/")
+        );
+        assert_eq!(split_url("ws://h:1/a?b").unwrap(), ("h:1", "/a?b"));
+        assert!(split_url("wss://h:1").is_err());
+    }
+}
