@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::base64;
-use crate::rpc_message::Data;
+use crate::rpc_message::DataMember;
 
 /// Bytes written at once.
 const PIECE: usize = 1 << 20;
 
 /// A directory below the system's temporary one; removed with all it holds on drop.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct BenchDir(PathBuf);
 
-impl Scratch {
+impl BenchDir {
     /// Makes an empty directory.
     pub(crate) fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -55,7 +55,8 @@ impl Scratch {
             File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let mut offset = 0;
         while offset < bytes {
-            let len = usize::try_from(bytes - offset).map_or(PIECE, |left| left.min(PIECE));
+            let len =
+                usize::try_from(bytes - offset).map_or(PIECE, |remaining| remaining.min(PIECE));
             file.write_all(&content_at(offset, len))?;
             offset += len as u64;
         }
@@ -66,7 +67,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for BenchDir {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("exec-bench: cannot remove {}: {error}", self.0.display());
@@ -110,10 +111,10 @@ pub(crate) fn content_at(offset: u64, len: usize) -> Vec<u8> {
 
 /// Checks that `data` has the length, and at a few places the bytes, of the `len` bytes at
 /// `offset`.
-pub(crate) fn check_content(offset: u64, len: usize, data: Data<'_>) -> Result<()> {
+pub(crate) fn check_content(offset: u64, len: usize, data: DataMember<'_>) -> Result<()> {
     let (size, expected) = match data {
-        Data::Base64(text) => (text.len(), base64::encoded_len(len)),
-        Data::Raw(bytes) => (bytes.len(), len),
+        DataMember::Base64(text) => (text.len(), base64::encoded_len(len)),
+        DataMember::Raw(bytes) => (bytes.len(), len),
     };
     ensure!(
         size == expected,
@@ -125,8 +126,10 @@ pub(crate) fn check_content(offset: u64, len: usize, data: Data<'_>) -> Result<(
         let start = last * sample / (SAMPLES - 1);
         let bytes = content_at(offset + 3 * start as u64, SAMPLE_BYTES.min(len - 3 * start));
         let same = match data {
-            Data::Base64(text) => text[4 * start..].starts_with(base64::encode(&bytes).as_bytes()),
-            Data::Raw(raw) => raw[3 * start..].starts_with(&bytes),
+            DataMember::Base64(text) => {
+                text[4 * start..].starts_with(base64::encode(&bytes).as_bytes())
+            }
+            DataMember::Raw(raw) => raw[3 * start..].starts_with(&bytes),
         };
         ensure!(same, "wrong file content near byte {}", 3 * start);
     }
@@ -152,10 +155,10 @@ mod tests {
 
     #[test]
     fn scratch_directory_is_removed_with_its_content() {
-        let scratch = Scratch::new().unwrap();
-        let path = scratch.file("f", 10).unwrap();
+        let dir = BenchDir::new().unwrap();
+        let path = dir.file("f", 10).unwrap();
         assert_eq!(fs::read(&path).unwrap(), content_at(0, 10));
-        drop(scratch);
+        drop(dir);
         assert!(!path.exists());
     }
 
@@ -172,12 +175,12 @@ mod tests {
         for len in [0, 1, 47, 48, 4096, 100_000] {
             let bytes = content_at(7, len);
             let text = base64::encode(&bytes);
-            check_content(7, len, Data::Raw(&bytes)).unwrap();
-            check_content(7, len, Data::Base64(text.as_bytes())).unwrap();
-            assert!(check_content(7, len + 1, Data::Raw(&bytes)).is_err());
+            check_content(7, len, DataMember::Raw(&bytes)).unwrap();
+            check_content(7, len, DataMember::Base64(text.as_bytes())).unwrap();
+            assert!(check_content(7, len + 1, DataMember::Raw(&bytes)).is_err());
             if len > 0 {
-                assert!(check_content(8, len, Data::Raw(&bytes)).is_err());
-                assert!(check_content(8, len, Data::Base64(text.as_bytes())).is_err());
+                assert!(check_content(8, len, DataMember::Raw(&bytes)).is_err());
+                assert!(check_content(8, len, DataMember::Base64(text.as_bytes())).is_err());
             }
         }
     }

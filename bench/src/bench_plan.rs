@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The size of a run.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     /// Whether numbers are only a smoke test.
     pub(crate) quick: bool,
     /// Turns that each lane takes in a latency measure.
@@ -12,11 +12,11 @@ pub(crate) struct Plan {
     /// Turns that each lane takes in a rate measure; the median of the turns is reported.
     pub(crate) rate_blocks: usize,
     /// Processes per block, one at a time.
-    pub(crate) spawns: Budget,
+    pub(crate) spawns: SampleBudget,
     /// Processes per block, many in flight.
-    pub(crate) in_flight: Budget,
+    pub(crate) in_flight: SampleBudget,
     /// Echoes per block.
-    pub(crate) echoes: Budget,
+    pub(crate) echoes: SampleBudget,
     /// Bytes that a child writes in the throughput measure.
     pub(crate) output_bytes: u64,
     /// Idle processes.
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// Longest watch over a server whose client does not read.
     pub(crate) stalled_time: Duration,
     /// Starts of the server per block.
-    pub(crate) startups: Budget,
+    pub(crate) startups: SampleBudget,
     /// Processes that write at once, through one client.
     pub(crate) streams: usize,
     /// Bytes that each of them writes.
@@ -40,22 +40,22 @@ pub(crate) struct Plan {
     /// Writers that a killed node of a hub is between.
     pub(crate) writers: usize,
     /// Size of the file measures.
-    pub(crate) files: Files,
+    pub(crate) files: FilePlan,
 }
 
 /// The size of the file measures.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct FilePlan {
     /// Calls per block, one at a time.
-    pub(crate) calls: Budget,
+    pub(crate) calls: SampleBudget,
     /// Calls per block, many in flight.
-    pub(crate) in_flight: Budget,
+    pub(crate) in_flight: SampleBudget,
     /// Bytes of the file that is read.
     pub(crate) read_bytes: u64,
     /// Bytes of the file that is written.
     pub(crate) write_bytes: u64,
     /// Walks per block.
-    pub(crate) walks: Budget,
+    pub(crate) walks: SampleBudget,
     /// Directories that are walked, with a hundred files in each.
     pub(crate) directories: usize,
     /// Bytes of the file that is read while memory is watched.
@@ -66,22 +66,22 @@ pub(crate) struct Files {
     pub(crate) burst: usize,
 }
 
-impl Plan {
+impl BenchPlan {
     /// A run whose numbers can be published.
     pub(crate) const fn full() -> Self {
         Self {
             quick: false,
             blocks: 10,
             rate_blocks: 5,
-            spawns: Budget {
+            spawns: SampleBudget {
                 count: 100,
                 time: Duration::from_millis(1000),
             },
-            in_flight: Budget {
+            in_flight: SampleBudget {
                 count: 1000,
                 time: Duration::from_millis(2500),
             },
-            echoes: Budget {
+            echoes: SampleBudget {
                 count: 500,
                 time: Duration::from_millis(750),
             },
@@ -89,7 +89,7 @@ impl Plan {
             idle_processes: 500,
             stalled_bytes: 4 << 30,
             stalled_time: Duration::from_secs(5),
-            startups: Budget {
+            startups: SampleBudget {
                 count: 3,
                 time: Duration::from_secs(2),
             },
@@ -99,18 +99,18 @@ impl Plan {
             frames: 300_000,
             pairs: 1000,
             writers: 12,
-            files: Files {
-                calls: Budget {
+            files: FilePlan {
+                calls: SampleBudget {
                     count: 1000,
                     time: Duration::from_millis(250),
                 },
-                in_flight: Budget {
+                in_flight: SampleBudget {
                     count: 10_000,
                     time: Duration::from_millis(250),
                 },
                 read_bytes: 64 << 20,
                 write_bytes: 32 << 20,
-                walks: Budget {
+                walks: SampleBudget {
                     count: 3,
                     time: Duration::from_millis(300),
                 },
@@ -128,15 +128,15 @@ impl Plan {
             quick: true,
             blocks: 2,
             rate_blocks: 1,
-            spawns: Budget {
+            spawns: SampleBudget {
                 count: 15,
                 time: Duration::from_millis(200),
             },
-            in_flight: Budget {
+            in_flight: SampleBudget {
                 count: 100,
                 time: Duration::from_millis(300),
             },
-            echoes: Budget {
+            echoes: SampleBudget {
                 count: 50,
                 time: Duration::from_millis(150),
             },
@@ -144,7 +144,7 @@ impl Plan {
             idle_processes: 40,
             stalled_bytes: 256 << 20,
             stalled_time: Duration::from_millis(1500),
-            startups: Budget {
+            startups: SampleBudget {
                 count: 2,
                 time: Duration::from_millis(500),
             },
@@ -154,18 +154,18 @@ impl Plan {
             frames: 5000,
             pairs: 30,
             writers: 3,
-            files: Files {
-                calls: Budget {
+            files: FilePlan {
+                calls: SampleBudget {
                     count: 100,
                     time: Duration::from_millis(100),
                 },
-                in_flight: Budget {
+                in_flight: SampleBudget {
                     count: 500,
                     time: Duration::from_millis(100),
                 },
                 read_bytes: 4 << 20,
                 write_bytes: 13 << 20,
-                walks: Budget {
+                walks: SampleBudget {
                     count: 1,
                     time: Duration::from_millis(100),
                 },
@@ -180,18 +180,18 @@ impl Plan {
 
 /// A bound in count and in time, whichever is reached first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct SampleBudget {
     /// Most laps.
     pub(crate) count: usize,
     /// No lap starts after this.
     pub(crate) time: Duration,
 }
 
-impl Budget {
+impl SampleBudget {
     /// Yields one item per lap that may still start; the first is always granted.
-    pub(crate) fn laps(self) -> impl Iterator<Item = usize> {
+    pub(crate) fn iterations(self) -> impl Iterator<Item = usize> {
         let end = Instant::now() + self.time;
-        (0..self.count).take_while(move |&lap| lap == 0 || Instant::now() < end)
+        (0..self.count).take_while(move |&iteration| iteration == 0 || Instant::now() < end)
     }
 }
 
@@ -201,15 +201,15 @@ mod tests {
 
     #[test]
     fn laps_are_bounded_by_count_and_by_time() {
-        let by_count = Budget {
+        let by_count = SampleBudget {
             count: 3,
             time: Duration::from_secs(600),
         };
-        assert_eq!(by_count.laps().count(), 3);
-        let by_time = Budget {
+        assert_eq!(by_count.iterations().count(), 3);
+        let by_time = SampleBudget {
             count: 3,
             time: Duration::ZERO,
         };
-        assert_eq!(by_time.laps().count(), 1);
+        assert_eq!(by_time.iterations().count(), 1);
     }
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process_usage::{is_workload, listener_pid, url_port, workload_pids};
-use crate::rpc_client::Client;
+use crate::rpc_client::RpcClient;
 
 /// The name of the column that reaches are judged by.
 pub(crate) const OURS: &str = "ours";
@@ -24,61 +24,62 @@ pub(crate) const STOCK: &str = "stock";
 
 /// A server under measurement.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     name: String,
-    source: Source,
+    source: TargetSource,
     /// The instance that the speed measures share.
-    shared: Instance,
+    shared_instance: ServerInstance,
 }
 
-impl Target {
+impl BenchTarget {
     /// Starts a server and keeps the recipe, to start fresh ones later.
     ///
-    /// If `launch` is a mere launcher, later instances are started from the binary behind it.
-    pub(crate) fn launched(name: &str, mut launch: Launch) -> Result<Self> {
-        let shared = Instance::launch(&launch).with_context(|| format!("cannot start {name}"))?;
-        if shared.is_behind_launcher()
-            && let Some(binary) = shared.binary()
+    /// If `launch` is a mere launcher, later instances are owned from the binary behind it.
+    pub(crate) fn launch(name: &str, mut launch: LaunchConfig) -> Result<Self> {
+        let shared_instance =
+            ServerInstance::launch(&launch).with_context(|| format!("cannot start {name}"))?;
+        if shared_instance.is_behind_launcher()
+            && let Some(binary) = shared_instance.binary_path()
         {
             eprintln!("exec-bench: {name} is started as {}", binary.display());
             launch.program = binary;
         }
         Ok(Self {
             name: name.to_owned(),
-            source: Source::Launch(launch),
-            shared,
+            source: TargetSource::Launch(launch),
+            shared_instance,
         })
     }
 
     /// Joins a server that runs already.
-    pub(crate) fn running(name: &str, url: &str) -> Self {
-        let shared = Instance::join(url);
+    pub(crate) fn attach(name: &str, url: &str) -> Self {
+        let shared_instance = ServerInstance::attach(url);
         Self {
             name: name.to_owned(),
-            source: Source::Url(url.to_owned()),
-            shared,
+            source: TargetSource::Url(url.to_owned()),
+            shared_instance,
         }
     }
 
     /// Returns a fresh instance if this server can be started here, else the running one.
-    pub(crate) fn fresh(&self) -> Result<Instance> {
+    pub(crate) fn start_fresh(&self) -> Result<ServerInstance> {
         match &self.source {
-            Source::Launch(launch) => Instance::launch(launch),
-            Source::Url(url) => Ok(Instance::join(url)),
+            TargetSource::Launch(launch) => ServerInstance::launch(launch),
+            TargetSource::Url(url) => Ok(ServerInstance::attach(url)),
         }
     }
 
     /// Returns the launch recipe, unless the server was already running.
-    pub(crate) const fn recipe(&self) -> Option<&Launch> {
+    pub(crate) const fn launch_config(&self) -> Option<&LaunchConfig> {
         match &self.source {
-            Source::Launch(launch) => Some(launch),
-            Source::Url(_) => None,
+            TargetSource::Launch(launch) => Some(launch),
+            TargetSource::Url(_) => None,
         }
     }
 
     /// Returns the file that the server runs from.
-    pub(crate) fn binary(&self) -> Option<PathBuf> {
-        self.shared.binary()
+    pub(crate) fn binary_path(&self) -> Option<PathBuf> {
+        self.shared_instance.binary_path()
     }
 
     /// Returns the title of its column.
@@ -87,14 +88,14 @@ impl Target {
     }
 
     /// Returns the instance that the speed measures share.
-    pub(crate) const fn shared(&self) -> &Instance {
-        &self.shared
+    pub(crate) const fn shared_instance(&self) -> &ServerInstance {
+        &self.shared_instance
     }
 }
 
 #[derive(Debug)]
-enum Source {
-    Launch(Launch),
+enum TargetSource {
+    Launch(LaunchConfig),
     Url(String),
 }
 
@@ -105,24 +106,24 @@ pub(crate) fn absolute_path(path: &Path) -> Result<PathBuf> {
 }
 
 /// How long a server may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running server; ended on drop if it was started here.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct ServerInstance {
     url: String,
     pid: Option<u32>,
-    started: Option<StartedServer>,
+    owned: Option<OwnedServer>,
 }
 
-impl Instance {
+impl ServerInstance {
     /// Starts a server.
-    pub(crate) fn launch(launch: &Launch) -> Result<Self> {
+    pub(crate) fn launch(launch: &LaunchConfig) -> Result<Self> {
         let LaunchedServer {
             child,
             stdout,
             url,
-            took,
+            startup_time,
         } = launch.start()?;
         // A launcher script may run the server as its child, so the socket decides.
         let pid = url_port(&url)
@@ -131,21 +132,21 @@ impl Instance {
         Ok(Self {
             url,
             pid: Some(pid),
-            started: Some(StartedServer {
+            owned: Some(OwnedServer {
                 child,
                 stdout,
-                took,
+                startup_time,
             }),
         })
     }
 
     /// Connects to a server that is already running.
-    pub(crate) fn join(url: &str) -> Self {
+    pub(crate) fn attach(url: &str) -> Self {
         let pid = url_port(url).and_then(listener_pid);
         Self {
             url: url.to_owned(),
             pid,
-            started: None,
+            owned: None,
         }
     }
 
@@ -155,13 +156,13 @@ impl Instance {
     }
 
     /// Connects a client.
-    pub(crate) fn connect(&self) -> Result<Client> {
-        Client::connect(&self.url, &[])
+    pub(crate) fn connect(&self) -> Result<RpcClient> {
+        RpcClient::connect(&self.url, &[])
     }
 
     /// Connects a client that asks for an extension.
-    pub(crate) fn connect_with(&self, extension: &str) -> Result<Client> {
-        Client::connect(&self.url, &[extension])
+    pub(crate) fn connect_with(&self, extension: &str) -> Result<RpcClient> {
+        RpcClient::connect(&self.url, &[extension])
     }
 
     /// Returns the server's process, if it runs on this machine.
@@ -169,56 +170,56 @@ impl Instance {
         self.pid
     }
 
-    /// Returns how long the server took to tell its address, if it was started here.
-    pub(crate) fn took(&self) -> Option<Duration> {
-        self.started.as_ref().map(|started| started.took)
+    /// Returns how long the server startup_time to tell its address, if it was started here.
+    pub(crate) fn startup_time(&self) -> Option<Duration> {
+        self.owned.as_ref().map(|owned| owned.startup_time)
     }
 
-    /// Returns whether what was started is not the server but its parent.
+    /// Returns whether what was owned is not the server but its parent.
     pub(crate) fn is_behind_launcher(&self) -> bool {
-        self.started
+        self.owned
             .as_ref()
-            .is_some_and(|started| Some(started.child.id()) != self.pid)
+            .is_some_and(|owned| Some(owned.child.id()) != self.pid)
     }
 
     /// Returns the file that the server runs from.
-    pub(crate) fn binary(&self) -> Option<PathBuf> {
+    pub(crate) fn binary_path(&self) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/exe", self.pid?)).ok()
     }
 }
 
-impl Drop for Instance {
+impl Drop for ServerInstance {
     fn drop(&mut self) {
-        let Some(started) = &mut self.started else {
+        let Some(owned) = &mut self.owned else {
             return;
         };
-        let running = self.pid.map(workload_pids).unwrap_or_default();
-        started.end(self.pid);
+        let workload = self.pid.map(workload_pids).unwrap_or_default();
+        owned.terminate(self.pid);
         // A server should kill its own processes; kill any that it left behind.
-        for pid in running.into_iter().filter(|&pid| is_workload(pid)) {
+        for pid in workload.into_iter().filter(|&pid| is_workload(pid)) {
             send_signal(pid, Signal::KILL);
         }
     }
 }
 
 #[derive(Debug)]
-struct StartedServer {
+struct OwnedServer {
     child: Child,
     #[expect(
         dead_code,
         reason = "held open, for a server whose stdout is gone may fail"
     )]
     stdout: ChildStdout,
-    took: Duration,
+    startup_time: Duration,
 }
 
-impl StartedServer {
+impl OwnedServer {
     /// Ends the server, which is the child or, behind a launcher, a child of the child.
-    fn end(&mut self, server: Option<u32>) {
+    fn terminate(&mut self, server: Option<u32>) {
         for pid in [server, Some(self.child.id())].into_iter().flatten() {
             send_signal(pid, Signal::TERM);
         }
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while Instant::now() < deadline {
             match self.child.try_wait() {
                 Ok(None) => thread::sleep(Duration::from_millis(2)),
@@ -235,7 +236,7 @@ impl StartedServer {
 fn send_signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // It may have exited already.
-        let _gone = kill_process(pid, signal);
+        let _result = kill_process(pid, signal);
     }
 }
 
@@ -244,7 +245,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A recipe to start a server.
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub(crate) struct LaunchConfig {
     /// What to execute.
     pub(crate) program: PathBuf,
     args: Vec<&'static str>,
@@ -255,17 +256,17 @@ pub(crate) struct Launch {
 /// Server that has printed its address.
 #[derive(Debug)]
 struct LaunchedServer {
-    /// The process started, not yet waited for.
+    /// The process owned, not yet waited for.
     child: Child,
     /// Kept open: a server whose stdout is gone may fail.
     stdout: ChildStdout,
     /// Its address.
     url: String,
     /// The time from before the spawn until the line was here.
-    took: Duration,
+    startup_time: Duration,
 }
 
-impl Launch {
+impl LaunchConfig {
     /// Our server.
     pub(crate) fn ours(program: PathBuf, out: &Path) -> Self {
         Self {
@@ -301,7 +302,7 @@ impl Launch {
         if let Some(home) = &self.home {
             command.env("CODEX_HOME", home);
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {}", self.program.display()))?;
@@ -310,7 +311,7 @@ impl Launch {
                 child,
                 stdout,
                 url,
-                took: began.elapsed(),
+                startup_time: started_at.elapsed(),
             }),
             Err(error) => {
                 child.kill()?;
@@ -328,15 +329,15 @@ fn read_first_line(child: &mut Child) -> Result<(ChildStdout, String)> {
     let mut stdout = child.stdout.take().context("no stdout")?;
     let deadline = Instant::now() + RESPONSE_TIMEOUT;
     let mut line = Vec::new();
-    let mut piece = [0; 256];
+    let mut buffer = [0; 256];
     while !line.ends_with(b"\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let remaining = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
-        let ready = poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        let ready = poll(&mut fds, Some(&Timespec::try_from(remaining)?))?;
         ensure!(ready > 0, "no line on stdout after {RESPONSE_TIMEOUT:?}");
-        let read = stdout.read(&mut piece)?;
+        let read = stdout.read(&mut buffer)?;
         ensure!(read > 0, "stdout ended without a line");
-        line.extend_from_slice(&piece[..read]);
+        line.extend_from_slice(&buffer[..read]);
     }
     let line = String::from_utf8(line)?.trim_end().to_owned();
     ensure!(line.starts_with("ws://"), "the first line is `{line}`");

@@ -8,18 +8,18 @@ use clap::{Args, Parser, Subcommand};
 /// Measures exec-server against floors and peers.
 #[derive(Debug, Parser)]
 #[command(version, about, args_conflicts_with_subcommands = true)]
-pub(crate) struct Cli {
+pub(crate) struct BenchCli {
     /// What to measure.
     #[command(flatten)]
-    pub(crate) options: Options,
+    pub(crate) options: BenchOptions,
     /// Set when this process is a helper of another run.
     #[command(subcommand)]
-    pub(crate) helper: Option<Helper>,
+    pub(crate) helper: Option<HelperCommand>,
 }
 
 /// What to measure and where to write it.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// Our server; measured as column "ours". Default: target/release/exec-server
     #[arg(long, value_name = "PATH")]
     pub(crate) server: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) stock: Option<PathBuf>,
     /// A server that runs already: adds a column; repeatable
     #[arg(long = "peer", value_name = "[NAME=]ws://HOST:PORT", value_parser = parse_peer)]
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) peers: Vec<PeerServer>,
     /// A smoke run of a few seconds; its numbers mean little
     #[arg(long, conflicts_with = "check")]
     pub(crate) quick: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Options {
 
 /// Processes that a run starts from its own binary.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Helper {
+pub(crate) enum HelperCommand {
     /// Writes BYTES to stdout in 64 KiB writes.
     #[command(hide = true)]
     Emit {
@@ -85,14 +85,14 @@ pub(crate) enum Helper {
 
 /// Server that is already running.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Peer {
+pub(crate) struct PeerServer {
     /// The column's title.
     pub(crate) name: String,
     /// Its websocket address.
     pub(crate) url: String,
 }
 
-fn parse_peer(text: &str) -> anyhow::Result<Peer> {
+fn parse_peer(text: &str) -> anyhow::Result<PeerServer> {
     let at = text.find("ws://").context("no ws:// address")?;
     let name = match &text[..at] {
         "" => "peer",
@@ -103,7 +103,7 @@ fn parse_peer(text: &str) -> anyhow::Result<Peer> {
     if name.is_empty() {
         bail!("the name is empty");
     }
-    Ok(Peer {
+    Ok(PeerServer {
         name: name.to_owned(),
         url: text[at..].to_owned(),
     })
@@ -118,7 +118,7 @@ mod tests {
         let peer = parse_peer("old=ws://127.0.0.1:9").unwrap();
         assert_eq!(
             peer,
-            Peer {
+            PeerServer {
                 name: "old".to_owned(),
                 url: "ws://127.0.0.1:9".to_owned()
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::report::Cell;
+use crate::report::ReportCell;
 
 /// Returns the `percent`-th percentile by nearest rank, or `None` without samples.
 pub(crate) fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
@@ -20,19 +20,19 @@ pub(crate) fn p50(samples: &[f64]) -> Option<f64> {
 }
 
 /// Contender in a measure: a block of work that yields samples in each of its turns.
-pub(crate) struct Lane<'a, S> {
+pub(crate) struct Contender<'a, S> {
     samples: Vec<S>,
-    state: State<'a, S>,
+    state: ContenderState<'a, S>,
 }
 
-impl<'a, S> Lane<'a, S> {
+impl<'a, S> Contender<'a, S> {
     /// Makes a lane of `block`, which appends the samples of one turn.
     ///
     /// An error of `block` ends this lane and no other.
     pub(crate) fn new(block: impl FnMut(&mut Vec<S>) -> Result<()> + 'a) -> Self {
         Self {
             samples: Vec::new(),
-            state: State::Ready(Box::new(block)),
+            state: ContenderState::Ready(Box::new(block)),
         }
     }
 
@@ -40,57 +40,59 @@ impl<'a, S> Lane<'a, S> {
     pub(crate) fn skipped(reason: &str) -> Self {
         Self {
             samples: Vec::new(),
-            state: State::Over(Cell::Skipped(reason.to_owned())),
+            state: ContenderState::Stopped(ReportCell::Skipped(reason.to_owned())),
         }
     }
 
-    /// Makes the lane that `prepared` describes; a lane that could not be prepared has failed.
-    pub(crate) fn prepare(prepared: Result<Self>) -> Self {
-        prepared.unwrap_or_else(|error| Self {
+    /// Makes the lane that `result` describes; a lane that could not be result has failed.
+    pub(crate) fn from_result(result: Result<Self>) -> Self {
+        result.unwrap_or_else(|error| Self {
             samples: Vec::new(),
-            state: State::Over(Cell::without(&error)),
+            state: ContenderState::Stopped(ReportCell::from_error(&error)),
         })
     }
 
     /// Reduces what was sampled to one number.
-    pub(crate) fn cell(&self, reduce: impl FnOnce(&[S]) -> Option<f64>) -> Cell {
+    pub(crate) fn cell(&self, reduce: impl FnOnce(&[S]) -> Option<f64>) -> ReportCell {
         match &self.state {
-            State::Ready(_) => reduce(&self.samples)
-                .map_or_else(|| Cell::Skipped("not measurable".to_owned()), Cell::Value),
-            State::Over(cell) => cell.clone(),
+            ContenderState::Ready(_) => reduce(&self.samples).map_or_else(
+                || ReportCell::Skipped("not measurable".to_owned()),
+                ReportCell::Value,
+            ),
+            ContenderState::Stopped(cell) => cell.clone(),
         }
     }
 
-    fn turn(&mut self) {
-        if let State::Ready(block) = &mut self.state
+    fn run_turn(&mut self) {
+        if let ContenderState::Ready(block) = &mut self.state
             && let Err(error) = block(&mut self.samples)
         {
-            self.state = State::Over(Cell::without(&error));
+            self.state = ContenderState::Stopped(ReportCell::from_error(&error));
         }
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for Lane<'_, S> {
+impl<S: fmt::Debug> fmt::Debug for Contender<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane")
+        f.debug_struct("Contender")
             .field("samples", &self.samples)
             .finish_non_exhaustive()
     }
 }
 
-enum State<'a, S> {
-    Ready(Block<'a, S>),
+enum ContenderState<'a, S> {
+    Ready(SampleBlock<'a, S>),
     /// It has no value, for the reason given.
-    Over(Cell),
+    Stopped(ReportCell),
 }
 
-type Block<'a, S> = Box<dyn FnMut(&mut Vec<S>) -> Result<()> + 'a>;
+type SampleBlock<'a, S> = Box<dyn FnMut(&mut Vec<S>) -> Result<()> + 'a>;
 
 /// Gives every lane `blocks` turns; each round begins with another lane.
-pub(crate) fn interleave<S>(blocks: usize, lanes: &mut [Lane<'_, S>]) {
+pub(crate) fn interleave<S>(blocks: usize, contenders: &mut [Contender<'_, S>]) {
     for round in 0..blocks {
-        let (before, after) = lanes.split_at_mut(round % lanes.len().max(1));
-        after.iter_mut().chain(before).for_each(Lane::turn);
+        let (before, after) = contenders.split_at_mut(round % contenders.len().max(1));
+        after.iter_mut().chain(before).for_each(Contender::run_turn);
     }
 }
 
@@ -113,19 +115,22 @@ mod tests {
     #[test]
     fn lanes_alternate_and_a_failed_lane_stops_alone() {
         let order = RefCell::new(String::new());
-        let lane = |name: char| {
+        let contender = |name: char| {
             let order = &order;
-            Lane::new(move |samples: &mut Vec<f64>| {
+            Contender::new(move |samples: &mut Vec<f64>| {
                 order.borrow_mut().push(name);
                 samples.push(1.0);
                 anyhow::ensure!(name != 'b', "broken");
                 Ok(())
             })
         };
-        let mut lanes = [lane('a'), lane('b'), lane('c')];
-        interleave(3, &mut lanes);
+        let mut contenders = [contender('a'), contender('b'), contender('c')];
+        interleave(3, &mut contenders);
         assert_eq!(*order.borrow(), "abccaca");
-        assert_eq!(lanes[0].cell(p50), Cell::Value(1.0));
-        assert_eq!(lanes[1].cell(p50), Cell::Failed("broken".to_owned()));
+        assert_eq!(contenders[0].cell(p50), ReportCell::Value(1.0));
+        assert_eq!(
+            contenders[1].cell(p50),
+            ReportCell::Failed("broken".to_owned())
+        );
     }
 }

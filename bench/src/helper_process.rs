@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::measures::Transfer;
-use crate::process_usage::Usage;
+use crate::measures::OutputTransfer;
+use crate::process_usage::ProcessUsage;
 use crate::websocket::READ_BUFFER;
 
 /// Longest wait for a helper.
@@ -32,9 +32,9 @@ pub(super) struct HelperProcess {
 
 impl HelperProcess {
     /// Starts this binary as `part`, with its arguments, and connects to it.
-    pub(super) fn start(part: &[&str]) -> Result<Self> {
+    pub(super) fn start(args: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(part)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -88,10 +88,10 @@ impl EchoFloor {
     /// Sends one message and waits for it to come back.
     pub(crate) fn round_trip(&mut self) -> Result<Duration> {
         let mut message = [b'x'; MESSAGE];
-        let began = Instant::now();
+        let started_at = Instant::now();
         self.0.stream.write_all(&message)?;
         self.0.stream.read_exact(&mut message)?;
-        Ok(began.elapsed())
+        Ok(started_at.elapsed())
     }
 }
 
@@ -165,27 +165,27 @@ impl CopyFloor {
     }
 
     /// Has a child write `bytes` bytes and reads them all.
-    pub(crate) fn transfer(&mut self, bytes: u64) -> Result<Transfer> {
+    pub(crate) fn transfer(&mut self, bytes: u64) -> Result<OutputTransfer> {
         let pid = self.helper.pid();
         let stream = &mut self.helper.stream;
-        let before = Usage::sample(pid);
-        let began = Instant::now();
+        let before = ProcessUsage::sample(pid);
+        let started_at = Instant::now();
         stream.write_all(&bytes.to_be_bytes())?;
-        let mut left = bytes;
-        while left > 0 {
+        let mut remaining = bytes;
+        while remaining > 0 {
             let read = stream.read(&mut self.buffer)?;
             ensure!(read > 0, "the copy ended early");
-            left = left
+            remaining = remaining
                 .checked_sub(read as u64)
                 .context("copy returned too many bytes")?;
         }
-        let took = began.elapsed();
-        let cpu = Usage::sample(pid).cpu_since(&before);
+        let elapsed = started_at.elapsed();
+        let cpu = ProcessUsage::sample(pid).cpu_since(&before);
         // Releases the child and waits until it is reaped, so that the next sample starts after
         // that.
         stream.write_all(&[0])?;
         stream.read_exact(&mut [0])?;
-        Ok(Transfer::new(bytes, took, Some(cpu)))
+        Ok(OutputTransfer::new(bytes, elapsed, Some(cpu)))
     }
 }
 
@@ -202,12 +202,12 @@ pub(crate) fn serve_copy() -> Result<()> {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut stdout = child.stdout.take().context("no stdout")?;
-        let mut left = u64::from_be_bytes(length);
-        while left > 0 {
+        let mut remaining = u64::from_be_bytes(length);
+        while remaining > 0 {
             let read = stdout.read(&mut buffer)?;
             ensure!(read > 0, "the child ended early");
             stream.write_all(&buffer[..read])?;
-            left = left.saturating_sub(read as u64);
+            remaining = remaining.saturating_sub(read as u64);
         }
         // Only once the client has taken its sample may the child be reaped: see `emit_and_hold`.
         stream.read_exact(&mut [0])?;
@@ -220,28 +220,28 @@ pub(crate) fn serve_copy() -> Result<()> {
 
 /// Core of our affinity mask.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Core {
+pub(crate) enum CpuCore {
     /// The first one.
     First,
     /// The last one; the first as well if there is only one.
     Last,
 }
 
-impl Core {
+impl CpuCore {
     /// Does `work` on this core alone; what it spawns stays there.
     pub(crate) fn run<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let all = sched_getaffinity(None).context("cannot read the CPU affinity")?;
-        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core));
+        let original = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| original.is_set(core));
         let core = match self {
             Self::First => cores.next(),
             Self::Last => cores.next_back(),
         };
-        let mut one = CpuSet::new();
-        one.set(core.context("CPU affinity mask is empty")?);
-        sched_setaffinity(None, &one).context("cannot set the CPU affinity")?;
-        let outcome = work();
-        sched_setaffinity(None, &all).context("cannot restore the CPU affinity")?;
-        outcome
+        let mut single = CpuSet::new();
+        single.set(core.context("CPU affinity mask is empty")?);
+        sched_setaffinity(None, &single).context("cannot set the CPU affinity")?;
+        let result = work();
+        sched_setaffinity(None, &original).context("cannot restore the CPU affinity")?;
+        result
     }
 }
 
@@ -253,11 +253,12 @@ pub(crate) fn emit(bytes: u64) -> anyhow::Result<()> {
     // `io::stdout` would search every block for line ends.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let block = [b'x'; EMIT_BLOCK];
-    let mut left = bytes;
-    while left > 0 {
-        let size = usize::try_from(left).map_or(EMIT_BLOCK, |left| left.min(EMIT_BLOCK));
+    let mut remaining = bytes;
+    while remaining > 0 {
+        let size =
+            usize::try_from(remaining).map_or(EMIT_BLOCK, |remaining| remaining.min(EMIT_BLOCK));
         match out.write_all(&block[..size]) {
-            Ok(()) => left -= size as u64,
+            Ok(()) => remaining -= size as u64,
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(error.into()),
         }
@@ -283,8 +284,8 @@ mod tests {
     fn affinity_is_restored_after_work_on_one_core() {
         let count = || Ok(sched_getaffinity(None)?.count());
         let all = count().unwrap();
-        assert_eq!(Core::First.run(count).unwrap(), 1);
-        assert_eq!(Core::Last.run(count).unwrap(), 1);
+        assert_eq!(CpuCore::First.run(count).unwrap(), 1);
+        assert_eq!(CpuCore::Last.run(count).unwrap(), 1);
         assert_eq!(count().unwrap(), all);
     }
 }

@@ -12,32 +12,32 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::bench_dir::Scratch;
-use crate::process_usage::Usage;
+use crate::bench_dir::BenchDir;
+use crate::process_usage::ProcessUsage;
 
 /// A hub on a free port; killed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct HubProcess {
     program: PathBuf,
     url: String,
     token: String,
     child: ChildProcess,
 }
 
-impl Hub {
+impl HubProcess {
     /// Starts a hub of its own, with its data in `scratch`.
-    pub(crate) fn start(program: &Path, scratch: &Scratch) -> Result<Self> {
-        let data = scratch.directory("hub")?;
+    pub(crate) fn start(program: &Path, dir: &BenchDir) -> Result<Self> {
+        let data = dir.directory("hub")?;
         let token = create_token(program, &data)?;
-        Self::node(program, &data, &token, &[])
+        Self::start_node(program, &data, &token, &[])
     }
 
     /// Starts three nodes on a NATS server.
-    pub(crate) fn nodes(program: &Path, scratch: &Scratch, nats: &str) -> Result<Vec<Self>> {
-        let data = scratch.directory("hub")?;
+    pub(crate) fn start_cluster(program: &Path, dir: &BenchDir, nats: &str) -> Result<Vec<Self>> {
+        let data = dir.directory("hub")?;
         let token = create_token(program, &data)?;
         let node = |name| {
-            Self::node(
+            Self::start_node(
                 program,
                 &data,
                 &token,
@@ -47,7 +47,7 @@ impl Hub {
         ["one", "two", "three"].into_iter().map(node).collect()
     }
 
-    fn node(program: &Path, data: &Path, token: &str, flags: &[&str]) -> Result<Self> {
+    fn start_node(program: &Path, data: &Path, token: &str, flags: &[&str]) -> Result<Self> {
         let mut command = isolated_command(program);
         command.args(["hub", "--listen", "127.0.0.1:0"]).args(flags);
         let (child, url) = ChildProcess::start(command.arg("--data-dir").arg(data))?;
@@ -60,14 +60,18 @@ impl Hub {
         })
     }
 
-    /// Starts an executor behind it, by way of `registry`, and waits until it is there.
-    pub(crate) fn executor(&self, registry: &str, environment: &str) -> Result<Executor> {
+    /// Starts an executor behind it, by way of `registry`, and waits until it is system_path.
+    pub(crate) fn start_executor(
+        &self,
+        registry: &str,
+        environment: &str,
+    ) -> Result<ExecutorProcess> {
         let mut command = isolated_command(&self.program);
         command
             .args(["--remote", registry, "--environment-id", environment])
             .env("EXEC_SERVER_REMOTE_TOKEN", &self.token);
         let (child, _) = ChildProcess::start(&mut command)?;
-        Ok(Executor { _child: child })
+        Ok(ExecutorProcess { _child: child })
     }
 
     /// Returns its registry.
@@ -86,14 +90,14 @@ impl Hub {
     }
 
     /// Returns its resident memory.
-    pub(crate) fn memory(&self) -> u64 {
-        Usage::sample(self.child.child.id()).server_rss
+    pub(crate) fn resident_memory(&self) -> u64 {
+        ProcessUsage::sample(self.child.child.id()).server_rss
     }
 }
 
 /// An executor behind a hub; killed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Executor {
+pub(crate) struct ExecutorProcess {
     _child: ChildProcess,
 }
 
@@ -109,19 +113,19 @@ impl ChildProcess {
     fn start(command: &mut Command) -> Result<(Self, String)> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("no stdout")?;
-        let mut running = Self {
+        let mut process = Self {
             child,
             stdout: BufReader::new(stdout),
         };
         let mut line = String::new();
         // A process that cannot start ends, which ends the line as well.
-        running.stdout.read_line(&mut line)?;
+        process.stdout.read_line(&mut line)?;
         ensure!(
             !line.is_empty(),
             "{:?} printed nothing",
             command.get_program()
         );
-        Ok((running, line.trim_end().to_owned()))
+        Ok((process, line.trim_end().to_owned()))
     }
 }
 
@@ -143,14 +147,14 @@ fn isolated_command(program: &Path) -> Command {
 }
 
 fn create_token(program: &Path, data: &Path) -> Result<String> {
-    let made = isolated_command(program)
+    let output = isolated_command(program)
         .args(["hub", "token", "create", "--name", "bench"])
         .args(["--role", "executor", "--role", "harness", "--role", "admin"])
         .arg("--data-dir")
         .arg(data)
         .output()?;
-    let text = String::from_utf8(made.stdout)?;
-    ensure!(made.status.success(), "no token is made: {text}");
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "no token is made: {text}");
     let token = text.lines().last().context("no token was printed")?;
     Ok(token.trim().to_owned())
 }
@@ -160,18 +164,18 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The server; killed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct NatsServer {
+pub(crate) struct NatsProcess {
     url: String,
     child: Child,
 }
 
-impl NatsServer {
+impl NatsProcess {
     /// Starts a server on a free port. Without one on this machine there is nothing to measure.
-    pub(crate) fn start(scratch: &Scratch) -> Result<Self> {
-        let data = scratch.directory("nats")?;
-        let there = Path::new("/usr/sbin/nats-server");
-        let program = if there.exists() {
-            there
+    pub(crate) fn start(dir: &BenchDir) -> Result<Self> {
+        let data = dir.directory("nats")?;
+        let system_path = Path::new("/usr/sbin/nats-server");
+        let program = if system_path.exists() {
+            system_path
         } else {
             Path::new("nats-server")
         };
@@ -205,7 +209,7 @@ impl NatsServer {
     }
 }
 
-impl Drop for NatsServer {
+impl Drop for NatsProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -222,11 +226,11 @@ fn read_ports_file(data: &Path) -> Option<String> {
 
 /// Load balancer on a free port. It runs until the program exits.
 #[derive(Debug)]
-pub(crate) struct LoadBalancer {
+pub(crate) struct NodeBalancer {
     url: String,
 }
 
-impl LoadBalancer {
+impl NodeBalancer {
     /// Distributes connections over nodes round-robin.
     pub(crate) fn start(nodes: Vec<String>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;

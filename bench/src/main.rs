@@ -35,20 +35,20 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::bench_plan::Plan;
-use crate::bench_target::{Launch, OURS, STOCK, Target, absolute_path};
-use crate::cli::{Cli, Helper, Options};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::{BenchTarget, LaunchConfig, OURS, STOCK, absolute_path};
+use crate::cli::{BenchCli, BenchOptions, HelperCommand};
 use crate::helper_process::{emit, emit_and_hold, serve_copy, serve_echo, serve_exchange};
 use crate::measures::GROUPS;
 use crate::report::svg_chart::render_svg;
 use crate::report::text::{render_json, render_markdown, render_table};
-use crate::report::{Cell, Machine, Report};
+use crate::report::{MachineInfo, ReportCell, RunReport};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BenchCli::parse();
     let outcome = match cli.helper {
         None => run(&cli.options),
-        Some(helper) => serve(&helper).map(|()| ExitCode::SUCCESS),
+        Some(helper) => run_helper(&helper).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("exec-bench: {error:#}");
@@ -57,13 +57,13 @@ fn main() -> ExitCode {
 }
 
 /// Plays one of the helper processes that the measures start from this same binary.
-fn serve(helper: &Helper) -> anyhow::Result<()> {
+fn run_helper(helper: &HelperCommand) -> anyhow::Result<()> {
     match *helper {
-        Helper::Emit { bytes, hold: false } => emit(bytes),
-        Helper::Emit { bytes, hold: true } => emit_and_hold(bytes),
-        Helper::EchoFloor => serve_echo(),
-        Helper::ExchangeFloor { request, response } => serve_exchange(request, response),
-        Helper::CopyFloor => serve_copy(),
+        HelperCommand::Emit { bytes, hold: false } => emit(bytes),
+        HelperCommand::Emit { bytes, hold: true } => emit_and_hold(bytes),
+        HelperCommand::EchoFloor => serve_echo(),
+        HelperCommand::ExchangeFloor { request, response } => serve_exchange(request, response),
+        HelperCommand::CopyFloor => serve_copy(),
     }
 }
 
@@ -73,18 +73,18 @@ const DEFAULT_SERVER: &str = "target/release/exec-server";
 /// Runs everything that `options` ask for.
 ///
 /// Fails if a target broke the protocol, or with `--check` if ours missed a reach.
-fn run(options: &Options) -> Result<ExitCode> {
+fn run(options: &BenchOptions) -> Result<ExitCode> {
     fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     raise_file_limit()?;
     let plan = if options.quick {
-        Plan::quick()
+        BenchPlan::quick()
     } else {
-        Plan::full()
+        BenchPlan::full()
     };
     let targets = create_targets(options)?;
-    let mut report = Report {
-        machine: Machine::here(),
+    let mut report = RunReport {
+        machine: MachineInfo::detect(),
         quick: plan.quick,
         targets: targets
             .iter()
@@ -92,10 +92,10 @@ fn run(options: &Options) -> Result<ExitCode> {
             .collect(),
         rows: Vec::new(),
     };
-    let wanted = |name: &str| options.only.iter().any(|only| name.contains(only.as_str()));
+    let is_selected = |name: &str| options.only.iter().any(|only| name.contains(only.as_str()));
     for group in GROUPS
         .iter()
-        .filter(|group| options.only.is_empty() || wanted(group.name))
+        .filter(|group| options.only.is_empty() || is_selected(group.name))
     {
         eprintln!("exec-bench: {} …", group.name);
         report.rows.extend((group.run)(&plan, &targets));
@@ -106,11 +106,15 @@ fn run(options: &Options) -> Result<ExitCode> {
     Ok(exit_code(options, &report))
 }
 
-fn create_targets(options: &Options) -> Result<Vec<Target>> {
+fn create_targets(options: &BenchOptions) -> Result<Vec<BenchTarget>> {
     let out = absolute_path(&options.out)?;
     let mut targets = Vec::new();
-    let others = options.stock.is_some() || !options.peers.is_empty();
-    if options.server.is_none() && !Path::new(DEFAULT_SERVER).exists() && others && !options.check {
+    let has_others = options.stock.is_some() || !options.peers.is_empty();
+    if options.server.is_none()
+        && !Path::new(DEFAULT_SERVER).exists()
+        && has_others
+        && !options.check
+    {
         eprintln!("exec-bench: there is no {DEFAULT_SERVER}; only the others are measured");
     } else {
         let program = absolute_path(
@@ -119,17 +123,23 @@ fn create_targets(options: &Options) -> Result<Vec<Target>> {
                 .as_deref()
                 .unwrap_or(Path::new(DEFAULT_SERVER)),
         )?;
-        targets.push(Target::launched(OURS, Launch::ours(program, &out))?);
+        targets.push(BenchTarget::launch(
+            OURS,
+            LaunchConfig::ours(program, &out),
+        )?);
     }
     if let Some(stock) = &options.stock {
         let program = absolute_path(stock)?;
-        targets.push(Target::launched(STOCK, Launch::stock(program, &out)?)?);
+        targets.push(BenchTarget::launch(
+            STOCK,
+            LaunchConfig::stock(program, &out)?,
+        )?);
     }
     for peer in &options.peers {
         if targets.iter().any(|target| target.name() == peer.name) {
             bail!("there are two columns `{}`", peer.name);
         }
-        targets.push(Target::running(&peer.name, &peer.url));
+        targets.push(BenchTarget::attach(&peer.name, &peer.url));
     }
     Ok(targets)
 }
@@ -147,12 +157,12 @@ fn raise_file_limit() -> Result<()> {
     .context("cannot raise the limit of open files")
 }
 
-fn write_results(options: &Options, report: &Report) -> Result<()> {
-    let numbers = options
+fn write_results(options: &BenchOptions, report: &RunReport) -> Result<()> {
+    let json_path = options
         .json
         .clone()
         .unwrap_or_else(|| options.out.join("bench.json"));
-    write_file(&numbers, &format!("{:#}\n", render_json(report)))?;
+    write_file(&json_path, &format!("{:#}\n", render_json(report)))?;
     if let Some(path) = &options.svg {
         write_file(path, &render_svg(report))?;
     }
@@ -166,25 +176,27 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn exit_code(options: &Options, report: &Report) -> ExitCode {
+fn exit_code(options: &BenchOptions, report: &RunReport) -> ExitCode {
     let mut cells = report
         .rows
         .iter()
         .flat_map(|row| row.floor.iter().chain(&row.cells));
-    let failed = cells.any(|cell| matches!(cell, Cell::Failed(_)));
-    if failed {
+    let has_failures = cells.any(|cell| matches!(cell, ReportCell::Failed(_)));
+    if has_failures {
         eprintln!("exec-bench: not all could be measured, see FAILED above");
     }
     // A row with a goal but no value counts as missed.
-    let reaches = report.rows.iter().filter(|row| row.reach.is_some());
+    let rows_with_goal = report.rows.iter().filter(|row| row.goal.is_some());
     let ours = report.targets.iter().position(|name| name == OURS);
-    let missed = ours.map_or(0, |at| {
-        reaches.filter(|row| row.verdict(at) != Some(true)).count()
+    let missed = ours.map_or(0, |column| {
+        rows_with_goal
+            .filter(|row| row.meets_goal(column) != Some(true))
+            .count()
     });
     if missed > 0 {
         eprintln!("exec-bench: {missed} reaches missed");
     }
-    if failed || (options.check && missed > 0) {
+    if has_failures || (options.check && missed > 0) {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS

@@ -20,23 +20,26 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-pub(crate) use output_transfer::Transfer;
+pub(crate) use output_transfer::OutputTransfer;
 
-use crate::bench_plan::Plan;
-use crate::bench_target::{OURS, Target};
-use crate::report::{Cell, Row};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::{BenchTarget, OURS};
+use crate::report::{ReportCell, ReportRow};
 
 /// A group of rows that are measured together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub(crate) struct MeasureGroup {
     /// Its name on the command line.
     pub(crate) name: &'static str,
     /// Measures it.
-    pub(crate) run: fn(&Plan, &[Target]) -> Vec<Row>,
+    pub(crate) run: fn(&BenchPlan, &[BenchTarget]) -> Vec<ReportRow>,
 }
 
-impl Group {
-    const fn new(name: &'static str, run: fn(&Plan, &[Target]) -> Vec<Row>) -> Self {
+impl MeasureGroup {
+    const fn new(
+        name: &'static str,
+        run: fn(&BenchPlan, &[BenchTarget]) -> Vec<ReportRow>,
+    ) -> Self {
         Self { name, run }
     }
 }
@@ -45,63 +48,63 @@ impl Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 22] = [
-    Group::new("spawn", process_start::measure_latency),
-    Group::new("inflight", process_start::measure_rate),
-    Group::new("echo", echo_latency::measure_echo),
-    Group::new("output", output_transfer::measure_output),
-    Group::new("terminal", output_transfer::measure_terminal),
-    Group::new("memory", server_footprint::measure_idle_memory),
-    Group::new("stalled", server_footprint::measure_stalled_client),
-    Group::new("flood", echo_latency::measure_flood),
-    Group::new("startup", server_footprint::measure_startup),
-    Group::new("fs-calls", file_calls::measure_calls),
-    Group::new("fs-bulk", file_transfer::measure_transfer),
-    Group::new("fs-walk", file_calls::measure_walk),
-    Group::new("fs-peak", server_footprint::measure_block_read_growth),
-    Group::new("fs-watch", file_watch::measure_watch),
-    Group::new("sandbox", sandbox_cost::measure_sandbox),
-    Group::new("client", client_overhead::measure_client),
-    Group::new("tools", client_overhead::measure_tools),
-    Group::new("people", cli_commands::measure_commands),
-    Group::new("relay", hub_relay::measure_relay),
-    Group::new("hub-frames", hub_capacity::measure_frames),
-    Group::new("hub-crowd", hub_capacity::measure_many_connections),
-    Group::new("hub-nodes", node_failover::measure_failover),
+pub(crate) const GROUPS: [MeasureGroup; 22] = [
+    MeasureGroup::new("spawn", process_start::measure_latency),
+    MeasureGroup::new("inflight", process_start::measure_rate),
+    MeasureGroup::new("echo", echo_latency::measure_echo),
+    MeasureGroup::new("output", output_transfer::measure_output),
+    MeasureGroup::new("terminal", output_transfer::measure_terminal),
+    MeasureGroup::new("memory", server_footprint::measure_idle_memory),
+    MeasureGroup::new("stalled", server_footprint::measure_stalled_client),
+    MeasureGroup::new("flood", echo_latency::measure_flood),
+    MeasureGroup::new("startup", server_footprint::measure_startup),
+    MeasureGroup::new("fs-calls", file_calls::measure_calls),
+    MeasureGroup::new("fs-bulk", file_transfer::measure_transfer),
+    MeasureGroup::new("fs-walk", file_calls::measure_walk),
+    MeasureGroup::new("fs-peak", server_footprint::measure_block_read_growth),
+    MeasureGroup::new("fs-watch", file_watch::measure_watch),
+    MeasureGroup::new("sandbox", sandbox_cost::measure_sandbox),
+    MeasureGroup::new("client", client_overhead::measure_client),
+    MeasureGroup::new("tools", client_overhead::measure_tools),
+    MeasureGroup::new("people", cli_commands::measure_commands),
+    MeasureGroup::new("relay", hub_relay::measure_relay),
+    MeasureGroup::new("hub-frames", hub_capacity::measure_frames),
+    MeasureGroup::new("hub-crowd", hub_capacity::measure_many_connections),
+    MeasureGroup::new("hub-nodes", node_failover::measure_failover),
 ];
 
 /// Returns the difference between two measures.
-fn difference((more, less): (&Cell, &Cell)) -> Cell {
-    match (more.value(), less.value()) {
-        (Some(more), Some(less)) => Cell::Value((more - less).max(0.0)),
-        (None, _) => more.clone(),
-        (_, None) => less.clone(),
+fn difference((value, baseline): (&ReportCell, &ReportCell)) -> ReportCell {
+    match (value.value(), baseline.value()) {
+        (Some(with), Some(without)) => ReportCell::Value((with - without).max(0.0)),
+        (None, _) => value.clone(),
+        (_, None) => baseline.clone(),
     }
 }
 
 /// Measures ours; others have no hub. Returns a cell for each target.
 fn measure_ours<T>(
-    targets: &[Target],
+    targets: &[BenchTarget],
     measure: impl FnOnce(PathBuf) -> Result<T>,
-    cells: impl Fn(&T) -> Vec<Cell>,
+    to_cells: impl Fn(&T) -> Vec<ReportCell>,
     count: usize,
-) -> Vec<Vec<Cell>> {
+) -> Vec<Vec<ReportCell>> {
     let program = targets
         .iter()
         .find(|target| target.name() == OURS)
-        .and_then(Target::binary);
-    let measured = match program.map(measure) {
-        Some(Ok(measured)) => cells(&measured),
-        Some(Err(error)) => vec![Cell::without(&error); count],
-        None => vec![Cell::Skipped("our program is not there".to_owned()); count],
+        .and_then(BenchTarget::binary_path);
+    let cells = match program.map(measure) {
+        Some(Ok(measured)) => to_cells(&measured),
+        Some(Err(error)) => vec![ReportCell::from_error(&error); count],
+        None => vec![ReportCell::Skipped("our program is not there".to_owned()); count],
     };
-    let of = |cell: &Cell| {
-        let other = Cell::Skipped("has no hub".to_owned());
-        let pick = |target: &Target| match target.name() {
+    let column = |cell: &ReportCell| {
+        let other = ReportCell::Skipped("has no hub".to_owned());
+        let select = |target: &BenchTarget| match target.name() {
             OURS => cell.clone(),
             _ => other.clone(),
         };
-        targets.iter().map(pick).collect()
+        targets.iter().map(select).collect()
     };
-    measured.iter().map(of).collect()
+    cells.iter().map(column).collect()
 }

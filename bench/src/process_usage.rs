@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 /// Resource usage of a server and its helpers at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     /// Resident bytes of the server process.
     pub(crate) server_rss: u64,
     /// Resident bytes of its helpers, summed; helpers that share one address space count once,
@@ -26,15 +26,15 @@ pub(crate) struct Usage {
     ticks: u64,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Samples the tree below `server`.
     ///
     /// Reaped ticks include processes run for us, unless none ended between two samples: measures
     /// that compare CPU time keep theirs alive.
     pub(crate) fn sample(server: u32) -> Self {
-        let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+        let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
         let mut usage = Self::default();
-        let mut seen = BTreeSet::new();
+        let mut address_spaces = BTreeSet::new();
         (usage.server_rss, usage.server_peak) = resident_memory(server);
         for stat in process_tree(&stats, server) {
             if stat.pid != server {
@@ -43,7 +43,7 @@ impl Usage {
                     continue;
                 }
                 usage.helpers += 1;
-                if stat.layout == (0, 0) || seen.insert(stat.layout) {
+                if stat.layout == (0, 0) || address_spaces.insert(stat.layout) {
                     usage.helper_rss += resident_memory(stat.pid).0;
                 }
             }
@@ -52,23 +52,27 @@ impl Usage {
         usage
     }
 
-    /// Samples until the memory stays within `SLACK` for `calm`, at most for `limit`.
+    /// Samples until the memory stays within `STABLE_TOLERANCE` for `stable_for`, at most for `limit`.
     ///
-    /// Returns the last sample and the highest total that was seen.
-    pub(crate) fn settle(server: u32, calm: Duration, limit: Duration) -> (Self, u64) {
-        let began = Instant::now();
+    /// Returns the last sample and the highest total that was address_spaces.
+    pub(crate) fn sample_when_stable(
+        server: u32,
+        stable_for: Duration,
+        limit: Duration,
+    ) -> (Self, u64) {
+        let started_at = Instant::now();
         let mut usage = Self::sample(server);
-        let (mut level, mut since) = (usage.rss(), began);
-        let mut highest = level;
-        while since.elapsed() < calm && began.elapsed() < limit {
+        let (mut level, mut stable_since) = (usage.rss(), started_at);
+        let mut peak = level;
+        while stable_since.elapsed() < stable_for && started_at.elapsed() < limit {
             thread::sleep(SAMPLE_INTERVAL);
             usage = Self::sample(server);
-            highest = highest.max(usage.rss());
-            if usage.rss().abs_diff(level) > SLACK {
-                (level, since) = (usage.rss(), Instant::now());
+            peak = peak.max(usage.rss());
+            if usage.rss().abs_diff(level) > STABLE_TOLERANCE {
+                (level, stable_since) = (usage.rss(), Instant::now());
             }
         }
-        (usage, highest)
+        (usage, peak)
     }
 
     /// Resident bytes of server and helpers together.
@@ -85,7 +89,7 @@ impl Usage {
 
 /// Returns the processes that `server` runs for us.
 pub(crate) fn workload_pids(server: u32) -> Vec<u32> {
-    let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+    let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
     let pids = process_tree(&stats, server)
         .into_iter()
         .map(|stat| stat.pid);
@@ -96,7 +100,7 @@ pub(crate) fn workload_pids(server: u32) -> Vec<u32> {
 /// Returns what the processes below `server` that call themselves `name` use, each with its share
 /// of what it has in common with others.
 pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u64> {
-    let stats: Vec<Stat> = all_pids().filter_map(Stat::read).collect();
+    let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
     let pids = process_tree(&stats, server)
         .into_iter()
         .map(|stat| stat.pid);
@@ -110,33 +114,33 @@ pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u6
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Memory that may come and go in a tree that counts as calm.
-const SLACK: u64 = 128 * 1024;
+const STABLE_TOLERANCE: u64 = 128 * 1024;
 
 /// Returns the processes of the tree whose root is `root`, in no order.
-fn process_tree(stats: &[Stat], root: u32) -> Vec<Stat> {
-    let mut known = BTreeSet::from([root]);
+fn process_tree(stats: &[ProcStat], root: u32) -> Vec<ProcStat> {
+    let mut pids = BTreeSet::from([root]);
     // Ids wrap around, so a child may come before its parent: repeat until nothing is added.
     loop {
-        let before = known.len();
+        let before = pids.len();
         for stat in stats {
-            if known.contains(&stat.parent) {
-                known.insert(stat.pid);
+            if pids.contains(&stat.parent) {
+                pids.insert(stat.pid);
             }
         }
-        if known.len() == before {
+        if pids.len() == before {
             break;
         }
     }
     stats
         .iter()
-        .filter(|stat| known.contains(&stat.pid))
+        .filter(|stat| pids.contains(&stat.pid))
         .copied()
         .collect()
 }
 
 /// The part of `/proc/PID/stat` that matters here. Times are in clock ticks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stat {
+struct ProcStat {
     /// The process.
     pid: u32,
     /// Its parent.
@@ -150,7 +154,7 @@ struct Stat {
     layout: (u64, u64),
 }
 
-impl Stat {
+impl ProcStat {
     /// Reads a process; `None` once it is gone.
     fn read(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -184,7 +188,7 @@ fn resident_memory(pid: u32) -> (u64, u64) {
 /// Makes the kernel count `VmHWM` of a process from now on, if we may.
 pub(crate) fn reset_peak(pid: u32) {
     // proc_pid_clear_refs(5). Without it the peak is that since the start, which is never less.
-    let _refused = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+    let _result = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
 fn status_kib(status: &str, name: &str) -> u64 {
@@ -253,7 +257,7 @@ pub(crate) fn listener_pid(port: u16) -> Option<u32> {
     owners
         .iter()
         .copied()
-        .find(|&pid| Stat::read(pid).is_some_and(|s| !owners.contains(&s.parent)))
+        .find(|&pid| ProcStat::read(pid).is_some_and(|s| !owners.contains(&s.parent)))
 }
 
 /// Returns the port of a `ws://HOST:PORT` address.
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn tree_contains_grandchildren_and_no_other_processes() {
-        let stat = |pid, parent| Stat {
+        let stat = |pid, parent| ProcStat {
             pid,
             parent,
             ticks: 0,
@@ -309,7 +313,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_no_helpers() {
-        let usage = Usage::sample(std::process::id());
+        let usage = ProcessUsage::sample(std::process::id());
         assert!(usage.server_rss > 0);
         assert!(usage.server_peak >= usage.server_rss / 2);
         assert_eq!(usage.rss(), usage.server_rss + usage.helper_rss);
@@ -318,15 +322,15 @@ mod tests {
     #[test]
     fn process_name_with_parentheses_is_parsed() {
         let line = "12 (a) b) S 7 12 12 0 -1 64 1 2 3 4 50 60 70 80 20 0 1 0 99 1 1";
-        let stat = Stat {
+        let stat = ProcStat {
             pid: 12,
             parent: 7,
             ticks: 110,
             reaped_ticks: 150,
             layout: (0, 0),
         };
-        assert_eq!(Stat::parse(line), Some(stat));
-        assert_eq!(Stat::parse("12 (a"), None);
+        assert_eq!(ProcStat::parse(line), Some(stat));
+        assert_eq!(ProcStat::parse("12 (a"), None);
     }
 
     #[test]

@@ -12,10 +12,14 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::base64;
-use crate::hub_process::Hub;
+use crate::hub_process::HubProcess;
 
 /// Registers an executor; returns the URL of its websocket.
-pub(crate) fn register_executor(hub: &Hub, environment: &str, number: u32) -> Result<String> {
+pub(crate) fn register_executor(
+    hub: &HubProcess,
+    environment: &str,
+    number: u32,
+) -> Result<String> {
     let body = json!({
         "security_profile": "noise_hybrid_ik_v1",
         "executor_public_key": fake_key(number),
@@ -25,25 +29,25 @@ pub(crate) fn register_executor(hub: &Hub, environment: &str, number: u32) -> Re
 
 /// Connects a harness and returns the URL of its websocket. A hub may take a moment to list an
 /// executor whose websocket is open.
-pub(crate) fn connect_harness(hub: &Hub, environment: &str, number: u32) -> Result<String> {
+pub(crate) fn connect_harness(hub: &HubProcess, environment: &str, number: u32) -> Result<String> {
     let body = json!({ "harness_public_key": fake_key(number) });
-    let mut answer = post(hub, environment, "connect", &body);
+    let mut response = post(hub, environment, "connect", &body);
     for _ in 0..CONNECT_ATTEMPTS {
-        if answer.is_ok() {
+        if response.is_ok() {
             break;
         }
         thread::sleep(RETRY_DELAY);
-        answer = post(hub, environment, "connect", &body);
+        response = post(hub, environment, "connect", &body);
     }
-    websocket_url(&answer?)
+    websocket_url(&response?)
 }
 
 /// Retries of a harness, and the delay between them.
 const CONNECT_ATTEMPTS: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-fn websocket_url(answer: &Value) -> Result<String> {
-    let url = answer["url"].as_str().context("no url")?;
+fn websocket_url(response: &Value) -> Result<String> {
+    let url = response["url"].as_str().context("no url")?;
     Ok(url.to_owned())
 }
 
@@ -51,7 +55,7 @@ fn websocket_url(answer: &Value) -> Result<String> {
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Asks a registry for something; returns the answer's body.
-fn post(hub: &Hub, environment: &str, operation: &str, body: &Value) -> Result<Value> {
+fn post(hub: &HubProcess, environment: &str, operation: &str, body: &Value) -> Result<Value> {
     let authority = hub.url().strip_prefix("http://").context("not http")?;
     let mut stream = TcpStream::connect(authority)?;
     stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
@@ -64,10 +68,10 @@ fn post(hub: &Hub, environment: &str, operation: &str, body: &Value) -> Result<V
         body.len()
     );
     stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-    ensure!(head.starts_with("HTTP/1.1 200"), "{operation}: {answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    let (head, body) = response.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "{operation}: {response}");
     Ok(serde_json::from_str(body)?)
 }
 

@@ -7,57 +7,57 @@ pub(crate) mod text;
 
 use std::{fs, thread};
 
-use crate::bench_target::{STOCK, Target};
-use crate::rpc_message::Refusal;
+use crate::bench_target::{BenchTarget, STOCK};
+use crate::rpc_message::CallRefusal;
 
 /// Results of one run.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     /// Where it ran.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// Whether it was only a smoke run.
     pub(crate) quick: bool,
     /// Titles of the columns, in the order of the cells of each row.
     pub(crate) targets: Vec<String>,
     /// The rows.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ReportRow>,
 }
 
 /// One measure.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     /// Its stable name.
     pub(crate) id: &'static str,
     /// Title in the table; details of the row above are indented.
     pub(crate) title: String,
     /// What its values count.
-    pub(crate) unit: Unit,
+    pub(crate) unit: ValueUnit,
     /// What the machine does without a server.
-    pub(crate) floor: Option<Cell>,
+    pub(crate) floor: Option<ReportCell>,
     /// Goal for our server.
-    pub(crate) reach: Option<Reach>,
+    pub(crate) goal: Option<RowGoal>,
     /// One per target, or none if only the floor is of interest.
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<ReportCell>,
     /// Which of them is the stock server's, if ratios are taken to that instead of to a floor.
     pub(crate) stock: Option<usize>,
 }
 
-impl Row {
+impl ReportRow {
     /// Makes a row without values.
-    pub(crate) fn new(id: &'static str, title: &str, unit: Unit) -> Self {
+    pub(crate) fn new(id: &'static str, title: &str, unit: ValueUnit) -> Self {
         Self {
             id,
             title: title.to_owned(),
             unit,
             floor: None,
-            reach: None,
+            goal: None,
             cells: Vec::new(),
             stock: None,
         }
     }
 
     /// Sets the floor.
-    pub(crate) fn floor(self, floor: &Cell) -> Self {
+    pub(crate) fn floor(self, floor: &ReportCell) -> Self {
         Self {
             floor: Some(floor.clone()),
             ..self
@@ -65,15 +65,15 @@ impl Row {
     }
 
     /// Sets the goal for our server.
-    pub(crate) fn reach(self, reach: Reach) -> Self {
+    pub(crate) fn goal(self, goal: RowGoal) -> Self {
         Self {
-            reach: Some(reach),
+            goal: Some(goal),
             ..self
         }
     }
 
     /// Sets the values.
-    pub(crate) fn cells(self, cells: &[Cell]) -> Self {
+    pub(crate) fn cells(self, cells: &[ReportCell]) -> Self {
         Self {
             cells: cells.to_vec(),
             ..self
@@ -81,7 +81,7 @@ impl Row {
     }
 
     /// Takes ratios to the stock server, for what the machine has no floor of.
-    pub(crate) fn against_stock(self, targets: &[Target]) -> Self {
+    pub(crate) fn relative_to_stock(self, targets: &[BenchTarget]) -> Self {
         Self {
             stock: targets.iter().position(|target| target.name() == STOCK),
             ..self
@@ -110,31 +110,35 @@ impl Row {
     }
 
     /// Judges a target; `None` if there is nothing to judge.
-    pub(crate) fn verdict(&self, target: usize) -> Option<bool> {
+    pub(crate) fn meets_goal(&self, target: usize) -> Option<bool> {
         let value = self.cells.get(target)?.value()?;
-        Some(match self.reach? {
-            Reach::RatioAtMost(limit) | Reach::StockAtMost(limit) => self.ratio(target)? <= limit,
-            Reach::RatioAtLeast(limit) | Reach::StockAtLeast(limit) => self.ratio(target)? >= limit,
-            Reach::AtMost(limit) => value <= limit,
-            Reach::AtLeast(limit) => value >= limit,
+        Some(match self.goal? {
+            RowGoal::RatioAtMost(limit) | RowGoal::StockAtMost(limit) => {
+                self.ratio(target)? <= limit
+            }
+            RowGoal::RatioAtLeast(limit) | RowGoal::StockAtLeast(limit) => {
+                self.ratio(target)? >= limit
+            }
+            RowGoal::AtMost(limit) => value <= limit,
+            RowGoal::AtLeast(limit) => value >= limit,
         })
     }
 
     /// Shows the reach.
-    pub(crate) fn show_reach(&self) -> String {
-        match self.reach {
+    pub(crate) fn format_goal(&self) -> String {
+        match self.goal {
             None => String::new(),
-            Some(Reach::RatioAtMost(limit)) => format!("≤ {limit} ×"),
-            Some(Reach::RatioAtLeast(limit)) => format!("≥ {limit} ×"),
-            Some(Reach::StockAtMost(limit)) => format!("≤ {limit} × {STOCK}"),
-            Some(Reach::StockAtLeast(limit)) => format!("≥ {limit} × {STOCK}"),
-            Some(Reach::AtMost(limit)) => format!("≤ {}", self.unit.show(limit)),
-            Some(Reach::AtLeast(limit)) => format!("≥ {}", self.unit.show(limit)),
+            Some(RowGoal::RatioAtMost(limit)) => format!("≤ {limit} ×"),
+            Some(RowGoal::RatioAtLeast(limit)) => format!("≥ {limit} ×"),
+            Some(RowGoal::StockAtMost(limit)) => format!("≤ {limit} × {STOCK}"),
+            Some(RowGoal::StockAtLeast(limit)) => format!("≥ {limit} × {STOCK}"),
+            Some(RowGoal::AtMost(limit)) => format!("≤ {}", self.unit.format(limit)),
+            Some(RowGoal::AtLeast(limit)) => format!("≥ {}", self.unit.format(limit)),
         }
     }
 
     /// Shows the ratio of a target to the reference.
-    pub(crate) fn show_ratio(&self, target: usize) -> String {
+    pub(crate) fn format_ratio(&self, target: usize) -> String {
         match self.ratio(target) {
             None => String::new(),
             Some(ratio) if ratio < 10.0 => format!("{ratio:.2} ×"),
@@ -143,28 +147,28 @@ impl Row {
     }
 
     /// Shows the value of a target.
-    pub(crate) fn show_cell(&self, target: usize) -> String {
-        self.show(self.cells.get(target))
+    pub(crate) fn format_cell(&self, target: usize) -> String {
+        self.format_optional(self.cells.get(target))
     }
 
     /// Shows the floor.
-    pub(crate) fn show_floor(&self) -> String {
-        self.show(self.floor.as_ref())
+    pub(crate) fn format_floor(&self) -> String {
+        self.format_optional(self.floor.as_ref())
     }
 
-    fn show(&self, cell: Option<&Cell>) -> String {
+    fn format_optional(&self, cell: Option<&ReportCell>) -> String {
         match cell {
             None => String::new(),
-            Some(&Cell::Value(value)) => self.unit.show(value),
-            Some(Cell::Skipped(_)) => "–".to_owned(),
-            Some(Cell::Failed(_)) => "FAILED".to_owned(),
+            Some(&ReportCell::Value(value)) => self.unit.format(value),
+            Some(ReportCell::Skipped(_)) => "–".to_owned(),
+            Some(ReportCell::Failed(_)) => "FAILED".to_owned(),
         }
     }
 }
 
 /// Goal for our server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Reach {
+pub(crate) enum RowGoal {
     /// At most this multiple of the floor.
     RatioAtMost(f64),
     /// At least this multiple of the floor.
@@ -181,7 +185,7 @@ pub(crate) enum Reach {
 
 /// The outcome of one measure for one target.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Cell {
+pub(crate) enum ReportCell {
     /// It was measured.
     Value(f64),
     /// It does not apply, for the reason given.
@@ -190,10 +194,10 @@ pub(crate) enum Cell {
     Failed(String),
 }
 
-impl Cell {
+impl ReportCell {
     /// Explains a missing value. A target without the method is not applicable.
-    pub(crate) fn without(error: &anyhow::Error) -> Self {
-        match error.downcast_ref::<Refusal>() {
+    pub(crate) fn from_error(error: &anyhow::Error) -> Self {
+        match error.downcast_ref::<CallRefusal>() {
             Some(refusal) if refusal.is_unknown_method() => {
                 Self::Skipped("does not have the method".to_owned())
             }
@@ -212,7 +216,7 @@ impl Cell {
 
 /// What a value counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Unit {
+pub(crate) enum ValueUnit {
     /// Time; shown in µs or ms.
     Seconds,
     /// Events per second.
@@ -231,9 +235,9 @@ pub(crate) enum Unit {
     Share,
 }
 
-impl Unit {
+impl ValueUnit {
     /// Shows a value with its unit.
-    pub(crate) fn show(self, value: f64) -> String {
+    pub(crate) fn format(self, value: f64) -> String {
         const MIB: f64 = (1 << 20) as f64;
         match self {
             Self::Seconds if value < 0.001 => format!("{:.1} µs", value * 1e6),
@@ -262,7 +266,7 @@ impl Unit {
     }
 
     /// Returns whether more is better.
-    pub(crate) const fn more_is_better(self) -> bool {
+    pub(crate) const fn higher_is_better(self) -> bool {
         match self {
             Self::PerSecond | Self::BytesPerSecond | Self::Share => true,
             Self::Seconds | Self::CpuPerGib | Self::Bytes | Self::Kibibytes | Self::Count => false,
@@ -272,7 +276,7 @@ impl Unit {
 
 /// A description of the machine.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     /// Model name of the processor.
     pub(crate) cpu: String,
     /// Processors we may use.
@@ -283,9 +287,9 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Describes this machine; missing values are `unknown`.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn detect() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
@@ -301,7 +305,7 @@ impl Machine {
     }
 
     /// Shows it in one line.
-    pub(crate) fn show(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let gib = self.memory as f64 / f64::from(1 << 30);
         format!(
             "{}, {} cores, {gib:.0} GiB, {}",
@@ -330,43 +334,45 @@ mod tests {
 
     #[test]
     fn targets_are_judged_against_floor_or_value() {
-        let row = |reach| {
-            let row = Row::new("x", "x", Unit::Seconds)
-                .floor(&Cell::Value(2.0))
-                .reach(reach);
-            row.cells(&[Cell::Value(3.0), Cell::Skipped(String::new())])
+        let row = |goal| {
+            let row = ReportRow::new("x", "x", ValueUnit::Seconds)
+                .floor(&ReportCell::Value(2.0))
+                .goal(goal);
+            row.cells(&[ReportCell::Value(3.0), ReportCell::Skipped(String::new())])
         };
-        assert_eq!(row(Reach::RatioAtMost(1.5)).verdict(0), Some(true));
-        assert_eq!(row(Reach::RatioAtMost(1.4)).verdict(0), Some(false));
-        assert_eq!(row(Reach::RatioAtLeast(1.6)).verdict(0), Some(false));
-        assert_eq!(row(Reach::AtMost(2.9)).verdict(0), Some(false));
-        assert_eq!(row(Reach::AtMost(3.0)).verdict(1), None);
-        assert_eq!(row(Reach::AtLeast(3.0)).verdict(0), Some(true));
-        assert_eq!(row(Reach::AtLeast(3.1)).verdict(0), Some(false));
+        assert_eq!(row(RowGoal::RatioAtMost(1.5)).meets_goal(0), Some(true));
+        assert_eq!(row(RowGoal::RatioAtMost(1.4)).meets_goal(0), Some(false));
+        assert_eq!(row(RowGoal::RatioAtLeast(1.6)).meets_goal(0), Some(false));
+        assert_eq!(row(RowGoal::AtMost(2.9)).meets_goal(0), Some(false));
+        assert_eq!(row(RowGoal::AtMost(3.0)).meets_goal(1), None);
+        assert_eq!(row(RowGoal::AtLeast(3.0)).meets_goal(0), Some(true));
+        assert_eq!(row(RowGoal::AtLeast(3.1)).meets_goal(0), Some(false));
     }
 
     #[test]
     fn stock_server_can_replace_the_floor() {
-        let row = Row {
+        let row = ReportRow {
             stock: Some(1),
-            ..Row::new("x", "x", Unit::PerSecond)
+            ..ReportRow::new("x", "x", ValueUnit::PerSecond)
         };
-        let row = row.reach(Reach::StockAtLeast(3.0));
-        let measured = row.clone().cells(&[Cell::Value(8.0), Cell::Value(2.0)]);
+        let row = row.goal(RowGoal::StockAtLeast(3.0));
+        let measured = row
+            .clone()
+            .cells(&[ReportCell::Value(8.0), ReportCell::Value(2.0)]);
         assert_eq!(measured.ratio(0), Some(4.0));
-        assert_eq!(measured.verdict(0), Some(true));
+        assert_eq!(measured.meets_goal(0), Some(true));
         assert_eq!(measured.ratio(1), None);
-        assert_eq!(measured.show_reach(), "≥ 3 × stock");
-        let alone = row.cells(&[Cell::Value(8.0), Cell::Skipped(String::new())]);
-        assert_eq!(alone.verdict(0), None);
+        assert_eq!(measured.format_goal(), "≥ 3 × stock");
+        let alone = row.cells(&[ReportCell::Value(8.0), ReportCell::Skipped(String::new())]);
+        assert_eq!(alone.meets_goal(0), None);
     }
 
     #[test]
     fn values_are_shown_at_a_readable_scale() {
-        assert_eq!(Unit::Seconds.show(0.000_021_34), "21.3 µs");
-        assert_eq!(Unit::Seconds.show(0.0123), "12.30 ms");
-        assert_eq!(Unit::Bytes.show(8_388_608.0), "8.0 MiB");
-        assert_eq!(Unit::PerSecond.show(1234.4), "1234 /s");
+        assert_eq!(ValueUnit::Seconds.format(0.000_021_34), "21.3 µs");
+        assert_eq!(ValueUnit::Seconds.format(0.0123), "12.30 ms");
+        assert_eq!(ValueUnit::Bytes.format(8_388_608.0), "8.0 MiB");
+        assert_eq!(ValueUnit::PerSecond.format(1234.4), "1234 /s");
     }
 
     #[test]

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::rpc_message::{Answer, Event};
+use crate::rpc_message::{ResponseView, ServerEvent};
 use crate::websocket::WebSocket;
 
 /// An initialized connection that numbers its requests.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct RpcClient {
     socket: WebSocket,
     last_id: u64,
     granted: Vec<String>,
 }
 
-impl Client {
+impl RpcClient {
     /// Connects and initializes, asking for `extensions`; see [`Self::granted`].
     pub(crate) fn connect(url: &str, extensions: &[&str]) -> Result<Self> {
         let socket = WebSocket::connect(url)?;
@@ -53,9 +53,9 @@ impl Client {
     }
 
     /// Queues the start of a process and returns the number that names it.
-    pub(crate) fn queue_start(&mut self, start: &Start) -> u64 {
+    pub(crate) fn queue_start(&mut self, start: &PreparedStart) -> u64 {
         self.last_id += 1;
-        self.socket.queue(start.request(self.last_id).as_bytes());
+        self.socket.queue(start.to_json(self.last_id).as_bytes());
         self.last_id
     }
 
@@ -81,7 +81,7 @@ impl Client {
     }
 
     /// Queues any request.
-    pub(crate) fn queue_request(&mut self, request: &Request) {
+    pub(crate) fn queue_request(&mut self, request: &PreparedRequest) {
         self.last_id += 1;
         request.queue(self.last_id, &mut self.socket);
     }
@@ -92,37 +92,37 @@ impl Client {
     }
 
     /// Waits for the next message.
-    pub(crate) fn next_event(&mut self) -> Result<Event> {
-        Event::parse(self.socket.next_message()?)
+    pub(crate) fn next_event(&mut self) -> Result<ServerEvent> {
+        ServerEvent::parse(self.socket.next_message()?)
     }
 
     /// Returns the next message if it is here already.
-    pub(crate) fn buffered_event(&mut self) -> Result<Option<Event>> {
+    pub(crate) fn buffered_event(&mut self) -> Result<Option<ServerEvent>> {
         self.socket
             .buffered_message()?
-            .map(Event::parse)
+            .map(ServerEvent::parse)
             .transpose()
     }
 
     /// Waits for the next answer, passing over notifications.
-    pub(crate) fn next_answer(&mut self) -> Result<Answer<'_>> {
-        let is_answer = |message: &[u8]| Ok(Answer::parse(message)?.is_some());
-        Answer::parse(self.socket.next_message_that(is_answer)?)?.context("no answer")
+    pub(crate) fn next_response(&mut self) -> Result<ResponseView<'_>> {
+        let is_response = |message: &[u8]| Ok(ResponseView::parse(message)?.is_some());
+        ResponseView::parse(self.socket.next_matching(is_response)?)?.context("no answer")
     }
 
     /// Returns the next message if it is here already, and an answer.
-    pub(crate) fn buffered_answer(&mut self) -> Result<Option<Answer<'_>>> {
+    pub(crate) fn buffered_response(&mut self) -> Result<Option<ResponseView<'_>>> {
         match self.socket.buffered_message()? {
-            Some(message) => Answer::parse(message),
+            Some(message) => ResponseView::parse(message),
             None => Ok(None),
         }
     }
 
     /// Sends a request and waits for its answer; no other may be under way.
-    pub(crate) fn call(&mut self, request: &Request) -> Result<Answer<'_>> {
+    pub(crate) fn call(&mut self, request: &PreparedRequest) -> Result<ResponseView<'_>> {
         self.queue_request(request);
         self.flush()?;
-        self.next_answer()
+        self.next_response()
     }
 
     /// Waits for the next message for at most `limit`.
@@ -133,31 +133,31 @@ impl Client {
     /// Starts a process and waits until it is closed and the request answered.
     ///
     /// Returns the time from before the request was sent until `process/closed` was here.
-    pub(crate) fn run_to_close(&mut self, start: &Start) -> Result<Duration> {
-        let began = Instant::now();
+    pub(crate) fn run_to_close(&mut self, start: &PreparedStart) -> Result<Duration> {
+        let started_at = Instant::now();
         let _process: u64 = self.queue_start(start);
         self.flush()?;
-        self.until(began, |event| matches!(event, Event::Closed))
+        self.time_until(started_at, |event| matches!(event, ServerEvent::Closed))
     }
 
     /// Writes one byte to a process that echoes it and waits for echo and answer.
     ///
     /// Returns the time from before the request was sent until the output was here.
     pub(crate) fn echo(&mut self, process: u64) -> Result<Duration> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         self.queue_write(process);
         self.flush()?;
-        self.until(began, |event| matches!(event, Event::Output(_)))
+        self.time_until(started_at, |event| matches!(event, ServerEvent::Output(_)))
     }
 
     /// Waits until `responses` requests are answered and `closed` processes are closed.
-    pub(crate) fn settle(&mut self, mut responses: u64, mut closed: u64) -> Result<()> {
+    pub(crate) fn await_completion(&mut self, mut responses: u64, mut closed: u64) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         while responses > 0 || closed > 0 {
             match self.next_event()? {
-                Event::Response => responses = responses.saturating_sub(1),
-                Event::Closed => closed = closed.saturating_sub(1),
-                Event::Output(_) | Event::Other => {}
+                ServerEvent::Response => responses = responses.saturating_sub(1),
+                ServerEvent::Closed => closed = closed.saturating_sub(1),
+                ServerEvent::Output(_) | ServerEvent::Other => {}
             }
             if Instant::now() > deadline {
                 bail!("{responses} answers and {closed} closed missing");
@@ -172,20 +172,24 @@ impl Client {
     }
 
     /// Waits for the event sought and for one response; only the former is timed.
-    fn until(&mut self, began: Instant, sought: impl Fn(Event) -> bool) -> Result<Duration> {
-        let (mut found, mut answered) = (None, false);
+    fn time_until(
+        &mut self,
+        started_at: Instant,
+        is_expected: impl Fn(ServerEvent) -> bool,
+    ) -> Result<Duration> {
+        let (mut elapsed, mut has_response) = (None, false);
         loop {
             let event = self.next_event()?;
-            if sought(event) {
-                found.get_or_insert_with(|| began.elapsed());
-            } else if event == Event::Response {
-                answered = true;
+            if is_expected(event) {
+                elapsed.get_or_insert_with(|| started_at.elapsed());
+            } else if event == ServerEvent::Response {
+                has_response = true;
             }
-            if let (Some(found), true) = (found, answered) {
-                return Ok(found);
+            if let (Some(elapsed), true) = (elapsed, has_response) {
+                return Ok(elapsed);
             }
             ensure!(
-                began.elapsed() < LIMIT,
+                started_at.elapsed() < LIMIT,
                 "server sends messages but no response"
             );
         }
@@ -197,27 +201,27 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// A request that lacks only its id.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct PreparedRequest {
     /// The message after its id, with the closing brace.
-    rest: String,
+    suffix: String,
     /// The data member, for a message that travels in binary.
-    raw: Option<Vec<u8>>,
+    binary_data: Option<Vec<u8>>,
 }
 
-impl Request {
+impl PreparedRequest {
     /// Prepares a request.
     pub(crate) fn new(method: &str, params: &Value) -> Self {
         let message = json!({"method": method, "params": params});
         Self {
-            rest: message.to_string().split_off(1),
-            raw: None,
+            suffix: message.to_string().split_off(1),
+            binary_data: None,
         }
     }
 
     /// Prepares a request whose data member travels as it is; `params` go without it.
     pub(crate) fn binary(method: &str, params: &Value, data: Vec<u8>) -> Self {
         Self {
-            raw: Some(data),
+            binary_data: Some(data),
             ..Self::new(method, params)
         }
     }
@@ -225,11 +229,11 @@ impl Request {
     /// Queues it with its id.
     fn queue(&self, id: u64, socket: &mut WebSocket) {
         let head = format!("{{\"id\":{id},");
-        let parts = [head.as_bytes(), self.rest.as_bytes()];
-        match &self.raw {
+        let parts = [head.as_bytes(), self.suffix.as_bytes()];
+        match &self.binary_data {
             None => socket.queue_text(&parts),
             Some(raw) => {
-                let len = (head.len() + self.rest.len()) as u64;
+                let len = (head.len() + self.suffix.len()) as u64;
                 let [_, _, _, _, _, a, b, c] = len.to_be_bytes();
                 socket.queue_binary(&[&[1, a, b, c], parts[0], parts[1], raw]);
             }
@@ -237,15 +241,15 @@ impl Request {
     }
 
     /// Returns about how many bytes it takes on the wire.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn wire_size(&self) -> usize {
         const ENVELOPE: usize = r#"{"id":1000,"#.len() + 8;
-        ENVELOPE + self.rest.len() + self.raw.as_ref().map_or(0, Vec::len)
+        ENVELOPE + self.suffix.len() + self.binary_data.as_ref().map_or(0, Vec::len)
     }
 }
 
 /// What a process is connected to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stdio {
+pub(crate) enum StdioMode {
     /// Output on pipes, no input.
     Pipes,
     /// Input and output on pipes.
@@ -256,20 +260,20 @@ pub(crate) enum Stdio {
 
 /// A `process/start` request that lacks only its ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Start {
+pub(crate) struct PreparedStart {
     /// The members of `params` after `processId`, with the closing brace.
     members: String,
 }
 
-impl Start {
+impl PreparedStart {
     /// Prepares a request that runs `argv`.
-    pub(crate) fn new(argv: &[&str], stdio: Stdio) -> Self {
+    pub(crate) fn new(argv: &[&str], stdio: StdioMode) -> Self {
         let members = json!({
             "argv": argv,
             "cwd": "file:///",
             "env": {"PATH": "/usr/local/bin:/usr/bin:/bin"},
-            "tty": stdio == Stdio::Pty,
-            "pipeStdin": stdio == Stdio::WritablePipes,
+            "tty": stdio == StdioMode::Pty,
+            "pipeStdin": stdio == StdioMode::WritablePipes,
         });
         Self {
             members: members.to_string().split_off(1),
@@ -277,13 +281,13 @@ impl Start {
     }
 
     /// Adds a member.
-    pub(crate) fn with(mut self, name: &str, value: &Value) -> Self {
+    pub(crate) fn with_member(mut self, name: &str, value: &Value) -> Self {
         self.members.insert_str(0, &format!(r#""{name}":{value},"#));
         self
     }
 
     /// Writes the request with its id; the process is named after it.
-    fn request(&self, id: u64) -> String {
+    fn to_json(&self, id: u64) -> String {
         let members = &self.members;
         format!(
             r#"{{"id":{id},"method":"process/start","params":{{"processId":"b{id}",{members}}}"#
@@ -297,9 +301,9 @@ mod tests {
 
     #[test]
     fn start_request_is_json_with_its_ids() {
-        let start = Start::new(&["cat", "a\"b"], Stdio::WritablePipes);
-        let start = start.with("sandbox", &json!({"x": [1]}));
-        let value: serde_json::Value = serde_json::from_str(&start.request(7)).unwrap();
+        let start = PreparedStart::new(&["cat", "a\"b"], StdioMode::WritablePipes);
+        let start = start.with_member("sandbox", &json!({"x": [1]}));
+        let value: serde_json::Value = serde_json::from_str(&start.to_json(7)).unwrap();
         assert_eq!(value["id"], 7);
         assert_eq!(value["params"]["processId"], "b7");
         assert_eq!(value["params"]["argv"][1], "a\"b");

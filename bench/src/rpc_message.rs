@@ -11,30 +11,30 @@ use memchr::{memchr, memmem};
 use crate::base64;
 
 /// How far members other than the data are searched for from either end of a message.
-const EDGE: usize = 192;
+const SEARCH_WINDOW: usize = 192;
 
 /// The answer to a request that was granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct ResponseView<'a> {
     /// The JSON of it.
     pub(crate) json: &'a [u8],
     /// The data member, if it travelled in binary.
-    raw: Option<&'a [u8]>,
+    binary_data: Option<&'a [u8]>,
 }
 
 /// The value of a data member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Data<'a> {
+pub(crate) enum DataMember<'a> {
     /// As base64.
     Base64(&'a [u8]),
     /// As it is.
     Raw(&'a [u8]),
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ResponseView<'a> {
     /// Takes a message for an answer; `None` if it is a notification. A refusal is an error.
     pub(crate) fn parse(message: &'a [u8]) -> Result<Option<Self>> {
-        let (json, raw) = match message {
+        let (json, binary_data) = match message {
             &[1, a, b, c, ref rest @ ..] => {
                 let len = u32::from_be_bytes([0, a, b, c]) as usize;
                 let (header, data) = rest
@@ -44,35 +44,35 @@ impl<'a> Answer<'a> {
             }
             text => (text, None),
         };
-        let head = &json[..json.len().min(EDGE)];
-        let tail = &json[json.len().saturating_sub(EDGE)..];
+        let head = &json[..json.len().min(SEARCH_WINDOW)];
+        let tail = &json[json.len().saturating_sub(SEARCH_WINDOW)..];
         let has = |member: &[u8]| contains(head, member) || contains(tail, member);
         if contains(head, b"\"method\":\"") {
             return Ok(None);
         }
         if has(b"\"error\":{") {
-            return Err(Refusal::parse(json).into());
+            return Err(CallRefusal::parse(json).into());
         }
         ensure!(has(b"\"result\":"), "a message that is no answer");
-        Ok(Some(Self { json, raw }))
+        Ok(Some(Self { json, binary_data }))
     }
 
     /// Returns the data member `name`, which must stand for `len` bytes if it is base64.
     ///
     /// It is not searched for its end, for that would cost time: its end must be where `len` says.
-    pub(crate) fn data(&self, name: &str, len: usize) -> Result<Data<'a>> {
-        if let Some(raw) = self.raw {
-            return Ok(Data::Raw(raw));
+    pub(crate) fn data(&self, name: &str, len: usize) -> Result<DataMember<'a>> {
+        if let Some(raw) = self.binary_data {
+            return Ok(DataMember::Raw(raw));
         }
         let member = format!("\"{name}\":\"");
-        let head = &self.json[..self.json.len().min(EDGE)];
+        let head = &self.json[..self.json.len().min(SEARCH_WINDOW)];
         let at = memmem::find(head, member.as_bytes())
             .with_context(|| format!("an answer without {name}"))?;
         let (value, rest) = self.json[at + member.len()..]
             .split_at_checked(base64::encoded_len(len))
             .with_context(|| format!("{name} is too short"))?;
         ensure!(rest.first() == Some(&b'"'), "{name} is too long");
-        Ok(Data::Base64(value))
+        Ok(DataMember::Base64(value))
     }
 }
 
@@ -82,12 +82,12 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 
 /// A request was refused.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct CallRefusal {
     code: Option<i64>,
     message: String,
 }
 
-impl Refusal {
+impl CallRefusal {
     /// Returns whether the server does not have the method at all.
     pub(crate) fn is_unknown_method(&self) -> bool {
         self.code == Some(-32601)
@@ -102,17 +102,17 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for CallRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "server refused: {}", self.message)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for CallRefusal {}
 
 /// A message from the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum ServerEvent {
     /// A request succeeded.
     Response,
     /// A process wrote this many bytes.
@@ -123,7 +123,7 @@ pub(crate) enum Event {
     Other,
 }
 
-impl Event {
+impl ServerEvent {
     /// Classifies a message. A refused request is an error: nothing here expects one.
     pub(crate) fn parse(message: &[u8]) -> Result<Self> {
         if message.first() == Some(&1) {
@@ -140,8 +140,8 @@ impl Event {
             );
             return Ok(Self::Output(data.len() as u64));
         }
-        let head = &message[..message.len().min(EDGE)];
-        let tail = &message[message.len().saturating_sub(EDGE)..];
+        let head = &message[..message.len().min(SEARCH_WINDOW)];
+        let tail = &message[message.len().saturating_sub(SEARCH_WINDOW)..];
         if contains(head, b"\"process/output\"") || contains(tail, b"\"process/output\"") {
             return Ok(Self::Output(chunk_len(message)?));
         }
@@ -173,46 +173,52 @@ mod tests {
     #[test]
     fn data_is_found_in_both_forms() {
         let text = br#"{"id":2,"result":{"chunk":"YWJj","eof":false}}"#;
-        let answer = Answer::parse(text).unwrap().unwrap();
-        assert_eq!(answer.data("chunk", 3).unwrap(), Data::Base64(b"YWJj"));
+        let response = ResponseView::parse(text).unwrap().unwrap();
+        assert_eq!(
+            response.data("chunk", 3).unwrap(),
+            DataMember::Base64(b"YWJj")
+        );
         for wrong in [0, 4, 400] {
-            assert!(answer.data("chunk", wrong).is_err(), "{wrong}");
+            assert!(response.data("chunk", wrong).is_err(), "{wrong}");
         }
         let header = br#"{"id":2,"result":{"eof":false}}"#;
         let mut message = vec![1, 0, 0, u8::try_from(header.len()).unwrap()];
         message.extend_from_slice(header);
         message.extend_from_slice(b"abc");
-        let answer = Answer::parse(&message).unwrap().unwrap();
-        assert_eq!(answer.data("chunk", 3).unwrap(), Data::Raw(b"abc"));
-        assert!(Answer::parse(&message[..20]).is_err());
+        let response = ResponseView::parse(&message).unwrap().unwrap();
+        assert_eq!(response.data("chunk", 3).unwrap(), DataMember::Raw(b"abc"));
+        assert!(ResponseView::parse(&message[..20]).is_err());
     }
 
     #[test]
     fn result_may_precede_the_id() {
         let long = "A".repeat(4096);
         let text = format!(r#"{{"result":{{"dataBase64":"{long}"}},"id":2}}"#);
-        let answer = Answer::parse(text.as_bytes()).unwrap().unwrap();
-        let data = answer.data("dataBase64", 3072).unwrap();
-        assert_eq!(data, Data::Base64(long.as_bytes()));
+        let response = ResponseView::parse(text.as_bytes()).unwrap().unwrap();
+        let data = response.data("dataBase64", 3072).unwrap();
+        assert_eq!(data, DataMember::Base64(long.as_bytes()));
     }
 
     #[test]
     fn notifications_and_errors_are_not_responses() {
         let changed = br#"{"method":"fs/changed","params":{"watchId":"w"}}"#;
-        assert_eq!(Answer::parse(changed).unwrap(), None);
+        assert_eq!(ResponseView::parse(changed).unwrap(), None);
         let refused = br#"{"error":{"code":-32601,"message":"no"},"id":2}"#;
-        let error = Answer::parse(refused).unwrap_err();
-        let refusal = error.downcast_ref::<Refusal>().unwrap();
+        let error = ResponseView::parse(refused).unwrap_err();
+        let refusal = error.downcast_ref::<CallRefusal>().unwrap();
         assert!(refusal.is_unknown_method());
     }
 
     #[test]
     fn output_is_counted_in_any_field_order() {
         let first = br#"{"method":"process/output","params":{"chunk":"YQ==","seq":1}}"#;
-        assert_eq!(Event::parse(first).unwrap(), Event::Output(1));
+        assert_eq!(ServerEvent::parse(first).unwrap(), ServerEvent::Output(1));
         let long = "A".repeat(4096);
         let last = format!(r#"{{"params":{{"chunk":"{long}"}},"method":"process/output"}}"#);
-        assert_eq!(Event::parse(last.as_bytes()).unwrap(), Event::Output(3072));
+        assert_eq!(
+            ServerEvent::parse(last.as_bytes()).unwrap(),
+            ServerEvent::Output(3072)
+        );
     }
 
     #[test]
@@ -221,18 +227,21 @@ mod tests {
         let mut message = vec![1, 0, 0, u8::try_from(header.len()).unwrap()];
         message.extend_from_slice(header);
         message.extend_from_slice(b"12345");
-        assert_eq!(Event::parse(&message).unwrap(), Event::Output(5));
-        assert!(Event::parse(&message[..20]).is_err());
+        assert_eq!(
+            ServerEvent::parse(&message).unwrap(),
+            ServerEvent::Output(5)
+        );
+        assert!(ServerEvent::parse(&message[..20]).is_err());
     }
 
     #[test]
     fn other_messages_are_classified() {
         let closed = br#"{"method":"process/closed","params":{"processId":"b2","seq":4}}"#;
-        assert_eq!(Event::parse(closed).unwrap(), Event::Closed);
+        assert_eq!(ServerEvent::parse(closed).unwrap(), ServerEvent::Closed);
         let response = br#"{"id":2,"result":{"processId":"b2"}}"#;
-        assert_eq!(Event::parse(response).unwrap(), Event::Response);
+        assert_eq!(ServerEvent::parse(response).unwrap(), ServerEvent::Response);
         let exited = br#"{"method":"process/exited","params":{"exitCode":0}}"#;
-        assert_eq!(Event::parse(exited).unwrap(), Event::Other);
-        assert!(Event::parse(br#"{"error":{"code":-32600,"message":"no"},"id":2}"#).is_err());
+        assert_eq!(ServerEvent::parse(exited).unwrap(), ServerEvent::Other);
+        assert!(ServerEvent::parse(br#"{"error":{"code":-32600,"message":"no"},"id":2}"#).is_err());
     }
 }

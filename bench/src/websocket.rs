@@ -1,6 +1,6 @@
 //! A small blocking websocket client: one TCP stream, one large reusable buffer, no extensions.
 //!
-//! Its cost is part of every number, so it reads in large pieces and hands messages out in place,
+//! Its cost is part of every number, so it reads in large pieces and hands messages out in location,
 //! without copying. JSON-RPC is in `rpc_client`; TLS and the server side are not implemented.
 
 mod frame_header;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use frame_header::{Header, MAX_PAYLOAD, Opcode, encode_frame};
+use frame_header::{MAX_PAYLOAD, Opcode, WsFrameHeader, encode_frame};
 
 /// Size of the read buffer; the copy floor reads with the same.
 pub(crate) const READ_BUFFER: usize = 512 * 1024;
@@ -23,34 +23,34 @@ pub(crate) struct WebSocket {
     tcp: TcpStream,
     buffer: Vec<u8>,
     /// The part of `buffer` that was read and not yet handed out.
-    filled: Range<usize>,
+    unread: Range<usize>,
     /// A message that came in several frames, and room for more.
     fragments: Vec<u8>,
     /// How many bytes of `fragments` are of the message.
-    assembled: usize,
-    assembling: bool,
-    /// A frame of it of which not all is here; the rest is read straight to its place.
-    pending: Option<Pending>,
+    message_len: usize,
+    in_message: bool,
+    /// A frame of it of which not all is here; the rest is read straight to its location.
+    pending: Option<PendingFragment>,
     /// Frames queued and not yet sent.
-    out: Vec<u8>,
+    send_queue: Vec<u8>,
 }
 
 impl WebSocket {
     /// Connects to a `ws://` address.
     pub(crate) fn connect(url: &str) -> Result<Self> {
-        Ok(Self::over(open_stream(url)?, READ_BUFFER))
+        Ok(Self::from_stream(open_stream(url)?, READ_BUFFER))
     }
 
-    fn over(tcp: TcpStream, buffer: usize) -> Self {
+    fn from_stream(tcp: TcpStream, buffer: usize) -> Self {
         Self {
             tcp,
             buffer: vec![0; buffer],
-            filled: 0..0,
+            unread: 0..0,
             fragments: Vec::new(),
-            assembled: 0,
-            assembling: false,
+            message_len: 0,
+            in_message: false,
             pending: None,
-            out: Vec::new(),
+            send_queue: Vec::new(),
         }
     }
 
@@ -61,119 +61,121 @@ impl WebSocket {
 
     /// Queues a text message that is made of `parts`.
     pub(crate) fn queue_text(&mut self, parts: &[&[u8]]) {
-        encode_frame(&mut self.out, Opcode::Text, parts);
+        encode_frame(&mut self.send_queue, Opcode::Text, parts);
     }
 
     /// Queues a binary message that is made of `parts`.
     pub(crate) fn queue_binary(&mut self, parts: &[&[u8]]) {
-        encode_frame(&mut self.out, Opcode::Binary, parts);
+        encode_frame(&mut self.send_queue, Opcode::Binary, parts);
     }
 
     /// Sends what is queued.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        self.tcp.write_all(&self.out).context("cannot send")?;
-        self.out.clear();
+        self.tcp
+            .write_all(&self.send_queue)
+            .context("cannot send")?;
+        self.send_queue.clear();
         Ok(())
     }
 
     /// Waits for the next message; text or binary, its payload says which.
     pub(crate) fn next_message(&mut self) -> Result<&[u8]> {
-        self.next_message_that(|_| Ok(true))
+        self.next_matching(|_| Ok(true))
     }
 
-    /// Waits for the next message that is `wanted`, passing over others.
-    pub(crate) fn next_message_that(
+    /// Waits for the next message that is `predicate`, passing over others.
+    pub(crate) fn next_matching(
         &mut self,
-        wanted: impl Fn(&[u8]) -> Result<bool>,
+        predicate: impl Fn(&[u8]) -> Result<bool>,
     ) -> Result<&[u8]> {
-        let place = loop {
+        let location = loop {
             match self.take_message()? {
-                Some(place) if wanted(self.message_at(&place))? => break place,
+                Some(location) if predicate(self.message_at(&location))? => break location,
                 Some(_) => {}
                 None => self.fill()?,
             }
         };
-        Ok(self.message_at(&place))
+        Ok(self.message_at(&location))
     }
 
     /// Waits for the next message for at most `limit`.
     pub(crate) fn message_within(&mut self, limit: Duration) -> Result<Option<&[u8]>> {
         let deadline = Instant::now() + limit;
-        let place = loop {
-            if let Some(place) = self.take_message()? {
-                break Some(place);
+        let location = loop {
+            if let Some(location) = self.take_message()? {
+                break Some(location);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 break None;
             }
-            self.tcp.set_read_timeout(Some(left))?;
+            self.tcp.set_read_timeout(Some(remaining))?;
             match self.fill() {
                 Err(error) if is_timeout(&error) => break None,
                 outcome => outcome?,
             }
         };
         self.tcp.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-        Ok(place.map(|place| self.message_at(&place)))
+        Ok(location.map(|location| self.message_at(&location)))
     }
 
     /// Returns the next message if it has arrived completely; never waits.
     pub(crate) fn buffered_message(&mut self) -> Result<Option<&[u8]>> {
-        let place = self.take_message()?;
-        Ok(place.map(|place| self.message_at(&place)))
+        let location = self.take_message()?;
+        Ok(location.map(|location| self.message_at(&location)))
     }
 
-    fn message_at(&self, place: &Place) -> &[u8] {
-        match place {
-            Place::Buffer(range) => &self.buffer[range.clone()],
-            Place::Fragments => &self.fragments[..self.assembled],
+    fn message_at(&self, location: &MessageLocation) -> &[u8] {
+        match location {
+            MessageLocation::Buffer(range) => &self.buffer[range.clone()],
+            MessageLocation::Fragments => &self.fragments[..self.message_len],
         }
     }
 
     /// Takes the next whole message out of the buffer, answering pings on the way.
-    fn take_message(&mut self) -> Result<Option<Place>> {
+    fn take_message(&mut self) -> Result<Option<MessageLocation>> {
         if let Some(pending) = self.pending {
-            if pending.left > 0 {
+            if pending.remaining > 0 {
                 return Ok(None);
             }
             self.pending = None;
             if self.end_fragment(pending.fin) {
-                return Ok(Some(Place::Fragments));
+                return Ok(Some(MessageLocation::Fragments));
             }
         }
         loop {
-            let Some(header) = Header::parse(&self.buffer[self.filled.clone()])? else {
+            let Some(header) = WsFrameHeader::parse(&self.buffer[self.unread.clone()])? else {
                 return Ok(None);
             };
             let size = header.len + header.payload;
-            let whole = self.filled.len() >= size;
+            let is_complete = self.unread.len() >= size;
             let is_fragment = match header.opcode {
                 Opcode::Text | Opcode::Binary => !header.fin,
                 Opcode::Continuation => true,
                 Opcode::Close | Opcode::Ping | Opcode::Pong => false,
             };
-            if !whole && !is_fragment {
+            if !is_complete && !is_fragment {
                 return Ok(None);
             }
-            let end = self.filled.end.min(self.filled.start + size);
-            let payload = self.filled.start + header.len..end;
-            self.filled.start = end;
+            let end = self.unread.end.min(self.unread.start + size);
+            let payload = self.unread.start + header.len..end;
+            self.unread.start = end;
             match header.opcode {
                 Opcode::Text | Opcode::Binary if header.fin => {
-                    ensure!(!self.assembling, "message inside a message");
-                    return Ok(Some(Place::Buffer(payload)));
+                    ensure!(!self.in_message, "message inside a message");
+                    return Ok(Some(MessageLocation::Buffer(payload)));
                 }
                 Opcode::Text | Opcode::Binary | Opcode::Continuation => {
                     self.begin_fragment(header, payload)?;
-                    if !whole {
+                    if !is_complete {
                         return Ok(None);
                     }
                     if self.end_fragment(header.fin) {
-                        return Ok(Some(Place::Fragments));
+                        return Ok(Some(MessageLocation::Fragments));
                     }
                 }
                 Opcode::Ping => {
-                    encode_frame(&mut self.out, Opcode::Pong, &[&self.buffer[payload]]);
+                    encode_frame(&mut self.send_queue, Opcode::Pong, &[&self.buffer[payload]]);
                     self.flush()?;
                 }
                 Opcode::Pong => {}
@@ -183,24 +185,24 @@ impl WebSocket {
     }
 
     /// Takes what is here of a frame that is not a whole message; `payload` is where that lies.
-    fn begin_fragment(&mut self, header: Header, payload: Range<usize>) -> Result<()> {
+    fn begin_fragment(&mut self, header: WsFrameHeader, payload: Range<usize>) -> Result<()> {
         if header.opcode == Opcode::Continuation {
-            ensure!(self.assembling, "continuation of nothing");
+            ensure!(self.in_message, "continuation of nothing");
         } else {
-            ensure!(!self.assembling, "message inside a message");
-            self.assembling = true;
-            self.assembled = 0;
+            ensure!(!self.in_message, "message inside a message");
+            self.in_message = true;
+            self.message_len = 0;
         }
-        let total = self.assembled + header.payload;
+        let total = self.message_len + header.payload;
         ensure!(total <= MAX_PAYLOAD, "message of {total} bytes");
         if self.fragments.len() < total {
             self.fragments.resize(total, 0);
         }
-        let (len, begin) = (payload.len(), self.assembled);
+        let (len, begin) = (payload.len(), self.message_len);
         self.fragments[begin..begin + len].copy_from_slice(&self.buffer[payload]);
-        self.assembled += len;
-        self.pending = (len < header.payload).then_some(Pending {
-            left: header.payload - len,
+        self.message_len += len;
+        self.pending = (len < header.payload).then_some(PendingFragment {
+            remaining: header.payload - len,
             fin: header.fin,
         });
         Ok(())
@@ -208,42 +210,42 @@ impl WebSocket {
 
     /// Returns whether the message is whole, now that a frame of it is.
     fn end_fragment(&mut self, fin: bool) -> bool {
-        self.assembling = !fin;
+        self.in_message = !fin;
         fin
     }
 
     /// Reads more, after making room for at least the rest of the frame that has begun.
     fn fill(&mut self) -> Result<()> {
         if let Some(pending) = &mut self.pending {
-            let place = self.assembled..self.assembled + pending.left;
-            let read = receive(&mut self.tcp, &mut self.fragments[place])?;
-            self.assembled += read;
-            pending.left -= read;
+            let location = self.message_len..self.message_len + pending.remaining;
+            let read = receive(&mut self.tcp, &mut self.fragments[location])?;
+            self.message_len += read;
+            pending.remaining -= read;
             return Ok(());
         }
-        let needed = match Header::parse(&self.buffer[self.filled.clone()])? {
+        let needed = match WsFrameHeader::parse(&self.buffer[self.unread.clone()])? {
             Some(header) => header.len + header.payload,
             None => 16,
         };
-        if self.filled.is_empty() {
-            self.filled = 0..0;
-        } else if self.filled.start > 0
-            && (self.filled.start + needed > self.buffer.len()
-                || self.filled.end > self.buffer.len() / 4 * 3)
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if self.unread.start > 0
+            && (self.unread.start + needed > self.buffer.len()
+                || self.unread.end > self.buffer.len() / 4 * 3)
         {
-            self.buffer.copy_within(self.filled.clone(), 0);
-            self.filled = 0..self.filled.len();
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
         }
         if needed > self.buffer.len() {
             self.buffer.resize(needed, 0);
         }
-        self.filled.end += receive(&mut self.tcp, &mut self.buffer[self.filled.end..])?;
+        self.unread.end += receive(&mut self.tcp, &mut self.buffer[self.unread.end..])?;
         Ok(())
     }
 }
 
-fn receive(tcp: &mut TcpStream, place: &mut [u8]) -> Result<usize> {
-    let read = tcp.read(place).context("cannot receive")?;
+fn receive(tcp: &mut TcpStream, location: &mut [u8]) -> Result<usize> {
+    let read = tcp.read(location).context("cannot receive")?;
     ensure!(read > 0, "server ended the connection");
     Ok(read)
 }
@@ -258,15 +260,15 @@ fn is_timeout(error: &anyhow::Error) -> bool {
 
 /// Missing part of a frame.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
-    left: usize,
+struct PendingFragment {
+    remaining: usize,
     /// Whether the message ends with it.
     fin: bool,
 }
 
 /// Where a message lies, until the next call that reads.
 #[derive(Debug)]
-enum Place {
+enum MessageLocation {
     Buffer(Range<usize>),
     Fragments,
 }
@@ -345,7 +347,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut socket = WebSocket::over(tcp, 64);
+        let mut socket = WebSocket::from_stream(tcp, 64);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 bytes
@@ -382,7 +384,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut socket = WebSocket::over(tcp, 64);
+        let mut socket = WebSocket::from_stream(tcp, 64);
         let short = Duration::from_millis(1);
         assert_eq!(socket.message_within(short).unwrap(), None);
         peer.write_all(&[0x81, 1, b'a']).unwrap();

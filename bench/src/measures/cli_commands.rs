@@ -8,21 +8,21 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::bench_dir::Scratch;
-use crate::bench_plan::Plan;
-use crate::bench_target::{OURS, Target};
-use crate::contender::{Lane, interleave, p50};
+use crate::bench_dir::BenchDir;
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::{BenchTarget, OURS};
+use crate::contender::{Contender, interleave, p50};
 use crate::measures::difference;
 use crate::measures::process_start::{ChildOutput, PROGRAM, spawn_and_wait};
-use crate::report::{Cell, Reach, Row, Unit};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
 /// Unmeasured runs of each lane.
 const WARM_UP: usize = 5;
 
 /// Measures commands of the command line.
-pub(crate) fn measure_commands(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_commands(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let ours = targets.iter().find(|target| target.name() == OURS);
-    let Some(program) = ours.and_then(Target::binary) else {
+    let Some(program) = ours.and_then(BenchTarget::binary_path) else {
         return Vec::new();
     };
     [
@@ -32,72 +32,88 @@ pub(crate) fn measure_commands(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     .concat()
 }
 
-fn measure_run(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
-    let floor = Lane::new(|samples: &mut Vec<f64>| {
-        for _ in plan.spawns.laps() {
+fn measure_run(plan: &BenchPlan, targets: &[BenchTarget], program: &Path) -> Vec<ReportRow> {
+    let floor = Contender::new(|samples: &mut Vec<f64>| {
+        for _ in plan.spawns.iterations() {
             samples.push(spawn_and_wait(ChildOutput::Null)?.as_secs_f64());
         }
         Ok(())
     });
-    let mut lanes = vec![floor];
-    lanes.extend(targets.iter().map(|target| {
-        let line = ["run", "--env", target.shared().url(), "--", PROGRAM].map(str::to_owned);
-        Lane::prepare(run_contender(plan, program, line.to_vec()))
+    let mut contenders = vec![floor];
+    contenders.extend(targets.iter().map(|target| {
+        let line = [
+            "run",
+            "--env",
+            target.shared_instance().url(),
+            "--",
+            PROGRAM,
+        ]
+        .map(str::to_owned);
+        Contender::from_result(run_contender(plan, program, line.to_vec()))
     }));
-    interleave(plan.blocks, &mut lanes);
-    let cells: Vec<Cell> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    interleave(plan.blocks, &mut contenders);
+    let cells: Vec<ReportCell> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let (floor, cells) = cells.split_at(1);
-    let more: Vec<Cell> = cells
+    let overhead: Vec<ReportCell> = cells
         .iter()
         .map(|cell| difference((cell, &floor[0])))
         .collect();
     vec![
-        Row::new(
+        ReportRow::new(
             "run-true",
             "exec-server run -- true: more than true itself",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .reach(Reach::AtMost(0.005))
-        .cells(&more),
-        Row::new("run-true-all", "  in all", Unit::Seconds)
+        .goal(RowGoal::AtMost(0.005))
+        .cells(&overhead),
+        ReportRow::new("run-true-all", "  in all", ValueUnit::Seconds)
             .floor(&floor[0])
             .cells(cells),
     ]
 }
 
-fn run_contender<'a>(plan: &'a Plan, program: &Path, line: Vec<String>) -> Result<Lane<'a, f64>> {
+fn run_contender<'a>(
+    plan: &'a BenchPlan,
+    program: &Path,
+    line: Vec<String>,
+) -> Result<Contender<'a, f64>> {
     let program = program.to_owned();
-    let once = move || {
-        let began = Instant::now();
+    let operation = move || {
+        let started_at = Instant::now();
         run_to_success(Command::new(&program).args(&line))?;
-        Ok::<_, anyhow::Error>(began.elapsed().as_secs_f64())
+        Ok::<_, anyhow::Error>(started_at.elapsed().as_secs_f64())
     };
     for _ in 0..WARM_UP {
-        once()?;
+        operation()?;
     }
-    Ok(Lane::new(move |samples: &mut Vec<f64>| {
-        for _ in plan.spawns.laps() {
-            samples.push(once()?);
+    Ok(Contender::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.spawns.iterations() {
+            samples.push(operation()?);
         }
         Ok(())
     }))
 }
 
-fn measure_copy(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
-    let prepared = Scratch::new().and_then(|scratch| {
-        let source = scratch.file("source", plan.copy_bytes)?;
-        Ok((scratch, source))
+fn measure_copy(plan: &BenchPlan, targets: &[BenchTarget], program: &Path) -> Vec<ReportRow> {
+    let prepared = BenchDir::new().and_then(|dir| {
+        let source = dir.file("source", plan.copy_bytes)?;
+        Ok((dir, source))
     });
-    let (scratch, source) = match prepared {
+    let (dir, source) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            let cells = vec![Cell::without(&error); targets.len()];
-            return vec![Row::new("cp", "exec-server cp", Unit::BytesPerSecond).cells(&cells)];
+            let cells = vec![ReportCell::from_error(&error); targets.len()];
+            return vec![
+                ReportRow::new("cp", "exec-server cp", ValueUnit::BytesPerSecond).cells(&cells),
+            ];
         }
     };
-    let there = |path: &Path| format!(":{}", path.display());
+    let remote = |path: &Path| format!(":{}", path.display());
     let copy = |name: &str, arguments: &dyn Fn(&Path) -> Vec<String>, program: &Path| {
-        let target = scratch.path().join(name);
+        let target = dir.path().join(name);
         let copy = CopyCommand {
             program: program.to_owned(),
             arguments: arguments(&target),
@@ -107,23 +123,26 @@ fn measure_copy(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
         copy.contender()
     };
     let plain = |target: &Path| vec![source.display().to_string(), target.display().to_string()];
-    let mut lanes = vec![copy("floor", &plain, Path::new("cp"))];
+    let mut contenders = vec![copy("floor", &plain, Path::new("cp"))];
     for target in targets {
-        let up = |to: &Path| copy_arguments(target, source.display().to_string(), there(to));
-        lanes.push(copy("up", &up, program));
+        let up = |to: &Path| copy_arguments(target, source.display().to_string(), remote(to));
+        contenders.push(copy("up", &up, program));
     }
     for target in targets {
-        let down = |to: &Path| copy_arguments(target, there(&source), to.display().to_string());
-        lanes.push(copy("down", &down, program));
+        let down = |to: &Path| copy_arguments(target, remote(&source), to.display().to_string());
+        contenders.push(copy("down", &down, program));
     }
-    interleave(plan.rate_blocks, &mut lanes);
-    let cells: Vec<Cell> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    interleave(plan.rate_blocks, &mut contenders);
+    let cells: Vec<ReportCell> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let (floor, cells) = cells.split_at(1);
     let (up, down) = cells.split_at(targets.len());
     let row = |id, title, cells| {
-        Row::new(id, title, Unit::BytesPerSecond)
+        ReportRow::new(id, title, ValueUnit::BytesPerSecond)
             .floor(&floor[0])
-            .reach(Reach::AtLeast(300e6))
+            .goal(RowGoal::AtLeast(300e6))
             .cells(cells)
     };
     vec![
@@ -132,8 +151,8 @@ fn measure_copy(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
     ]
 }
 
-fn copy_arguments(target: &Target, from: String, to: String) -> Vec<String> {
-    let url = target.shared().url().to_owned();
+fn copy_arguments(target: &BenchTarget, from: String, to: String) -> Vec<String> {
+    let url = target.shared_instance().url().to_owned();
     vec!["cp".to_owned(), "--env".to_owned(), url, from, to]
 }
 
@@ -146,16 +165,16 @@ struct CopyCommand {
 }
 
 impl CopyCommand {
-    fn contender<'a>(self) -> Lane<'a, f64> {
-        Lane::new(move |samples: &mut Vec<f64>| {
-            let began = Instant::now();
+    fn contender<'a>(self) -> Contender<'a, f64> {
+        Contender::new(move |samples: &mut Vec<f64>| {
+            let started_at = Instant::now();
             run_to_success(Command::new(&self.program).args(&self.arguments))?;
-            let took = began.elapsed().as_secs_f64();
+            let elapsed = started_at.elapsed().as_secs_f64();
             let copied = fs::metadata(&self.target).context("nothing was copied")?;
             ensure!(copied.len() == self.bytes, "bytes are missing");
             fs::remove_file(&self.target)?;
             #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
-            samples.push(self.bytes as f64 / took);
+            samples.push(self.bytes as f64 / elapsed);
             Ok(())
         })
     }
@@ -168,7 +187,7 @@ fn run_to_success(command: &mut Command) -> Result<()> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {stderr}", output.status);
     Ok(())
 }

@@ -28,13 +28,13 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::bench_plan::Plan;
-use crate::bench_target::{Instance, Target};
-use crate::contender::{Lane, interleave, p50};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::{BenchTarget, ServerInstance};
+use crate::contender::{Contender, interleave, p50};
 use crate::measures::difference;
 use crate::measures::process_start::PROGRAM;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::Request;
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::PreparedRequest;
 
 /// Unmeasured calls of each lane.
 const WARM_UP: usize = 50;
@@ -42,100 +42,120 @@ const WARM_UP: usize = 50;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Measures what the client costs.
-pub(crate) fn measure_client(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_client(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     [measure_calls(plan, targets), measure_streams(plan, targets)].concat()
 }
 
-fn measure_calls(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let mut lanes: Vec<Lane<'_, f64>> = Vec::new();
+fn measure_calls(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let mut contenders: Vec<Contender<'_, f64>> = Vec::new();
     for target in targets {
-        lanes.push(Lane::prepare(bare_call_contender(plan, target.shared())));
+        contenders.push(Contender::from_result(bare_call_contender(
+            plan,
+            target.shared_instance(),
+        )));
     }
     for target in targets {
-        lanes.push(Lane::prepare(client_call_contender(plan, target.shared())));
+        contenders.push(Contender::from_result(client_call_contender(
+            plan,
+            target.shared_instance(),
+        )));
     }
-    interleave(plan.blocks, &mut lanes);
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
-    let (bare, through) = cells.split_at(targets.len());
-    let more: Vec<_> = through.iter().zip(bare).map(difference).collect();
+    interleave(plan.blocks, &mut contenders);
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
+    let (bare, client) = cells.split_at(targets.len());
+    let overhead: Vec<_> = client.iter().zip(bare).map(difference).collect();
     vec![
-        Row::new(
+        ReportRow::new(
             "client-call",
             "call through the client: more than on a bare socket",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .reach(Reach::AtMost(0.000_030))
-        .cells(&more),
-        Row::new("client-call-bare", "  in all: bare socket", Unit::Seconds).cells(bare),
-        Row::new("client-call-all", "  in all: client", Unit::Seconds).cells(through),
+        .goal(RowGoal::AtMost(0.000_030))
+        .cells(&overhead),
+        ReportRow::new(
+            "client-call-bare",
+            "  in all: bare socket",
+            ValueUnit::Seconds,
+        )
+        .cells(bare),
+        ReportRow::new("client-call-all", "  in all: client", ValueUnit::Seconds).cells(client),
     ]
 }
 
-fn bare_call_contender<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+fn bare_call_contender<'a>(
+    plan: &'a BenchPlan,
+    instance: &ServerInstance,
+) -> Result<Contender<'a, f64>> {
     let mut client = instance.connect()?;
-    let request = Request::new("environment/status", &Value::Null);
+    let request = PreparedRequest::new("environment/status", &Value::Null);
     for _ in 0..WARM_UP {
         client.call(&request)?;
     }
-    Ok(Lane::new(move |samples: &mut Vec<f64>| {
-        for _ in plan.files.calls.laps() {
-            let began = Instant::now();
+    Ok(Contender::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.files.calls.iterations() {
+            let started_at = Instant::now();
             client.call(&request)?;
-            samples.push(began.elapsed().as_secs_f64());
+            samples.push(started_at.elapsed().as_secs_f64());
         }
         Ok(())
     }))
 }
 
-fn client_call_contender<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+fn client_call_contender<'a>(
+    plan: &'a BenchPlan,
+    instance: &ServerInstance,
+) -> Result<Contender<'a, f64>> {
     let (runtime, client) = connect_client(instance)?;
     let call = move || {
-        let began = Instant::now();
+        let started_at = Instant::now();
         runtime.block_on(client.call(ReadEnvironmentStatus))?;
-        Ok::<_, anyhow::Error>(began.elapsed().as_secs_f64())
+        Ok::<_, anyhow::Error>(started_at.elapsed().as_secs_f64())
     };
     for _ in 0..WARM_UP {
         call()?;
     }
-    Ok(Lane::new(move |samples: &mut Vec<f64>| {
-        for _ in plan.files.calls.laps() {
+    Ok(Contender::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.files.calls.iterations() {
             samples.push(call()?);
         }
         Ok(())
     }))
 }
 
-pub(super) fn connect_client(instance: &Instance) -> Result<(Runtime, ExecServerClient)> {
+pub(super) fn connect_client(instance: &ServerInstance) -> Result<(Runtime, ExecServerClient)> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let args = RemoteExecServerConnectArgs::new(instance.url(), "exec-bench");
     let client = runtime.block_on(ExecServerClient::connect_websocket(args))?;
     Ok((runtime, client))
 }
 
-fn measure_streams(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+fn measure_streams(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let measured: Vec<_> = targets
         .iter()
-        .map(|target| stream_concurrently(plan, target.shared()))
+        .map(|target| stream_concurrently(plan, target.shared_instance()))
         .collect();
-    let cells = |of: fn(&StreamingResult) -> f64| -> Vec<Cell> {
-        let cell = |streamed: &Result<StreamingResult>| match streamed {
-            Ok(streamed) => Cell::Value(of(streamed)),
-            Err(error) => Cell::without(error),
+    let cells = |value: fn(&StreamingResult) -> f64| -> Vec<ReportCell> {
+        let cell = |result: &Result<StreamingResult>| match result {
+            Ok(streamed) => ReportCell::Value(value(streamed)),
+            Err(error) => ReportCell::from_error(error),
         };
         measured.iter().map(cell).collect()
     };
     let count = plan.streams;
     vec![
-        Row::new(
+        ReportRow::new(
             "client-streams",
             &format!("{count} streams through one client"),
-            Unit::BytesPerSecond,
+            ValueUnit::BytesPerSecond,
         )
         .cells(&cells(|streamed| streamed.rate)),
-        Row::new(
+        ReportRow::new(
             "client-streams-slowest",
             "  share of the slowest when the first is done",
-            Unit::Share,
+            ValueUnit::Share,
         )
         .cells(&cells(|streamed| streamed.slowest)),
     ]
@@ -150,7 +170,7 @@ struct StreamingResult {
 }
 
 /// Lets all processes write concurrently, receives their output, and counts every byte.
-fn stream_concurrently(plan: &Plan, instance: &Instance) -> Result<StreamingResult> {
+fn stream_concurrently(plan: &BenchPlan, instance: &ServerInstance) -> Result<StreamingResult> {
     let (runtime, client) = connect_client(instance)?;
     let all = async {
         let mut processes = Vec::new();
@@ -165,18 +185,18 @@ fn stream_concurrently(plan: &Plan, instance: &Instance) -> Result<StreamingResu
                     .boxed(),
             );
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         // Receive while releasing them: a response is queued behind unread output.
         let writes = processes.iter().map(|process| {
             let write = process.write(None, Bytes::from_static(b"\n"));
             async { write.await.context("cannot write") }
         });
-        let (taken, slowest) =
+        let (received, slowest) =
             tokio::try_join!(receive_streams(events, plan), try_join_all(writes))?.0;
-        let bytes: u64 = taken.iter().sum();
+        let bytes: u64 = received.iter().sum();
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
         let streamed = StreamingResult {
-            rate: bytes as f64 / began.elapsed().as_secs_f64(),
+            rate: bytes as f64 / started_at.elapsed().as_secs_f64(),
             slowest: slowest as f64 / plan.stream_bytes as f64,
         };
         Ok(streamed)
@@ -190,26 +210,26 @@ fn stream_concurrently(plan: &Plan, instance: &Instance) -> Result<StreamingResu
 /// was complete.
 async fn receive_streams(
     mut events: SelectAll<BoxStream<'_, (usize, ExecProcessEvent)>>,
-    plan: &Plan,
+    plan: &BenchPlan,
 ) -> Result<(Vec<u64>, u64)> {
-    let mut taken = vec![0_u64; plan.streams];
+    let mut received = vec![0_u64; plan.streams];
     let (mut slowest, mut open) = (None, plan.streams);
     while open > 0 {
         let Some((number, event)) = events.next().await else {
             bail!("{open} streams ended early");
         };
         match event {
-            ExecProcessEvent::Output(chunk) => taken[number] += chunk.data.len() as u64,
+            ExecProcessEvent::Output(chunk) => received[number] += chunk.data.len() as u64,
             ExecProcessEvent::Exited(..) => {}
             ExecProcessEvent::Closed(_) => {
-                ensure!(taken[number] == plan.stream_bytes, "bytes are missing");
-                slowest.get_or_insert_with(|| taken.iter().copied().min().unwrap_or(0));
+                ensure!(received[number] == plan.stream_bytes, "bytes are missing");
+                slowest.get_or_insert_with(|| received.iter().copied().min().unwrap_or(0));
                 open -= 1;
             }
             ExecProcessEvent::Failed(error) => bail!("stream failed: {error}"),
         }
     }
-    Ok((taken, slowest.unwrap_or(0)))
+    Ok((received, slowest.unwrap_or(0)))
 }
 
 async fn start_stream(
@@ -241,37 +261,54 @@ pub(super) fn follow_output(process: &Arc<dyn ExecProcess>) -> EventStream {
 const TOOL_WARM_UP: usize = 10;
 
 /// Measures what `exec_command` adds.
-pub(crate) fn measure_tools(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let mut lanes: Vec<Lane<'_, f64>> = Vec::new();
+pub(crate) fn measure_tools(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let mut contenders: Vec<Contender<'_, f64>> = Vec::new();
     for target in targets {
-        lanes.push(Lane::prepare(start_contender(plan, target.shared())));
+        contenders.push(Contender::from_result(start_contender(
+            plan,
+            target.shared_instance(),
+        )));
     }
     for target in targets {
-        lanes.push(Lane::prepare(tool_contender(plan, target.shared())));
+        contenders.push(Contender::from_result(tool_contender(
+            plan,
+            target.shared_instance(),
+        )));
     }
-    interleave(plan.blocks, &mut lanes);
-    let cells: Vec<Cell> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    interleave(plan.blocks, &mut contenders);
+    let cells: Vec<ReportCell> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let (starts, calls) = cells.split_at(targets.len());
-    let more: Vec<Cell> = calls.iter().zip(starts).map(difference).collect();
+    let overhead: Vec<ReportCell> = calls.iter().zip(starts).map(difference).collect();
     vec![
-        Row::new(
+        ReportRow::new(
             "exec-command",
             "exec_command: more than start → closed",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .reach(Reach::AtMost(0.001))
-        .cells(&more),
-        Row::new(
+        .goal(RowGoal::AtMost(0.001))
+        .cells(&overhead),
+        ReportRow::new(
             "exec-command-start",
             "  in all: start → closed",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
         .cells(starts),
-        Row::new("exec-command-all", "  in all: exec_command", Unit::Seconds).cells(calls),
+        ReportRow::new(
+            "exec-command-all",
+            "  in all: exec_command",
+            ValueUnit::Seconds,
+        )
+        .cells(calls),
     ]
 }
 
-fn start_contender<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+fn start_contender<'a>(
+    plan: &'a BenchPlan,
+    instance: &ServerInstance,
+) -> Result<Contender<'a, f64>> {
     let (runtime, client) = connect_client(instance)?;
     let mut count = 0_u64;
     timed_contender(plan, move || {
@@ -296,10 +333,13 @@ async fn start_and_follow(client: &ExecServerClient, count: u64) -> Result<()> {
     bail!("events ended early")
 }
 
-fn tool_contender<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+fn tool_contender<'a>(
+    plan: &'a BenchPlan,
+    instance: &ServerInstance,
+) -> Result<Contender<'a, f64>> {
     let (runtime, client) = connect_client(instance)?;
     let unified = {
-        let _inside = runtime.enter();
+        let _guard = runtime.enter();
         let (policy, events) = (Arc::new(UnrestrictedPolicy), Arc::new(NullEventSink));
         UnifiedExec::new(
             client.environment(),
@@ -335,17 +375,17 @@ fn exec_command(runtime: &Runtime, unified: &UnifiedExec, count: u64) -> Result<
 }
 
 fn timed_contender<'a>(
-    plan: &'a Plan,
-    mut once: impl FnMut() -> Result<()> + 'a,
-) -> Result<Lane<'a, f64>> {
+    plan: &'a BenchPlan,
+    mut operation: impl FnMut() -> Result<()> + 'a,
+) -> Result<Contender<'a, f64>> {
     for _ in 0..TOOL_WARM_UP {
-        once()?;
+        operation()?;
     }
-    Ok(Lane::new(move |samples: &mut Vec<f64>| {
-        for _ in plan.spawns.laps() {
-            let began = Instant::now();
-            once()?;
-            samples.push(began.elapsed().as_secs_f64());
+    Ok(Contender::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.spawns.iterations() {
+            let started_at = Instant::now();
+            operation()?;
+            samples.push(started_at.elapsed().as_secs_f64());
         }
         Ok(())
     }))

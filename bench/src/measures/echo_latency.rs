@@ -9,42 +9,44 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
-use crate::contender::{Lane, interleave, p50, percentile};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
+use crate::contender::{Contender, interleave, p50, percentile};
 use crate::helper_process::EchoFloor;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Client, Start, Stdio};
-use crate::rpc_message::Event;
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
+use crate::rpc_message::ServerEvent;
 use crate::websocket::{READ_BUFFER, encode_text, open_stream};
 
 /// Unmeasured keystrokes of each lane.
 const WARM_UP: usize = 20;
 
-/// What the raw terminal prints once it is raw.
+/// What the raw terminal prints operation it is raw.
 const READY: u64 = "ready".len() as u64;
 
 /// Measures keystroke latency on pipes and on a raw pty.
-pub(crate) fn measure_echo(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let mut lanes =
-        vec![Lane::prepare(EchoFloor::start().map(|mut echo| {
-            echo_contender(plan, move || echo.round_trip())
-        }))];
-    for stdio in [Stdio::WritablePipes, Stdio::Pty] {
-        lanes.extend(
+pub(crate) fn measure_echo(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let mut contenders = vec![Contender::from_result(
+        EchoFloor::start().map(|mut echo| echo_contender(plan, move || echo.round_trip())),
+    )];
+    for stdio in [StdioMode::WritablePipes, StdioMode::Pty] {
+        contenders.extend(
             targets
                 .iter()
-                .map(|target| Lane::prepare(cat_contender(plan, target, stdio))),
+                .map(|target| Contender::from_result(cat_contender(plan, target, stdio))),
         );
     }
-    interleave(plan.blocks, &mut lanes);
+    interleave(plan.blocks, &mut contenders);
 
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let (pipes, pty) = cells[1..].split_at(targets.len());
     let row = |id, title| {
-        Row::new(id, title, Unit::Seconds)
+        ReportRow::new(id, title, ValueUnit::Seconds)
             .floor(&cells[0])
-            .reach(Reach::RatioAtMost(4.0))
+            .goal(RowGoal::RatioAtMost(4.0))
     };
     vec![
         row("echo-pipes", "keystroke echo, pipes, p50").cells(pipes),
@@ -52,18 +54,22 @@ pub(crate) fn measure_echo(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-fn cat_contender<'a>(plan: &'a Plan, target: &Target, stdio: Stdio) -> Result<Lane<'a, f64>> {
-    let mut client = target.shared().connect()?;
-    let process = if stdio == Stdio::Pty {
+fn cat_contender<'a>(
+    plan: &'a BenchPlan,
+    target: &BenchTarget,
+    stdio: StdioMode,
+) -> Result<Contender<'a, f64>> {
+    let mut client = target.shared_instance().connect()?;
+    let process = if stdio == StdioMode::Pty {
         let script = "stty raw -echo; printf ready; exec cat";
-        let process = client.queue_start(&Start::new(&["sh", "-c", script], stdio));
+        let process = client.queue_start(&PreparedStart::new(&["sh", "-c", script], stdio));
         client.flush()?;
         await_ready(&mut client)?;
         process
     } else {
-        let process = client.queue_start(&Start::new(&["cat"], stdio));
+        let process = client.queue_start(&PreparedStart::new(&["cat"], stdio));
         client.flush()?;
-        client.settle(1, 0)?;
+        client.await_completion(1, 0)?;
         process
     };
     for _ in 0..WARM_UP {
@@ -74,15 +80,15 @@ fn cat_contender<'a>(plan: &'a Plan, target: &Target, stdio: Stdio) -> Result<La
 }
 
 /// Waits for the answer to the start and for all of the ready mark.
-fn await_ready(client: &mut Client) -> Result<()> {
+fn await_ready(client: &mut RpcClient) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let (mut answered, mut bytes) = (false, 0);
-    while !answered || bytes < READY {
+    let (mut has_response, mut bytes) = (false, 0);
+    while !has_response || bytes < READY {
         match client.next_event()? {
-            Event::Response => answered = true,
-            Event::Output(more) => bytes += more,
-            Event::Closed => anyhow::bail!("the terminal closed"),
-            Event::Other => {}
+            ServerEvent::Response => has_response = true,
+            ServerEvent::Output(more) => bytes += more,
+            ServerEvent::Closed => anyhow::bail!("the terminal closed"),
+            ServerEvent::Other => {}
         }
         ensure!(
             Instant::now() < deadline,
@@ -96,7 +102,7 @@ fn await_ready(client: &mut Client) -> Result<()> {
 /// Running `cat`, terminated with its lane, since an external server must not keep it.
 #[derive(Debug)]
 struct CatProcess {
-    client: Client,
+    client: RpcClient,
     process: u64,
 }
 
@@ -104,17 +110,21 @@ impl Drop for CatProcess {
     fn drop(&mut self) {
         self.client.queue_terminate(self.process);
         // A connection that failed before fails here again; the session ends the process.
-        drop(self.client.flush().and_then(|()| self.client.settle(1, 1)));
+        drop(
+            self.client
+                .flush()
+                .and_then(|()| self.client.await_completion(1, 1)),
+        );
     }
 }
 
 fn echo_contender<'a>(
-    plan: &'a Plan,
-    mut once: impl FnMut() -> Result<Duration> + 'a,
-) -> Lane<'a, f64> {
-    Lane::new(move |samples| {
-        for _ in plan.echoes.laps() {
-            samples.push(once()?.as_secs_f64());
+    plan: &'a BenchPlan,
+    mut operation: impl FnMut() -> Result<Duration> + 'a,
+) -> Contender<'a, f64> {
+    Contender::new(move |samples| {
+        for _ in plan.echoes.iterations() {
+            samples.push(operation()?.as_secs_f64());
         }
         Ok(())
     })
@@ -127,7 +137,7 @@ const FLOOD_LIMIT: f64 = 0.005;
 const LARGE_BYTES: usize = 32 << 20;
 
 /// Measures the echo of one client during the flood of another.
-pub(crate) fn measure_flood(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_flood(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let tiny = encode_text(b"[]").repeat(4096);
     let escapes = "\\u0041".repeat(LARGE_BYTES / 6);
     let large = encode_text(format!(r#"{{"id":1,"method":"x","params":"{escapes}"}}"#).as_bytes());
@@ -147,43 +157,43 @@ pub(crate) fn measure_flood(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         let cells: Vec<_> = targets
             .iter()
             .map(|target| match echo_during_flood(plan, target, flood) {
-                Ok(p99) => Cell::Value(p99),
-                Err(error) => Cell::Failed(format!("{error:#}")),
+                Ok(p99) => ReportCell::Value(p99),
+                Err(error) => ReportCell::Failed(format!("{error:#}")),
             })
             .collect();
-        Row::new(id, title, Unit::Seconds)
-            .reach(Reach::AtMost(FLOOD_LIMIT))
+        ReportRow::new(id, title, ValueUnit::Seconds)
+            .goal(RowGoal::AtMost(FLOOD_LIMIT))
             .cells(&cells)
     })
     .into()
 }
 
-fn echo_during_flood(plan: &Plan, target: &Target, flood: &[u8]) -> Result<f64> {
-    let instance = target.fresh()?;
+fn echo_during_flood(plan: &BenchPlan, target: &BenchTarget, flood: &[u8]) -> Result<f64> {
+    let instance = target.start_fresh()?;
     let mut client = instance.connect()?;
-    let process = client.queue_start(&Start::new(&["cat"], Stdio::WritablePipes));
+    let process = client.queue_start(&PreparedStart::new(&["cat"], StdioMode::WritablePipes));
     client.flush()?;
-    client.settle(1, 0)?;
+    client.await_completion(1, 0)?;
     for _ in 0..WARM_UP {
         client.echo(process)?;
     }
     let stream = open_stream(instance.url())?;
-    let (mut sends, mut receives) = (stream.try_clone()?, stream.try_clone()?);
+    let (mut sender, mut receiver) = (stream.try_clone()?, stream.try_clone()?);
     thread::scope(|scope| {
         // Both end when the stream is shut down.
-        scope.spawn(move || while sends.write_all(flood).is_ok() {});
-        scope.spawn(move || discard_input(&mut receives));
+        scope.spawn(move || while sender.write_all(flood).is_ok() {});
+        scope.spawn(move || discard_input(&mut receiver));
         let mut samples = Vec::new();
-        let echoed = (|| {
+        let result = (|| {
             for _ in 0..plan.blocks {
-                for _ in plan.echoes.laps() {
+                for _ in plan.echoes.iterations() {
                     samples.push(client.echo(process)?.as_secs_f64());
                 }
             }
             Ok::<_, anyhow::Error>(())
         })();
         drop(stream.shutdown(Shutdown::Both));
-        echoed?;
+        result?;
         percentile(&samples, 99).ok_or_else(|| anyhow::anyhow!("no echo was measured"))
     })
 }

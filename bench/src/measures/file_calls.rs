@@ -13,14 +13,14 @@ use memchr::memmem;
 use serde_json::{Value, json};
 
 use crate::base64;
-use crate::bench_dir::{Scratch, check_content, content_at, file_uri};
-use crate::bench_plan::{Budget, Plan};
-use crate::bench_target::Target;
-use crate::contender::{Lane, interleave, p50};
-use crate::helper_process::{Core, ExchangeFloor};
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Client, Request};
-use crate::rpc_message::{Answer, Data};
+use crate::bench_dir::{BenchDir, check_content, content_at, file_uri};
+use crate::bench_plan::{BenchPlan, SampleBudget};
+use crate::bench_target::BenchTarget;
+use crate::contender::{Contender, interleave, p50};
+use crate::helper_process::{CpuCore, ExchangeFloor};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedRequest, RpcClient};
+use crate::rpc_message::{DataMember, ResponseView};
 
 /// Bytes of the files.
 const FILE_BYTES: usize = 4096;
@@ -32,60 +32,71 @@ const WIDTH: usize = 32;
 const WARM_UP: usize = 200;
 
 /// Measures small calls.
-pub(crate) fn measure_calls(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let rows = Scratch::new().and_then(|scratch| {
+pub(crate) fn measure_calls(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let rows = BenchDir::new().and_then(|dir| {
         Ok([
-            measure_one_at_a_time(plan, targets, &scratch)?,
-            measure_in_flight(plan, targets, &scratch),
+            measure_one_at_a_time(plan, targets, &dir)?,
+            measure_in_flight(plan, targets, &dir),
         ]
         .concat())
     });
     rows.unwrap_or_else(|error| {
-        let cells = vec![Cell::without(&error); targets.len()];
-        vec![Row::new("fs-calls", "small file calls", Unit::PerSecond).cells(&cells)]
+        let cells = vec![ReportCell::from_error(&error); targets.len()];
+        vec![ReportRow::new("fs-calls", "small file calls", ValueUnit::PerSecond).cells(&cells)]
     })
 }
 
-fn measure_one_at_a_time(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Result<Vec<Row>> {
+fn measure_one_at_a_time(
+    plan: &BenchPlan,
+    targets: &[BenchTarget],
+    dir: &BenchDir,
+) -> Result<Vec<ReportRow>> {
     let budget = plan.files.calls;
-    let path = scratch.file("one", FILE_BYTES as u64)?;
-    let request = Request::new("fs/readFile", &json!({"path": file_uri(&path)}));
-    let exchange = || ExchangeFloor::start(request.size(), RESPONSE_BYTES);
-    let free = exchange().map(|mut exchange| rate_contender(budget, move || exchange.round_trip()));
-    let apart = Core::Last.run(exchange).map(|mut exchange| {
-        Lane::new(move |samples: &mut Vec<f64>| {
-            samples.push(Core::First.run(|| call_rate(budget, || exchange.round_trip()))?);
+    let path = dir.file("one", FILE_BYTES as u64)?;
+    let request = PreparedRequest::new("fs/readFile", &json!({"path": file_uri(&path)}));
+    let exchange = || ExchangeFloor::start(request.wire_size(), RESPONSE_BYTES);
+    let unpinned =
+        exchange().map(|mut exchange| rate_contender(budget, move || exchange.round_trip()));
+    let pinned = CpuCore::Last.run(exchange).map(|mut exchange| {
+        Contender::new(move |samples: &mut Vec<f64>| {
+            samples.push(CpuCore::First.run(|| call_rate(budget, || exchange.round_trip()))?);
             Ok(())
         })
     });
-    let mut lanes = vec![Lane::prepare(free), Lane::prepare(apart)];
-    lanes.extend(targets.iter().map(|target| {
-        let client = target.shared().connect().and_then(|mut client| {
+    let mut contenders = vec![
+        Contender::from_result(unpinned),
+        Contender::from_result(pinned),
+    ];
+    contenders.extend(targets.iter().map(|target| {
+        let client = target.shared_instance().connect().and_then(|mut client| {
             let data = client.call(&request)?.data("dataBase64", FILE_BYTES)?;
             check_content(0, FILE_BYTES, data)?;
             for _ in 0..WARM_UP {
-                Call::Read.check(client.call(&request)?)?;
+                FileCall::Read.check(client.call(&request)?)?;
             }
             Ok(client)
         });
         let request = &request;
-        Lane::prepare(client.map(|mut client| {
-            rate_contender(budget, move || Call::Read.check(client.call(request)?))
+        Contender::from_result(client.map(|mut client| {
+            rate_contender(budget, move || FileCall::Read.check(client.call(request)?))
         }))
     }));
-    interleave(plan.blocks, &mut lanes);
+    interleave(plan.blocks, &mut contenders);
 
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let title = "fs/readFile 4 KiB, one at a time";
     Ok(vec![
-        Row::new("fs-read-small", title, Unit::PerSecond)
+        ReportRow::new("fs-read-small", title, ValueUnit::PerSecond)
             .floor(&cells[0])
-            .reach(Reach::RatioAtLeast(0.6))
+            .goal(RowGoal::RatioAtLeast(0.6))
             .cells(&cells[2..]),
-        Row::new(
+        ReportRow::new(
             "fs-read-small-apart",
             "(floor: bare exchange, on two cores)",
-            Unit::PerSecond,
+            ValueUnit::PerSecond,
         )
         .floor(&cells[1]),
     ])
@@ -96,46 +107,52 @@ const RESPONSE_BYTES: usize =
     base64::encoded_len(FILE_BYTES) + r#"{"id":1000,"result":{"dataBase64":""}}"#.len() + 4;
 
 /// Makes a lane whose samples are rates, one for each turn.
-fn rate_contender<'a>(budget: Budget, mut once: impl FnMut() -> Result<()> + 'a) -> Lane<'a, f64> {
-    Lane::new(move |samples| {
-        samples.push(call_rate(budget, &mut once)?);
+fn rate_contender<'a>(
+    budget: SampleBudget,
+    mut operation: impl FnMut() -> Result<()> + 'a,
+) -> Contender<'a, f64> {
+    Contender::new(move |samples| {
+        samples.push(call_rate(budget, &mut operation)?);
         Ok(())
     })
 }
 
-/// Returns how often per second `once` is done.
-fn call_rate(budget: Budget, mut once: impl FnMut() -> Result<()>) -> Result<f64> {
-    let (mut laps, began) = (0_u32, Instant::now());
-    for _ in budget.laps() {
-        once()?;
-        laps += 1;
+/// Returns how often per second `operation` is done.
+fn call_rate(budget: SampleBudget, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
+    let (mut iterations, started_at) = (0_u32, Instant::now());
+    for _ in budget.iterations() {
+        operation()?;
+        iterations += 1;
     }
-    Ok(f64::from(laps) / began.elapsed().as_secs_f64())
+    Ok(f64::from(iterations) / started_at.elapsed().as_secs_f64())
 }
 
-fn measure_in_flight(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Vec<Row> {
-    let mut lanes = Vec::new();
-    for call in Call::ALL {
+fn measure_in_flight(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> Vec<ReportRow> {
+    let mut contenders = Vec::new();
+    for call in FileCall::ALL {
         for (at, target) in targets.iter().enumerate() {
             let directory = format!("{}-{at}", call.method().replace('/', "-"));
-            let pipeline = Pipeline::prepare(call, target, scratch, &directory);
-            lanes.push(Lane::prepare(pipeline.map(|mut pipeline| {
-                Lane::new(move |samples: &mut Vec<f64>| {
+            let pipeline = CallPipeline::prepare(call, target, dir, &directory);
+            contenders.push(Contender::from_result(pipeline.map(|mut pipeline| {
+                Contender::new(move |samples: &mut Vec<f64>| {
                     samples.push(pipeline.block(plan.files.in_flight)?);
                     Ok(())
                 })
             })));
         }
     }
-    interleave(plan.rate_blocks, &mut lanes);
+    interleave(plan.rate_blocks, &mut contenders);
 
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
-    let calls = Call::ALL.iter().enumerate();
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
+    let calls = FileCall::ALL.iter().enumerate();
     calls
         .map(|(at, call)| {
-            Row::new(call.id(), call.title(), Unit::PerSecond)
-                .against_stock(targets)
-                .reach(Reach::StockAtLeast(3.0))
+            ReportRow::new(call.id(), call.title(), ValueUnit::PerSecond)
+                .relative_to_stock(targets)
+                .goal(RowGoal::StockAtLeast(3.0))
                 .cells(&cells[at * targets.len()..][..targets.len()])
         })
         .collect()
@@ -143,13 +160,13 @@ fn measure_in_flight(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Vec<
 
 /// A call that is made many times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Call {
+enum FileCall {
     Read,
     Stat,
     Write,
 }
 
-impl Call {
+impl FileCall {
     const ALL: [Self; 3] = [Self::Read, Self::Stat, Self::Write];
 
     const fn id(self) -> &'static str {
@@ -176,19 +193,19 @@ impl Call {
         }
     }
 
-    fn request(self, path: &str) -> Request {
+    fn request(self, path: &str) -> PreparedRequest {
         let mut params = json!({"path": path});
         if self == Self::Write {
             params["dataBase64"] = json!(base64::encode(&content_at(0, FILE_BYTES)));
         }
-        Request::new(self.method(), &params)
+        PreparedRequest::new(self.method(), &params)
     }
 
     /// Checks an answer; all files are alike, so it does not matter which one it is about.
-    fn check(self, answer: Answer<'_>) -> Result<()> {
+    fn check(self, response: ResponseView<'_>) -> Result<()> {
         match self {
             Self::Read => {
-                let Data::Base64(text) = answer.data("dataBase64", FILE_BYTES)? else {
+                let DataMember::Base64(text) = response.data("dataBase64", FILE_BYTES)? else {
                     anyhow::bail!("binary data that was not asked for");
                 };
                 // One sample: what is between was compared when the lane was warmed up.
@@ -196,9 +213,9 @@ impl Call {
                 ensure!(text.starts_with(first.as_bytes()), "wrong file content");
             }
             Self::Stat => ensure!(
-                memmem::find(answer.json, b"\"size\":4096").is_some(),
+                memmem::find(response.json, b"\"size\":4096").is_some(),
                 "wrong size: {}",
-                String::from_utf8_lossy(answer.json)
+                String::from_utf8_lossy(response.json)
             ),
             Self::Write => {}
         }
@@ -208,22 +225,27 @@ impl Call {
 
 /// A connection on which calls are made, and the files that they are about.
 #[derive(Debug)]
-struct Pipeline {
-    call: Call,
-    client: Client,
-    requests: Vec<Request>,
+struct CallPipeline {
+    call: FileCall,
+    client: RpcClient,
+    requests: Vec<PreparedRequest>,
     paths: Vec<PathBuf>,
 }
 
-impl Pipeline {
-    fn prepare(call: Call, target: &Target, scratch: &Scratch, directory: &str) -> Result<Self> {
-        scratch.directory(directory)?;
+impl CallPipeline {
+    fn prepare(
+        call: FileCall,
+        target: &BenchTarget,
+        dir: &BenchDir,
+        directory: &str,
+    ) -> Result<Self> {
+        dir.directory(directory)?;
         let paths: Vec<PathBuf> = (0..WIDTH)
-            .map(|at| scratch.file(&format!("{directory}/{at}"), FILE_BYTES as u64))
+            .map(|at| dir.file(&format!("{directory}/{at}"), FILE_BYTES as u64))
             .collect::<Result<_>>()?;
         let mut pipeline = Self {
             call,
-            client: target.shared().connect()?,
+            client: target.shared_instance().connect()?,
             requests: paths
                 .iter()
                 .map(|path| call.request(&file_uri(path)))
@@ -231,56 +253,56 @@ impl Pipeline {
             paths,
         };
         for request in &pipeline.requests {
-            let answer = pipeline.client.call(request)?;
-            if call == Call::Read {
-                check_content(0, FILE_BYTES, answer.data("dataBase64", FILE_BYTES)?)?;
+            let response = pipeline.client.call(request)?;
+            if call == FileCall::Read {
+                check_content(0, FILE_BYTES, response.data("dataBase64", FILE_BYTES)?)?;
             }
         }
         Ok(pipeline)
     }
 
     /// Makes calls within `budget` and returns how many per second.
-    fn block(&mut self, budget: Budget) -> Result<f64> {
+    fn block(&mut self, budget: SampleBudget) -> Result<f64> {
         let mut requests = self.requests.iter().cycle();
-        let mut next = move |client: &mut Client| {
+        let mut next = move |client: &mut RpcClient| {
             if let Some(request) = requests.next() {
                 client.queue_request(request);
             }
         };
-        if self.call == Call::Write {
+        if self.call == FileCall::Write {
             self.clear()?;
         }
-        let mut laps = budget.laps();
+        let mut iterations = budget.iterations();
         let mut answered = 0_u32;
-        let began = Instant::now();
+        let started_at = Instant::now();
         for _ in 0..WIDTH {
             next(&mut self.client);
         }
         self.client.flush()?;
-        let mut done = false;
-        while !done {
-            self.call.check(self.client.next_answer()?)?;
-            let mut here = 1;
+        let mut is_finished = false;
+        while !is_finished {
+            self.call.check(self.client.next_response()?)?;
+            let mut received = 1;
             // All that is here already, before one write that replaces all that was answered. Not
             // later: a server that leaves Nagle's algorithm on waits for our next segment.
-            while let Some(answer) = self.client.buffered_answer()? {
-                self.call.check(answer)?;
-                here += 1;
+            while let Some(response) = self.client.buffered_response()? {
+                self.call.check(response)?;
+                received += 1;
             }
-            for _ in 0..here {
-                done |= laps.next().is_none();
+            for _ in 0..received {
+                is_finished |= iterations.next().is_none();
                 next(&mut self.client);
             }
-            answered += here;
+            answered += received;
             self.client.flush()?;
         }
-        let rate = f64::from(answered) / began.elapsed().as_secs_f64();
+        let rate = f64::from(answered) / started_at.elapsed().as_secs_f64();
         for _ in 0..WIDTH {
-            self.call.check(self.client.next_answer()?)?;
+            self.call.check(self.client.next_response()?)?;
         }
-        if self.call == Call::Write {
+        if self.call == FileCall::Write {
             for path in &self.paths {
-                check_content(0, FILE_BYTES, Data::Raw(&fs::read(path)?))?;
+                check_content(0, FILE_BYTES, DataMember::Raw(&fs::read(path)?))?;
             }
         }
         Ok(rate)
@@ -301,28 +323,28 @@ impl Pipeline {
 const FILES_PER_DIRECTORY: usize = 100;
 
 /// Measures the walk.
-pub(crate) fn measure_walk(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let cells = Scratch::new().and_then(|scratch| {
-        create_tree(&scratch, plan.files.directories)?;
-        Ok(walk_times(plan, targets, &scratch))
+pub(crate) fn measure_walk(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let cells = BenchDir::new().and_then(|dir| {
+        create_tree(&dir, plan.files.directories)?;
+        Ok(walk_times(plan, targets, &dir))
     });
-    let cells = cells.unwrap_or_else(|error| vec![Cell::without(&error); targets.len()]);
+    let cells = cells.unwrap_or_else(|error| vec![ReportCell::from_error(&error); targets.len()]);
     let title = format!(
         "fs/walk of {} files, p50",
         plan.files.directories * FILES_PER_DIRECTORY
     );
     vec![
-        Row::new("fs-walk", &title, Unit::Seconds)
-            .against_stock(targets)
-            .reach(Reach::StockAtMost(0.3))
+        ReportRow::new("fs-walk", &title, ValueUnit::Seconds)
+            .relative_to_stock(targets)
+            .goal(RowGoal::StockAtMost(0.3))
             .cells(&cells),
     ]
 }
 
 /// Makes the tree.
-fn create_tree(scratch: &Scratch, directories: usize) -> Result<()> {
+fn create_tree(dir: &BenchDir, directories: usize) -> Result<()> {
     for directory in 0..directories {
-        let path = scratch.directory(&format!("directory-{directory:03}"))?;
+        let path = dir.directory(&format!("directory-{directory:03}"))?;
         for file in 0..FILES_PER_DIRECTORY {
             File::create(path.join(format!("file-{file:02}.txt")))?;
         }
@@ -330,43 +352,50 @@ fn create_tree(scratch: &Scratch, directories: usize) -> Result<()> {
     Ok(())
 }
 
-fn walk_times(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Vec<Cell> {
+fn walk_times(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> Vec<ReportCell> {
     let options = json!({
         "maxDepth": 8,
         "maxDirectories": 10_000,
         "maxEntries": 50_000,
         "followDirectorySymlinks": false,
     });
-    let params = json!({"path": file_uri(scratch.path()), "options": options});
-    let walk = Request::new("fs/walk", &params);
-    let mut lanes: Vec<_> = targets
+    let params = json!({"path": file_uri(dir.path()), "options": options});
+    let walk = PreparedRequest::new("fs/walk", &params);
+    let mut contenders: Vec<_> = targets
         .iter()
-        .map(|target| Lane::prepare(walk_contender(plan, target, &walk)))
+        .map(|target| Contender::from_result(walk_contender(plan, target, &walk)))
         .collect();
-    interleave(plan.rate_blocks, &mut lanes);
-    lanes.iter().map(|lane| lane.cell(p50)).collect()
+    interleave(plan.rate_blocks, &mut contenders);
+    contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect()
 }
 
-fn walk_contender<'a>(plan: &'a Plan, target: &Target, walk: &'a Request) -> Result<Lane<'a, f64>> {
-    let mut client = target.shared().connect()?;
-    let answer: Value = serde_json::from_slice(client.call(walk)?.json)?;
-    let entries = answer["result"]["entries"]
+fn walk_contender<'a>(
+    plan: &'a BenchPlan,
+    target: &BenchTarget,
+    walk: &'a PreparedRequest,
+) -> Result<Contender<'a, f64>> {
+    let mut client = target.shared_instance().connect()?;
+    let response: Value = serde_json::from_slice(client.call(walk)?.json)?;
+    let entries = response["result"]["entries"]
         .as_array()
         .context("a walk without entries")?;
     let expected = plan.files.directories * (FILES_PER_DIRECTORY + 1);
     ensure!(
-        entries.len() == expected && answer["result"]["truncated"] == false,
+        entries.len() == expected && response["result"]["truncated"] == false,
         "{} entries instead of {expected}",
         entries.len()
     );
     // Later answers differ in their ids at most, which do not grow by more than a few digits.
     let size = client.call(walk)?.json.len();
-    Ok(Lane::new(move |samples| {
-        for _ in plan.files.walks.laps() {
-            let began = Instant::now();
-            let answer = client.call(walk)?;
-            samples.push(began.elapsed().as_secs_f64());
-            let differs = answer.json.len().abs_diff(size);
+    Ok(Contender::new(move |samples| {
+        for _ in plan.files.walks.iterations() {
+            let started_at = Instant::now();
+            let response = client.call(walk)?;
+            samples.push(started_at.elapsed().as_secs_f64());
+            let differs = response.json.len().abs_diff(size);
             ensure!(differs < 8, "a walk that differs by {differs} bytes");
         }
         Ok(())

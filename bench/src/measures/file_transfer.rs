@@ -10,37 +10,41 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::base64;
-use crate::bench_dir::{Scratch, check_content, content_at, file_uri};
-use crate::bench_plan::Plan;
-use crate::bench_target::{OURS, Target};
-use crate::contender::{Lane, interleave, p50};
+use crate::bench_dir::{BenchDir, check_content, content_at, file_uri};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::{BenchTarget, OURS};
+use crate::contender::{Contender, interleave, p50};
 use crate::measures::BINARY;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Client, Request};
-use crate::rpc_message::{Data, Refusal};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedRequest, RpcClient};
+use crate::rpc_message::{CallRefusal, DataMember};
 
 /// Bytes of a block: the most that the protocol allows.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
 /// Measures large transfers.
-pub(crate) fn measure_transfer(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let rows = Scratch::new().and_then(|scratch| {
+pub(crate) fn measure_transfer(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let rows = BenchDir::new().and_then(|dir| {
         let mut rows = Vec::new();
-        rows.extend(measure_reads(plan, targets, &scratch)?);
-        rows.extend(measure_writes(plan, targets, &scratch));
+        rows.extend(measure_reads(plan, targets, &dir)?);
+        rows.extend(measure_writes(plan, targets, &dir));
         Ok(rows)
     });
     rows.unwrap_or_else(|error| {
-        let cells = vec![Cell::without(&error); targets.len()];
-        vec![Row::new("fs-bulk", "large files", Unit::BytesPerSecond).cells(&cells)]
+        let cells = vec![ReportCell::from_error(&error); targets.len()];
+        vec![ReportRow::new("fs-bulk", "large files", ValueUnit::BytesPerSecond).cells(&cells)]
     })
 }
 
-fn measure_reads(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Result<Vec<Row>> {
+fn measure_reads(
+    plan: &BenchPlan,
+    targets: &[BenchTarget],
+    dir: &BenchDir,
+) -> Result<Vec<ReportRow>> {
     let bytes = plan.files.read_bytes;
     let mib = bytes >> 20;
-    let path = file_uri(&scratch.file("read", bytes)?);
-    let whole = Request::new("fs/readFile", &json!({"path": path}));
+    let path = file_uri(&dir.file("read", bytes)?);
+    let whole = PreparedRequest::new("fs/readFile", &json!({"path": path}));
     let whole = compare_transfers(plan, targets, bytes, |_, mut client| {
         let whole = &whole;
         run_once(move || read_whole(&mut client, whole, bytes))
@@ -53,81 +57,88 @@ fn measure_reads(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Result<V
         whole.rows(
             ["fs-read", "fs-read-binary"],
             &format!("fs/readFile {mib} MiB"),
-            |row| row.against_stock(targets).reach(Reach::StockAtLeast(5.0)),
+            |row| {
+                row.relative_to_stock(targets)
+                    .goal(RowGoal::StockAtLeast(5.0))
+            },
         ),
         blocks.rows(
             ["fs-read-blocks", "fs-read-blocks-binary"],
             &format!("{mib} MiB by fs/readBlock"),
-            |row| row.against_stock(targets).reach(Reach::StockAtLeast(2.5)),
+            |row| {
+                row.relative_to_stock(targets)
+                    .goal(RowGoal::StockAtLeast(2.5))
+            },
         ),
     ]
     .concat())
 }
 
-fn measure_writes(plan: &Plan, targets: &[Target], scratch: &Scratch) -> Vec<Row> {
+fn measure_writes(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> Vec<ReportRow> {
     let bytes = plan.files.write_bytes;
-    let path = scratch.path().join("write");
+    let path = dir.path().join("write");
     // Both forms are the same for all targets and outlive the lanes, so that none is timed.
     let len = usize::try_from(bytes).unwrap_or(usize::MAX);
     let data = content_at(0, len);
     let params = json!({"path": file_uri(&path), "dataBase64": base64::encode(&data)});
-    let text = Request::new("fs/writeFile", &params);
-    let binary = Request::binary("fs/writeFile", &json!({"path": file_uri(&path)}), data);
-    let written = compare_transfers(plan, targets, bytes, |form, mut client| {
-        let (path, request) = match form {
-            Form::Json => (&path, &text),
-            Form::Binary => (&path, &binary),
+    let text = PreparedRequest::new("fs/writeFile", &params);
+    let binary = PreparedRequest::binary("fs/writeFile", &json!({"path": file_uri(&path)}), data);
+    let written = compare_transfers(plan, targets, bytes, |encoding, mut client| {
+        let (path, request) = match encoding {
+            TransferEncoding::Json => (&path, &text),
+            TransferEncoding::Binary => (&path, &binary),
         };
         run_once(move || {
             // A file that is there is flushed to the disk by some filesystems when it is replaced.
             drop(fs::remove_file(path));
             client.queue_request(request);
-            let began = Instant::now();
+            let started_at = Instant::now();
             client.flush()?;
-            client.next_answer()?;
-            let took = began.elapsed();
-            check_content(0, len, Data::Raw(&fs::read(path)?))?;
-            Ok(took)
+            client.next_response()?;
+            let elapsed = started_at.elapsed();
+            check_content(0, len, DataMember::Raw(&fs::read(path)?))?;
+            Ok(elapsed)
         })
     });
     written.rows(
         ["fs-write", "fs-write-binary"],
         &format!("fs/writeFile {} MiB, one frame", bytes >> 20),
-        |row| row.reach(Reach::AtLeast(300e6)),
+        |row| row.goal(RowGoal::AtLeast(300e6)),
     )
 }
 
 /// Reads a whole file and returns how long the answer took to be here.
-fn read_whole(client: &mut Client, request: &Request, bytes: u64) -> Result<Duration> {
-    let began = Instant::now();
-    let answer = client.call(request)?;
-    let took = began.elapsed();
+fn read_whole(client: &mut RpcClient, request: &PreparedRequest, bytes: u64) -> Result<Duration> {
+    let started_at = Instant::now();
+    let response = client.call(request)?;
+    let elapsed = started_at.elapsed();
     let len = usize::try_from(bytes)?;
-    check_content(0, len, answer.data("dataBase64", len)?)?;
-    Ok(took)
+    check_content(0, len, response.data("dataBase64", len)?)?;
+    Ok(elapsed)
 }
 
 /// Reads a whole file by blocks, one after the other, and returns how long that took.
-pub(super) fn read_blocks(client: &mut Client, path: &str, bytes: u64) -> Result<Duration> {
-    let open = Request::new("fs/open", &json!({"handleId": "bench", "path": path}));
-    let close = Request::new("fs/close", &json!({"handleId": "bench"}));
-    let began = Instant::now();
+pub(super) fn read_blocks(client: &mut RpcClient, path: &str, bytes: u64) -> Result<Duration> {
+    let open = PreparedRequest::new("fs/open", &json!({"handleId": "bench", "path": path}));
+    let close = PreparedRequest::new("fs/close", &json!({"handleId": "bench"}));
+    let started_at = Instant::now();
     client.call(&open)?;
     let mut offset = 0;
     while offset < bytes {
         let params = json!({"handleId": "bench", "offset": offset, "len": BLOCK_BYTES});
-        let answer = client.call(&Request::new("fs/readBlock", &params))?;
-        let len = usize::try_from(bytes - offset).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
-        check_content(offset, len, answer.data("chunk", len)?)?;
+        let response = client.call(&PreparedRequest::new("fs/readBlock", &params))?;
+        let len = usize::try_from(bytes - offset)
+            .map_or(BLOCK_BYTES, |remaining| remaining.min(BLOCK_BYTES));
+        check_content(offset, len, response.data("chunk", len)?)?;
         offset += len as u64;
     }
     client.call(&close)?;
-    Ok(began.elapsed())
+    Ok(started_at.elapsed())
 }
 
 /// How content travels.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum TransferEncoding {
     /// As base64 in JSON.
     Json,
     /// As it is, after the grant of `binaryData`.
@@ -137,16 +148,27 @@ enum Form {
 /// The rates of all targets in both forms.
 #[derive(Debug)]
 struct TransferComparison {
-    json: Vec<Cell>,
-    binary: Vec<Cell>,
+    json: Vec<ReportCell>,
+    binary: Vec<ReportCell>,
 }
 
 impl TransferComparison {
-    /// Makes the row that is judged, and one below it for the binary form.
-    fn rows(self, ids: [&'static str; 2], title: &str, judged: impl Fn(Row) -> Row) -> Vec<Row> {
-        let row = |id, form| Row::new(id, &format!("{title}, {form}"), Unit::BytesPerSecond);
+    /// Makes the row that is judged, and one below it for the binary encoding.
+    fn rows(
+        self,
+        ids: [&'static str; 2],
+        title: &str,
+        with_goal: impl Fn(ReportRow) -> ReportRow,
+    ) -> Vec<ReportRow> {
+        let row = |id, encoding| {
+            ReportRow::new(
+                id,
+                &format!("{title}, {encoding}"),
+                ValueUnit::BytesPerSecond,
+            )
+        };
         vec![
-            judged(row(ids[0], "JSON")).cells(&self.json),
+            with_goal(row(ids[0], "JSON")).cells(&self.json),
             row(ids[1], BINARY).cells(&self.binary),
         ]
     }
@@ -156,39 +178,42 @@ impl TransferComparison {
 ///
 /// `prepare` makes the transfer of a connection; it returns the time that counts.
 fn compare_transfers<'a, T>(
-    plan: &Plan,
-    targets: &[Target],
+    plan: &BenchPlan,
+    targets: &[BenchTarget],
     bytes: u64,
-    prepare: impl Fn(Form, Client) -> Result<T>,
+    prepare: impl Fn(TransferEncoding, RpcClient) -> Result<T>,
 ) -> TransferComparison
 where
     T: FnMut() -> Result<Duration> + 'a,
 {
-    let mut lanes = Vec::new();
-    for form in [Form::Json, Form::Binary] {
+    let mut contenders = Vec::new();
+    for encoding in [TransferEncoding::Json, TransferEncoding::Binary] {
         for target in targets {
-            let client = match form {
-                Form::Json => target.shared().connect(),
-                Form::Binary => target.shared().connect_with(BINARY),
+            let client = match encoding {
+                TransferEncoding::Json => target.shared_instance().connect(),
+                TransferEncoding::Binary => target.shared_instance().connect_with(BINARY),
             };
-            let lane = client.and_then(|client| {
-                if matches!(form, Form::Binary) && !client.granted(BINARY) {
-                    return Ok(Lane::skipped("binaryData not granted"));
+            let contender = client.and_then(|client| {
+                if matches!(encoding, TransferEncoding::Binary) && !client.granted(BINARY) {
+                    return Ok(Contender::skipped("binaryData not granted"));
                 }
-                match prepare(form, client) {
+                match prepare(encoding, client) {
                     Ok(transfer) => Ok(transfer_contender(bytes, transfer)),
                     // A limit of an external server is only worth a note.
-                    Err(error) if target.name() != OURS && !error.is::<Refusal>() => {
-                        Ok(Lane::skipped(&format!("{error:#}")))
+                    Err(error) if target.name() != OURS && !error.is::<CallRefusal>() => {
+                        Ok(Contender::skipped(&format!("{error:#}")))
                     }
                     Err(error) => Err(error),
                 }
             });
-            lanes.push(Lane::prepare(lane));
+            contenders.push(Contender::from_result(contender));
         }
     }
-    interleave(plan.rate_blocks, &mut lanes);
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    interleave(plan.rate_blocks, &mut contenders);
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
     let (json, binary) = cells.split_at(targets.len());
     TransferComparison {
         json: json.to_vec(),
@@ -205,13 +230,13 @@ fn run_once<T: FnMut() -> Result<Duration>>(mut transfer: T) -> Result<T> {
 fn transfer_contender<'a>(
     bytes: u64,
     mut transfer: impl FnMut() -> Result<Duration> + 'a,
-) -> Lane<'a, f64> {
-    Lane::new(move |samples| {
-        let took = transfer()?;
-        if took.is_zero() {
+) -> Contender<'a, f64> {
+    Contender::new(move |samples| {
+        let elapsed = transfer()?;
+        if elapsed.is_zero() {
             bail!("a transfer took no time");
         }
-        samples.push(bytes as f64 / took.as_secs_f64());
+        samples.push(bytes as f64 / elapsed.as_secs_f64());
         Ok(())
     })
 }

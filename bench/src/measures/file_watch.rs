@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::bench_dir::{Scratch, file_uri};
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
+use crate::bench_dir::{BenchDir, file_uri};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
 use crate::contender::p50;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Client, Request};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedRequest, RpcClient};
 
 /// Pause before each change, so that changes are not reported together.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,75 +32,75 @@ const LIMIT: Duration = Duration::from_secs(20);
 const DIRECTORIES: usize = 10;
 
 /// Measures watches.
-pub(crate) fn measure_watch(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let delays: Vec<Cell> = targets
+pub(crate) fn measure_watch(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let delays: Vec<ReportCell> = targets
         .iter()
         .map(|target| match report_delay(plan, target) {
-            Ok(delay) => Cell::Value(delay),
-            Err(error) => Cell::without(&error),
+            Ok(delay) => ReportCell::Value(delay),
+            Err(error) => ReportCell::from_error(&error),
         })
         .collect();
-    let bursts: Vec<Result<Burst>> = targets
+    let bursts: Vec<Result<BurstResult>> = targets
         .iter()
         .map(|target| run_burst(plan, target))
         .collect();
-    let row = |id, title: &str, unit, of: fn(&Burst) -> f64| {
+    let row = |id, title: &str, unit, value: fn(&BurstResult) -> f64| {
         let cells: Vec<_> = bursts
             .iter()
             .map(|burst| match burst {
-                Ok(burst) => Cell::Value(of(burst)),
-                Err(error) => Cell::without(error),
+                Ok(burst) => ReportCell::Value(value(burst)),
+                Err(error) => ReportCell::from_error(error),
             })
             .collect();
-        Row::new(id, title, unit).cells(&cells)
+        ReportRow::new(id, title, unit).cells(&cells)
     };
     let lost = format!("{} created at once, lost silently", plan.files.burst);
     vec![
-        Row::new("fs-watch", "change → fs/changed, p50", Unit::Seconds)
-            .reach(Reach::AtMost(0.060))
+        ReportRow::new("fs-watch", "change → fs/changed, p50", ValueUnit::Seconds)
+            .goal(RowGoal::AtMost(0.060))
             .cells(&delays),
-        row("fs-watch-lost", &lost, Unit::Count, |burst| {
+        row("fs-watch-lost", &lost, ValueUnit::Count, |burst| {
             burst.lost() as f64
         })
-        .reach(Reach::AtMost(0.0)),
+        .goal(RowGoal::AtMost(0.0)),
         row(
             "fs-watch-told",
             "  reported by name",
-            Unit::Count,
-            |burst| burst.told as f64,
+            ValueUnit::Count,
+            |burst| burst.reported as f64,
         ),
         row(
             "fs-watch-late",
             "  last created → last reported",
-            Unit::Seconds,
-            |burst| burst.late.as_secs_f64(),
+            ValueUnit::Seconds,
+            |burst| burst.delay.as_secs_f64(),
         ),
     ]
 }
 
 /// Returns the median time from a change until it is reported.
-fn report_delay(plan: &Plan, target: &Target) -> Result<f64> {
-    let scratch = Scratch::new()?;
+fn report_delay(plan: &BenchPlan, target: &BenchTarget) -> Result<f64> {
+    let dir = BenchDir::new()?;
     // Each file is changed once, so that a late report is not taken for the next one.
     let files: Vec<_> = (0..plan.files.changes)
-        .map(|at| scratch.file(&format!("file-{at}"), 16))
+        .map(|index| dir.file(&format!("file-{index}"), 16))
         .collect::<Result<_>>()?;
-    let mut client = watch_directory(target, scratch.path())?;
+    let mut client = watch_directory(target, dir.path())?;
     let mut samples = Vec::new();
     for path in files {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.context("a name that is not UTF-8")?;
         wait_until_quiet(&mut client)?;
-        let began = Instant::now();
+        let started_at = Instant::now();
         fs::write(&path, "changed")?;
         loop {
-            let left = RESPONSE_TIMEOUT.saturating_sub(began.elapsed());
+            let remaining = RESPONSE_TIMEOUT.saturating_sub(started_at.elapsed());
             let message = client
-                .message_within(left)?
+                .message_within(remaining)?
                 .context("change was not reported")?;
-            let took = began.elapsed();
-            if Changed::parse(message)?.names.contains(name) {
-                samples.push(took.as_secs_f64());
+            let elapsed = started_at.elapsed();
+            if ChangeReport::parse(message)?.names.contains(name) {
+                samples.push(elapsed.as_secs_f64());
                 break;
             }
         }
@@ -109,7 +109,7 @@ fn report_delay(plan: &Plan, target: &Target) -> Result<f64> {
 }
 
 /// Waits until nothing has been reported for a while.
-fn wait_until_quiet(client: &mut Client) -> Result<()> {
+fn wait_until_quiet(client: &mut RpcClient) -> Result<()> {
     let deadline = Instant::now() + RESPONSE_TIMEOUT;
     while client.message_within(PAUSE)?.is_some() {
         ensure!(Instant::now() < deadline, "server keeps reporting changes");
@@ -119,84 +119,90 @@ fn wait_until_quiet(client: &mut Client) -> Result<()> {
 
 /// Result of a burst of changes.
 #[derive(Debug)]
-struct Burst {
-    made: usize,
-    told: usize,
+struct BurstResult {
+    created: usize,
+    reported: usize,
     overflow: bool,
     /// Time from the last change to the last report.
-    late: Duration,
+    delay: Duration,
 }
 
-impl Burst {
+impl BurstResult {
     /// Returns the number of lost changes. After an overflow the client knows that it must rescan.
     const fn lost(&self) -> usize {
         if self.overflow {
             0
         } else {
-            self.made - self.told
+            self.created - self.reported
         }
     }
 }
 
 /// Creates many files and reads the reports during and after that.
-fn run_burst(plan: &Plan, target: &Target) -> Result<Burst> {
-    let scratch = Scratch::new()?;
+fn run_burst(plan: &BenchPlan, target: &BenchTarget) -> Result<BurstResult> {
+    let dir = BenchDir::new()?;
     let directories: Vec<_> = (0..DIRECTORIES)
-        .map(|at| scratch.directory(&format!("directory-{at}")))
+        .map(|index| dir.directory(&format!("directory-{index}")))
         .collect::<Result<_>>()?;
-    let made = plan.files.burst;
-    let mut client = watch_directory(target, scratch.path())?;
+    let created = plan.files.burst;
+    let mut client = watch_directory(target, dir.path())?;
     thread::scope(|scope| {
-        let maker = scope.spawn(move || -> Result<Instant> {
-            for at in 0..made {
-                File::create_new(directories[at % DIRECTORIES].join(format!("file-{at}")))?;
+        let creator = scope.spawn(move || -> Result<Instant> {
+            for index in 0..created {
+                File::create_new(directories[index % DIRECTORIES].join(format!("file-{index}")))?;
             }
             Ok(Instant::now())
         });
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let (mut overflow, mut last) = (false, Instant::now());
         let deadline = last + LIMIT;
-        while told.len() < made && Instant::now() < deadline {
+        while reported.len() < created && Instant::now() < deadline {
             // Also while files are created: a server that is quiet for long has lost changes.
             let Some(message) = client.message_within(SILENCE)? else {
-                if maker.is_finished() {
+                if creator.is_finished() {
                     break;
                 }
                 continue;
             };
             last = Instant::now();
-            let changed = Changed::parse(message)?;
+            let changed = ChangeReport::parse(message)?;
             overflow |= changed.overflow;
             let files = changed.names.into_iter();
-            told.extend(files.filter(|name| name.starts_with("file-")));
+            reported.extend(files.filter(|name| name.starts_with("file-")));
         }
-        let end = maker.join().ok().context("the maker of files panicked")??;
-        ensure!(told.len() <= made, "files were told that were not made");
-        Ok(Burst {
-            made,
-            told: told.len(),
+        let end = creator
+            .join()
+            .ok()
+            .context("the maker of files panicked")??;
+        ensure!(
+            reported.len() <= created,
+            "files were reported that were not made"
+        );
+        Ok(BurstResult {
+            created,
+            reported: reported.len(),
             overflow,
-            late: last.saturating_duration_since(end),
+            delay: last.saturating_duration_since(end),
         })
     })
 }
 
-fn watch_directory(target: &Target, path: &Path) -> Result<Client> {
-    let mut client = target.shared().connect()?;
+fn watch_directory(target: &BenchTarget, path: &Path) -> Result<RpcClient> {
+    let mut client = target.shared_instance().connect()?;
     let params = json!({"watchId": "bench", "path": file_uri(path), "recursive": true});
-    client.call(&Request::new("fs/watch", &params))?;
+    client.call(&PreparedRequest::new("fs/watch", &params))?;
     Ok(client)
 }
 
 /// A `fs/changed` notification.
 #[derive(Debug)]
-struct Changed {
+struct ChangeReport {
     /// The last segments of the paths.
     names: BTreeSet<String>,
     overflow: bool,
 }
 
-impl Changed {
+impl ChangeReport {
     /// Parses a message; other messages contain no changes.
     fn parse(message: &[u8]) -> Result<Self> {
         let message: Value = serde_json::from_slice(message)?;
@@ -226,20 +232,20 @@ mod tests {
             "changes": [{"path": "file:///a/b", "kind": "created"}],
             "overflow": true,
         }});
-        let changed = Changed::parse(message.to_string().as_bytes()).unwrap();
+        let changed = ChangeReport::parse(message.to_string().as_bytes()).unwrap();
         assert_eq!(changed.names, BTreeSet::from(["b".to_owned()]));
         assert!(changed.overflow);
         let other = br#"{"method":"process/exited","params":{}}"#;
-        assert!(Changed::parse(other).unwrap().names.is_empty());
+        assert!(ChangeReport::parse(other).unwrap().names.is_empty());
     }
 
     #[test]
     fn reported_overflow_counts_as_no_loss() {
-        let burst = |overflow| Burst {
-            made: 10,
-            told: 7,
+        let burst = |overflow| BurstResult {
+            created: 10,
+            reported: 7,
             overflow,
-            late: Duration::ZERO,
+            delay: Duration::ZERO,
         };
         assert_eq!(burst(true).lost(), 0);
         assert_eq!(burst(false).lost(), 3);

@@ -15,14 +15,14 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::bench_dir::Scratch;
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
+use crate::bench_dir::BenchDir;
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
 use crate::contender::{p50, percentile};
-use crate::hub_process::Hub;
+use crate::hub_process::HubProcess;
 use crate::measures::measure_ours;
 use crate::relay_endpoint::{connect_harness, data_frame, register_executor, resume_frame};
-use crate::report::{Cell, Reach, Row, Unit};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::websocket::WebSocket;
 
 /// The size of a typical small record.
@@ -31,181 +31,186 @@ const PAYLOAD: [u8; 128] = [7; 128];
 const BATCH: u32 = 64;
 
 /// Measures how many frames a hub routes.
-pub(crate) fn measure_frames(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_frames(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let measure = |program: PathBuf| {
-        let scratch = Scratch::new()?;
-        let hub = Hub::start(&program, &scratch)?;
+        let dir = BenchDir::new()?;
+        let hub = HubProcess::start(&program, &dir)?;
         let mut rates = Vec::new();
         for block in 0..plan.rate_blocks {
             rates.push(route_frames(&hub, &format!("frames-{block}"), plan.frames)?);
         }
         p50(&rates).context("no samples")
     };
-    let columns = measure_ours(targets, measure, |rate| vec![Cell::Value(*rate)], 1);
+    let columns = measure_ours(targets, measure, |rate| vec![ReportCell::Value(*rate)], 1);
     vec![
-        Row::new(
+        ReportRow::new(
             "hub-frames",
             "frames routed by a hub, 128 bytes each",
-            Unit::PerSecond,
+            ValueUnit::PerSecond,
         )
-        .reach(Reach::AtLeast(100_000.0))
+        .goal(RowGoal::AtLeast(100_000.0))
         .cells(&columns[0]),
     ]
 }
 
 /// Sends frames from a harness to an executor; returns how many a second came.
-fn route_frames(hub: &Hub, environment: &str, count: u32) -> Result<f64> {
-    let mut there = WebSocket::connect(&register_executor(hub, environment, 1)?)?;
-    let mut here = WebSocket::connect(&connect_harness(hub, environment, 2)?)?;
+fn route_frames(hub: &HubProcess, environment: &str, count: u32) -> Result<f64> {
+    let mut executor = WebSocket::connect(&register_executor(hub, environment, 1)?)?;
+    let mut harness = WebSocket::connect(&connect_harness(hub, environment, 2)?)?;
     let stream = "11111111-2222-4333-8444-555555555555";
-    here.queue_binary(&[&resume_frame(stream)]);
-    here.flush()?;
-    there.next_message()?;
-    let began = Instant::now();
+    harness.queue_binary(&[&resume_frame(stream)]);
+    harness.flush()?;
+    executor.next_message()?;
+    let started_at = Instant::now();
     let sender = thread::spawn(move || -> Result<WebSocket> {
         for seq in 0..count {
-            here.queue_binary(&[&data_frame(stream, seq, &PAYLOAD)]);
+            harness.queue_binary(&[&data_frame(stream, seq, &PAYLOAD)]);
             if seq % BATCH == BATCH - 1 {
-                here.flush()?;
+                harness.flush()?;
             }
         }
-        here.flush()?;
-        Ok(here)
+        harness.flush()?;
+        Ok(harness)
     });
     for _ in 0..count {
-        let frame = there.next_message()?;
+        let frame = executor.next_message()?;
         ensure!(frame.len() > PAYLOAD.len(), "a frame is too short");
     }
-    let took = began.elapsed().as_secs_f64();
+    let elapsed = started_at.elapsed().as_secs_f64();
     let sent = sender.join().ok().context("the sender panicked")?;
     // Open until the last frame has come.
     drop(sent?);
-    Ok(f64::from(count) / took)
+    Ok(f64::from(count) / elapsed)
 }
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+type ClientSocket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Longest wait for anything.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections before memory is first looked at: what the first ones cost belongs to the hub.
-const FIRST: u32 = 20;
+const BASELINE_PAIRS: u32 = 20;
 /// How long memory is left to settle.
-const CALM: Duration = Duration::from_millis(500);
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Result of many connections.
 struct ConnectionLoad {
     /// Memory of one connection.
-    each: f64,
+    per_connection: f64,
     /// Memory of the hub with all of them.
     memory: f64,
-    /// Round trips of frames, one for each pair and round.
-    trips: Vec<f64>,
+    /// Round round_trips of frames, one for each pair and round.
+    round_trips: Vec<f64>,
 }
 
-/// Measures a crowd.
-pub(crate) fn measure_many_connections(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+/// Measures a load.
+pub(crate) fn measure_many_connections(
+    plan: &BenchPlan,
+    targets: &[BenchTarget],
+) -> Vec<ReportRow> {
     let measure = |program: PathBuf| {
-        let scratch = Scratch::new()?;
-        let hub = Hub::start(&program, &scratch)?;
+        let dir = BenchDir::new()?;
+        let hub = HubProcess::start(&program, &dir)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(load_hub(&hub, plan.pairs))
     };
-    let cells = |crowd: &ConnectionLoad| {
-        let trip = |of: Option<f64>| of.map_or(Cell::Skipped("none".to_owned()), Cell::Value);
+    let cells = |load: &ConnectionLoad| {
+        let round_trip = |value: Option<f64>| {
+            value.map_or(ReportCell::Skipped("none".to_owned()), ReportCell::Value)
+        };
         vec![
-            Cell::Value(crowd.each),
-            Cell::Value(crowd.memory),
-            trip(p50(&crowd.trips)),
-            trip(percentile(&crowd.trips, 99)),
+            ReportCell::Value(load.per_connection),
+            ReportCell::Value(load.memory),
+            round_trip(p50(&load.round_trips)),
+            round_trip(percentile(&load.round_trips, 99)),
         ]
     };
     let columns = measure_ours(targets, measure, cells, 4);
     let pairs = plan.pairs;
     let title = format!("{pairs} executors and {pairs} harnesses on one hub: memory");
     vec![
-        Row::new(
+        ReportRow::new(
             "hub-idle",
             "hub memory for an idle connection",
-            Unit::Kibibytes,
+            ValueUnit::Kibibytes,
         )
-        .reach(Reach::AtMost(32.0 * 1024.0))
+        .goal(RowGoal::AtMost(32.0 * 1024.0))
         .cells(&columns[0]),
-        Row::new("hub-crowd", &title, Unit::Bytes).cells(&columns[1]),
-        Row::new(
+        ReportRow::new("hub-crowd", &title, ValueUnit::Bytes).cells(&columns[1]),
+        ReportRow::new(
             "hub-crowd-p50",
             "  a frame and its echo, all at once, p50",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
         .cells(&columns[2]),
-        Row::new("hub-crowd-p99", "  p99", Unit::Seconds).cells(&columns[3]),
+        ReportRow::new("hub-crowd-p99", "  p99", ValueUnit::Seconds).cells(&columns[3]),
     ]
 }
 
-async fn load_hub(hub: &Hub, pairs: u32) -> Result<ConnectionLoad> {
-    let mut open = Vec::new();
-    for number in 0..FIRST.min(pairs) {
-        open.push(connect_pair(hub, number).await?);
+async fn load_hub(hub: &HubProcess, pairs: u32) -> Result<ConnectionLoad> {
+    let mut pairs_open = Vec::new();
+    for number in 0..BASELINE_PAIRS.min(pairs) {
+        pairs_open.push(connect_pair(hub, number).await?);
     }
-    thread::sleep(CALM);
-    let (before, first) = (hub.memory(), open.len());
-    for number in FIRST.min(pairs)..pairs {
-        open.push(connect_pair(hub, number).await?);
+    thread::sleep(SETTLE_TIME);
+    let (before, first) = (hub.resident_memory(), pairs_open.len());
+    for number in BASELINE_PAIRS.min(pairs)..pairs {
+        pairs_open.push(connect_pair(hub, number).await?);
     }
-    thread::sleep(CALM);
-    let memory = hub.memory();
-    let more = 2 * (open.len() - first).max(1);
+    thread::sleep(SETTLE_TIME);
+    let memory = hub.resident_memory();
+    let added = 2 * (pairs_open.len() - first).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a size needs no more")]
-    let each = memory.saturating_sub(before) as f64 / more as f64;
-    let trips = echo_frames(open).await?;
+    let per_connection = memory.saturating_sub(before) as f64 / added as f64;
+    let round_trips = echo_frames(pairs_open).await?;
     #[expect(clippy::cast_precision_loss, reason = "a size needs no more")]
-    let memory = hub.memory() as f64;
+    let memory = hub.resident_memory() as f64;
     Ok(ConnectionLoad {
-        each,
+        per_connection,
         memory,
-        trips,
+        round_trips,
     })
 }
 
 /// An executor and its harness.
 struct EndpointPair {
     stream: String,
-    there: Socket,
-    here: Socket,
+    executor: ClientSocket,
+    harness: ClientSocket,
 }
 
-async fn connect_pair(hub: &Hub, number: u32) -> Result<EndpointPair> {
+async fn connect_pair(hub: &HubProcess, number: u32) -> Result<EndpointPair> {
     let environment = format!("crowd-{number}");
-    let (there, _) = connect_async(register_executor(hub, &environment, 2 * number)?).await?;
-    let (here, _) = connect_async(connect_harness(hub, &environment, 2 * number + 1)?).await?;
+    let (executor, _) = connect_async(register_executor(hub, &environment, 2 * number)?).await?;
+    let (harness, _) = connect_async(connect_harness(hub, &environment, 2 * number + 1)?).await?;
     Ok(EndpointPair {
         stream: format!("11111111-2222-4333-8444-{number:012}"),
-        there,
-        here,
+        executor,
+        harness,
     })
 }
 
 /// Sends a frame over every pair and waits for its echo, three times.
 async fn echo_frames(pairs: Vec<EndpointPair>) -> Result<Vec<f64>> {
-    let mut trips = Vec::new();
+    let mut round_trips = Vec::new();
     let mut pairs = pairs;
     for round in 0..3 {
-        let mut talking = Vec::new();
+        let mut tasks = Vec::new();
         for pair in pairs.drain(..) {
-            talking.push(tokio::spawn(pair.trip(round)));
+            tasks.push(tokio::spawn(pair.round_trip(round)));
         }
-        for one in talking {
-            let (pair, took) = timeout(RESPONSE_TIMEOUT, one)
+        for task in tasks {
+            let (pair, elapsed) = timeout(RESPONSE_TIMEOUT, task)
                 .await
                 .context("frame was not forwarded in time")???;
             pairs.push(pair);
-            trips.push(took.as_secs_f64());
+            round_trips.push(elapsed.as_secs_f64());
         }
     }
-    Ok(trips)
+    Ok(round_trips)
 }
 
 impl EndpointPair {
-    async fn trip(mut self, seq: u32) -> Result<(Self, Duration)> {
+    async fn round_trip(mut self, seq: u32) -> Result<(Self, Duration)> {
         let frame = if seq == 0 {
             resume_frame(&self.stream)
         } else {
@@ -215,20 +220,20 @@ impl EndpointPair {
                 b"a frame of the usual size of a keystroke",
             )
         };
-        let began = Instant::now();
-        self.here.send(Message::binary(frame.clone())).await?;
-        let came = next_frame(&mut self.there).await?;
-        ensure!(came == frame, "the hub changed a frame");
-        self.there.send(Message::binary(came)).await?;
+        let started_at = Instant::now();
+        self.harness.send(Message::binary(frame.clone())).await?;
+        let received = next_frame(&mut self.executor).await?;
+        ensure!(received == frame, "the hub changed a frame");
+        self.executor.send(Message::binary(received)).await?;
         ensure!(
-            next_frame(&mut self.here).await? == frame,
+            next_frame(&mut self.harness).await? == frame,
             "the hub changed a frame"
         );
-        Ok((self, began.elapsed()))
+        Ok((self, started_at.elapsed()))
     }
 }
 
-async fn next_frame(socket: &mut Socket) -> Result<Vec<u8>> {
+async fn next_frame(socket: &mut ClientSocket) -> Result<Vec<u8>> {
     loop {
         match socket.next().await.context("hub closed the connection")?? {
             Message::Binary(frame) => return Ok(frame.to_vec()),

@@ -15,14 +15,14 @@ use futures_util::StreamExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::bench_dir::Scratch;
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
-use crate::contender::{Lane, interleave, p50};
-use crate::hub_process::Hub;
+use crate::bench_dir::BenchDir;
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
+use crate::contender::{Contender, interleave, p50};
+use crate::hub_process::HubProcess;
 use crate::measures::client_overhead::follow_output;
 use crate::measures::measure_ours;
-use crate::report::{Cell, Reach, Row, Unit};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
 /// The environment that is measured.
 const ENVIRONMENT: &str = "bench";
@@ -34,34 +34,36 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MEGABYTE: f64 = 1e6;
 
 /// Measures what the way through a hub costs.
-pub(crate) fn measure_relay(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_relay(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let Some(direct) = targets.first() else {
         return Vec::new();
     };
     let measure = |program: std::path::PathBuf| {
-        let scratch = Scratch::new()?;
-        let hub = Hub::start(&program, &scratch)?;
-        let _executor = hub.executor(hub.url(), ENVIRONMENT)?;
-        let direct = || Client::direct(direct.shared().url());
-        let relayed = || Client::relayed(&hub);
+        let dir = BenchDir::new()?;
+        let hub = HubProcess::start(&program, &dir)?;
+        let _executor = hub.start_executor(hub.url(), ENVIRONMENT)?;
+        let direct = || StreamingClient::direct(direct.shared_instance().url());
+        let relayed = || StreamingClient::relayed(&hub);
         let mut rates = [
-            Lane::new(output_sampler(plan, direct()?)),
-            Lane::new(output_sampler(plan, relayed()?)),
+            Contender::new(output_sampler(plan, direct()?)),
+            Contender::new(output_sampler(plan, relayed()?)),
         ];
         interleave(plan.rate_blocks, &mut rates);
         let mut echoes = [
-            Lane::new(echo_sampler(plan, direct()?)?),
-            Lane::new(echo_sampler(plan, relayed()?)?),
+            Contender::new(echo_sampler(plan, direct()?)?),
+            Contender::new(echo_sampler(plan, relayed()?)?),
         ];
         interleave(plan.blocks, &mut echoes);
-        let cells = |lanes: &[Lane<'_, f64>; 2]| [lanes[0].cell(p50), lanes[1].cell(p50)];
+        let cells = |contenders: &[Contender<'_, f64>; 2]| {
+            [contenders[0].cell(p50), contenders[1].cell(p50)]
+        };
         Ok([cells(&rates), cells(&echoes)])
     };
     let mut floors = [
-        Cell::Skipped("not measured".to_owned()),
-        Cell::Skipped("not measured".to_owned()),
+        ReportCell::Skipped("not measured".to_owned()),
+        ReportCell::Skipped("not measured".to_owned()),
     ];
-    let cells = |measured: &[[Cell; 2]; 2]| -> Vec<Cell> {
+    let cells = |measured: &[[ReportCell; 2]; 2]| -> Vec<ReportCell> {
         let [[direct_rate, rate], [direct_echo, echo]] = measured.clone();
         vec![rate, echo, direct_rate, direct_echo]
     };
@@ -70,48 +72,48 @@ pub(crate) fn measure_relay(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         let value = column.into_iter().find(|cell| cell.value().is_some());
         *floor = value.unwrap_or_else(|| floor.clone());
     }
-    let row = |id, title, unit| Row::new(id, title, unit);
+    let row = |id, title, unit| ReportRow::new(id, title, unit);
     vec![
         row(
             "relay-output",
             "output through hub and Noise, one stream",
-            Unit::BytesPerSecond,
+            ValueUnit::BytesPerSecond,
         )
-        .reach(Reach::AtLeast(200.0 * MEGABYTE))
+        .goal(RowGoal::AtLeast(200.0 * MEGABYTE))
         .cells(&columns[0]),
         row(
             "relay-output-ratio",
             "  against the direct websocket",
-            Unit::BytesPerSecond,
+            ValueUnit::BytesPerSecond,
         )
         .floor(&floors[0])
-        .reach(Reach::RatioAtLeast(0.4))
+        .goal(RowGoal::RatioAtLeast(0.4))
         .cells(&columns[0]),
         row(
             "relay-echo",
             "keystroke echo through hub and Noise, p50",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
         .floor(&floors[1])
-        .reach(Reach::RatioAtMost(2.5))
+        .goal(RowGoal::RatioAtMost(2.5))
         .cells(&columns[1]),
     ]
 }
 
 /// A client and what it runs on.
-pub(super) struct Client {
+pub(super) struct StreamingClient {
     runtime: Runtime,
     client: ExecServerClient,
     started: u64,
 }
 
-impl Client {
+impl StreamingClient {
     fn direct(url: &str) -> Result<Self> {
         let args = RemoteExecServerConnectArgs::new(url, "exec-bench");
         Self::connect(|| ExecServerClient::connect_websocket(args))
     }
 
-    fn relayed(hub: &Hub) -> Result<Self> {
+    fn relayed(hub: &HubProcess) -> Result<Self> {
         let args =
             RelayExecServerConnectArgs::new(hub.url(), ENVIRONMENT, hub.token(), "exec-bench");
         Self::connect(|| ExecServerClient::connect_relay(args))
@@ -155,30 +157,35 @@ pub(super) async fn start_script(
     Ok(client.environment().backend.start(command).await?.process)
 }
 
-fn output_sampler(plan: &Plan, mut client: Client) -> impl FnMut(&mut Vec<f64>) -> Result<()> {
+fn output_sampler(
+    plan: &BenchPlan,
+    mut client: StreamingClient,
+) -> impl FnMut(&mut Vec<f64>) -> Result<()> {
     let bytes = plan.output_bytes;
     move |samples| {
         let script = format!("exec head -c {bytes} /dev/zero");
         let process = client.start(&script, StdinMode::Null)?;
-        let began = Instant::now();
-        let taken = client.runtime.block_on(async {
-            let take = receive_output(follow_output(&process));
-            timeout(LIMIT, take).await.context("transfer timed out")?
+        let started_at = Instant::now();
+        let received = client.runtime.block_on(async {
+            let receive = receive_output(follow_output(&process));
+            timeout(LIMIT, receive)
+                .await
+                .context("transfer timed out")?
         })?;
-        ensure!(taken == bytes, "{taken} bytes instead of {bytes}");
+        ensure!(received == bytes, "{received} bytes instead of {bytes}");
         #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
-        samples.push(bytes as f64 / began.elapsed().as_secs_f64());
+        samples.push(bytes as f64 / started_at.elapsed().as_secs_f64());
         Ok(())
     }
 }
 
 async fn receive_output(mut events: EventStream) -> Result<u64> {
-    let mut taken = 0;
+    let mut received = 0;
     loop {
         match events.next().await {
-            Some(ExecProcessEvent::Output(chunk)) => taken += chunk.data.len() as u64,
+            Some(ExecProcessEvent::Output(chunk)) => received += chunk.data.len() as u64,
             Some(ExecProcessEvent::Exited(..)) => {}
-            Some(ExecProcessEvent::Closed(_)) => return Ok(taken),
+            Some(ExecProcessEvent::Closed(_)) => return Ok(received),
             Some(ExecProcessEvent::Failed(error)) => bail!("it failed: {error}"),
             None => bail!("process exited early"),
         }
@@ -186,13 +193,13 @@ async fn receive_output(mut events: EventStream) -> Result<u64> {
 }
 
 fn echo_sampler(
-    plan: &Plan,
-    mut client: Client,
+    plan: &BenchPlan,
+    mut client: StreamingClient,
 ) -> Result<impl FnMut(&mut Vec<f64>) -> Result<()>> {
     let process = client.start("exec cat", StdinMode::Piped)?;
     let mut events = follow_output(&process);
-    let mut once = move || {
-        let began = Instant::now();
+    let mut echo_once = move || {
+        let started_at = Instant::now();
         client.runtime.block_on(async {
             let write = process.write(None, Bytes::from_static(b"x"));
             let event = async { events.next().await.context("process exited") };
@@ -202,15 +209,15 @@ fn echo_sampler(
             ensure!(matches!(event, ExecProcessEvent::Output(_)), "{event:?}");
             Ok(())
         })?;
-        Ok::<_, anyhow::Error>(began.elapsed().as_secs_f64())
+        Ok::<_, anyhow::Error>(started_at.elapsed().as_secs_f64())
     };
     for _ in 0..WARM_UP {
-        once()?;
+        echo_once()?;
     }
-    let laps = plan.echoes;
+    let budget = plan.echoes;
     Ok(move |samples: &mut Vec<f64>| {
-        for _ in laps.laps() {
-            samples.push(once()?);
+        for _ in budget.iterations() {
+            samples.push(echo_once()?);
         }
         Ok(())
     })

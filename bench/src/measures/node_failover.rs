@@ -15,15 +15,15 @@ use tokio::runtime::Builder;
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 
-use crate::bench_dir::Scratch;
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
+use crate::bench_dir::BenchDir;
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
 use crate::contender::{p50, percentile};
-use crate::hub_process::{Hub, LoadBalancer, NatsServer};
+use crate::hub_process::{HubProcess, NatsProcess, NodeBalancer};
 use crate::measures::client_overhead::follow_output;
 use crate::measures::hub_relay::start_script;
 use crate::measures::measure_ours;
-use crate::report::{Cell, Reach, Row, Unit};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
 /// Longest that all of it may take.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -32,27 +32,27 @@ const LIMIT: Duration = Duration::from_secs(90);
 const LINES: usize = 1500;
 const QUICK_LINES: usize = 500;
 /// Lines that come before the node is killed.
-const BEFORE: usize = 100;
+const LINES_BEFORE_KILL: usize = 100;
 /// Longer than this without a line, and its node was the one that was killed.
 const STALL: f64 = 0.3;
 
 /// Measures the recovery of what went through a killed node.
-pub(crate) fn measure_failover(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_failover(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let measure = |program: PathBuf| {
-        let scratch = Scratch::new()?;
-        let nats = NatsServer::start(&scratch)?;
-        let mut nodes = Hub::nodes(&program, &scratch, nats.url())?;
+        let dir = BenchDir::new()?;
+        let nats = NatsProcess::start(&dir)?;
+        let mut nodes = HubProcess::start_cluster(&program, &dir, nats.url())?;
         let addresses = nodes.iter().map(|node| node.authority().to_owned());
-        let balancer = LoadBalancer::start(addresses.collect())?;
+        let balancer = NodeBalancer::start(addresses.collect())?;
         let mut executors = Vec::new();
         for pair in 0..plan.writers {
-            executors.push(nodes[0].executor(balancer.url(), &format!("writer-{pair}"))?);
+            executors.push(nodes[0].start_executor(balancer.url(), &format!("writer-{pair}"))?);
         }
         let token = nodes[0].token().to_owned();
         let lines = if plan.quick { QUICK_LINES } else { LINES };
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let begun = Arc::new(Barrier::new(plan.writers + 1));
+            let kill_barrier = Arc::new(Barrier::new(plan.writers + 1));
             let writers = (0..plan.writers).map(|pair| {
                 let args = RelayExecServerConnectArgs::new(
                     balancer.url(),
@@ -60,10 +60,10 @@ pub(crate) fn measure_failover(plan: &Plan, targets: &[Target]) -> Vec<Row> {
                     &token,
                     "exec-bench",
                 );
-                receive_lines(args, lines, Arc::clone(&begun))
+                receive_lines(args, lines, Arc::clone(&kill_barrier))
             });
             let kill = async {
-                begun.wait().await;
+                kill_barrier.wait().await;
                 // SIGKILL, not a graceful shutdown.
                 drop(nodes.remove(0));
                 Ok(())
@@ -75,13 +75,13 @@ pub(crate) fn measure_failover(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     };
     let cells = |gaps: &Vec<f64>| {
         let stalls: Vec<f64> = gaps.iter().copied().filter(|gap| *gap > STALL).collect();
-        let cell = |value: Option<f64>| Cell::Value(value.unwrap_or(0.0));
+        let cell = |value: Option<f64>| ReportCell::Value(value.unwrap_or(0.0));
         #[expect(clippy::cast_precision_loss, reason = "a count of a few")]
-        let hit = stalls.len() as f64;
+        let stalled_writers = stalls.len() as f64;
         vec![
             cell(percentile(&stalls, 95)),
             cell(p50(&stalls)),
-            Cell::Value(hit),
+            ReportCell::Value(stalled_writers),
         ]
     };
     let columns = measure_ours(targets, measure, cells, 3);
@@ -90,14 +90,14 @@ pub(crate) fn measure_failover(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         plan.writers
     );
     vec![
-        Row::new("nodes-recovery", &title, Unit::Seconds)
-            .reach(Reach::AtMost(5.0))
+        ReportRow::new("nodes-recovery", &title, ValueUnit::Seconds)
+            .goal(RowGoal::AtMost(5.0))
             .cells(&columns[0]),
-        Row::new("nodes-recovery-p50", "  p50", Unit::Seconds).cells(&columns[1]),
-        Row::new(
+        ReportRow::new("nodes-recovery-p50", "  p50", ValueUnit::Seconds).cells(&columns[1]),
+        ReportRow::new(
             "nodes-hit",
             "  writers that went through the killed node",
-            Unit::Count,
+            ValueUnit::Count,
         )
         .cells(&columns[2]),
     ]
@@ -108,25 +108,27 @@ pub(crate) fn measure_failover(plan: &Plan, targets: &[Target]) -> Vec<Row> {
 async fn receive_lines(
     args: RelayExecServerConnectArgs,
     lines: usize,
-    begun: Arc<Barrier>,
+    kill_barrier: Arc<Barrier>,
 ) -> Result<f64> {
     let client = ExecServerClient::connect_relay(args).await?;
     let script = format!("i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo $i; sleep 0.01; done");
     let process = start_script(&client, 1, &script, StdinMode::Null).await?;
     let mut events = follow_output(&process);
-    let (mut text, mut longest, mut told) = (Vec::new(), 0.0_f64, false);
-    let mut last = Instant::now();
+    let (mut text, mut longest_gap, mut has_started) = (Vec::new(), 0.0_f64, false);
+    let mut last_output = Instant::now();
     loop {
         match events.next().await.context("process exited early")? {
             ExecProcessEvent::Output(chunk) => {
-                longest = longest.max(last.elapsed().as_secs_f64());
-                last = Instant::now();
+                longest_gap = longest_gap.max(last_output.elapsed().as_secs_f64());
+                last_output = Instant::now();
                 text.extend_from_slice(&chunk.data);
-                if !told && text.iter().filter(|byte| **byte == b'\n').count() >= BEFORE {
-                    told = true;
-                    begun.wait().await;
-                    last = Instant::now();
-                    longest = 0.0;
+                if !has_started
+                    && text.iter().filter(|byte| **byte == b'\n').count() >= LINES_BEFORE_KILL
+                {
+                    has_started = true;
+                    kill_barrier.wait().await;
+                    last_output = Instant::now();
+                    longest_gap = 0.0;
                 }
             }
             ExecProcessEvent::Exited(..) => {}
@@ -136,5 +138,5 @@ async fn receive_lines(
     }
     let expected: String = (1..=lines).map(|line| format!("{line}\n")).collect();
     ensure!(text == expected.as_bytes(), "bytes were lost or repeated");
-    Ok(longest)
+    Ok(longest_gap)
 }

@@ -7,72 +7,74 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio as ChildStdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
-use crate::contender::{Lane, interleave, p50};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
+use crate::contender::{Contender, interleave, p50};
 use crate::helper_process::CopyFloor;
 use crate::measures::BINARY;
-use crate::process_usage::Usage;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Client, Start, Stdio};
-use crate::rpc_message::Event;
+use crate::process_usage::ProcessUsage;
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
+use crate::rpc_message::ServerEvent;
 
 /// Measures throughput and its CPU cost.
-pub(crate) fn measure_output(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_output(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let bytes = plan.output_bytes;
-    let mut lanes = vec![Lane::prepare(CopyFloor::start().map(|mut copy| {
-        Lane::new(move |samples: &mut Vec<Transfer>| {
-            samples.push(copy.transfer(bytes)?);
-            Ok(())
-        })
-    }))];
-    lanes.extend(
+    let mut contenders = vec![Contender::from_result(CopyFloor::start().map(
+        |mut copy| {
+            Contender::new(move |samples: &mut Vec<OutputTransfer>| {
+                samples.push(copy.transfer(bytes)?);
+                Ok(())
+            })
+        },
+    ))];
+    contenders.extend(
         targets
             .iter()
-            .map(|target| Lane::prepare(json_contender(bytes, target))),
+            .map(|target| Contender::from_result(json_contender(bytes, target))),
     );
-    lanes.extend(
+    contenders.extend(
         targets
             .iter()
-            .map(|target| Lane::prepare(binary_contender(bytes, target))),
+            .map(|target| Contender::from_result(binary_contender(bytes, target))),
     );
-    interleave(plan.rate_blocks, &mut lanes);
+    interleave(plan.rate_blocks, &mut contenders);
 
-    let rates: Vec<_> = lanes
+    let rates: Vec<_> = contenders
         .iter()
-        .map(|lane| lane.cell(median_of(|t| Some(t.rate))))
+        .map(|contender| contender.cell(median_of(|t| Some(t.rate))))
         .collect();
-    let costs: Vec<_> = lanes
+    let costs: Vec<_> = contenders
         .iter()
-        .map(|lane| lane.cell(median_of(|t| t.cpu_per_gib)))
+        .map(|contender| contender.cell(median_of(|t| t.cpu_per_gib)))
         .collect();
     let split = 1 + targets.len();
     let mib = bytes >> 20;
-    let rate = |id, name, reach, cells: &[Cell]| {
-        let row = Row::new(
+    let rate = |id, name, goal, cells: &[ReportCell]| {
+        let row = ReportRow::new(
             id,
             &format!("{mib} MiB of output, {name}"),
-            Unit::BytesPerSecond,
+            ValueUnit::BytesPerSecond,
         );
         row.floor(&rates[0])
-            .reach(Reach::RatioAtLeast(reach))
+            .goal(RowGoal::RatioAtLeast(goal))
             .cells(cells)
     };
-    let cost = |id, name, reach, cells: &[Cell]| {
-        let row = Row::new(
+    let cost = |id, name, goal, cells: &[ReportCell]| {
+        let row = ReportRow::new(
             id,
             &format!("  server CPU per GiB, {name}"),
-            Unit::CpuPerGib,
+            ValueUnit::CpuPerGib,
         );
         row.floor(&costs[0])
-            .reach(Reach::AtMost(reach))
+            .goal(RowGoal::AtMost(goal))
             .cells(cells)
     };
     vec![
@@ -83,95 +85,100 @@ pub(crate) fn measure_output(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     ]
 }
 
-fn json_contender(bytes: u64, target: &Target) -> Result<Lane<'static, Transfer>> {
-    let client = target.shared().connect()?;
-    transfer_contender(bytes, target.shared().pid(), client)
+fn json_contender(bytes: u64, target: &BenchTarget) -> Result<Contender<'static, OutputTransfer>> {
+    let client = target.shared_instance().connect()?;
+    transfer_contender(bytes, target.shared_instance().pid(), client)
 }
 
-fn binary_contender(bytes: u64, target: &Target) -> Result<Lane<'static, Transfer>> {
-    let client = target.shared().connect_with(BINARY)?;
+fn binary_contender(
+    bytes: u64,
+    target: &BenchTarget,
+) -> Result<Contender<'static, OutputTransfer>> {
+    let client = target.shared_instance().connect_with(BINARY)?;
     if client.granted(BINARY) {
-        transfer_contender(bytes, target.shared().pid(), client)
+        transfer_contender(bytes, target.shared_instance().pid(), client)
     } else {
-        Ok(Lane::skipped("binaryData not granted"))
+        Ok(Contender::skipped("binaryData not granted"))
     }
 }
 
 fn transfer_contender(
     bytes: u64,
     pid: Option<u32>,
-    mut client: Client,
-) -> Result<Lane<'static, Transfer>> {
+    mut client: RpcClient,
+) -> Result<Contender<'static, OutputTransfer>> {
     let program = std::env::current_exe()?;
     let program = program
         .to_str()
         .context("the path of this binary is not UTF-8")?;
     let argv = [program, "emit", &bytes.to_string(), "--hold"];
-    let start = Start::new(&argv, Stdio::WritablePipes);
-    Ok(Lane::new(move |samples| {
+    let start = PreparedStart::new(&argv, StdioMode::WritablePipes);
+    Ok(Contender::new(move |samples| {
         samples.push(transfer_output(&mut client, &start, bytes, pid)?);
         Ok(())
     }))
 }
 
 fn transfer_output(
-    client: &mut Client,
-    start: &Start,
+    client: &mut RpcClient,
+    start: &PreparedStart,
     bytes: u64,
     pid: Option<u32>,
-) -> Result<Transfer> {
-    let before = pid.map(Usage::sample);
-    let began = Instant::now();
+) -> Result<OutputTransfer> {
+    let before = pid.map(ProcessUsage::sample);
+    let started_at = Instant::now();
     let process = client.queue_start(start);
     client.flush()?;
-    let (mut total, mut answered) = (0, 0);
+    let (mut total, mut responses) = (0, 0);
     while total < bytes {
         match client.next_event()? {
-            Event::Output(more) => total += more,
-            Event::Response => answered += 1,
-            Event::Closed => bail!("closed after {total} of {bytes} bytes"),
-            Event::Other => {}
+            ServerEvent::Output(more) => total += more,
+            ServerEvent::Response => responses += 1,
+            ServerEvent::Closed => bail!("closed after {total} of {bytes} bytes"),
+            ServerEvent::Other => {}
         }
     }
-    let took = began.elapsed();
+    let elapsed = started_at.elapsed();
     // The child still holds on, so nothing but helpers was reaped so far.
     let cpu = pid
         .zip(before)
-        .map(|(pid, before)| Usage::sample(pid).cpu_since(&before));
+        .map(|(pid, before)| ProcessUsage::sample(pid).cpu_since(&before));
     client.queue_write(process);
     client.flush()?;
     let mut closed = false;
-    while !closed || answered < 2 {
+    while !closed || responses < 2 {
         match client.next_event()? {
-            Event::Output(more) => total += more,
-            Event::Response => answered += 1,
-            Event::Closed => closed = true,
-            Event::Other => {}
+            ServerEvent::Output(more) => total += more,
+            ServerEvent::Response => responses += 1,
+            ServerEvent::Closed => closed = true,
+            ServerEvent::Other => {}
         }
     }
     ensure!(total == bytes, "{total} bytes of output instead of {bytes}");
-    Ok(Transfer::new(bytes, took, cpu))
+    Ok(OutputTransfer::new(bytes, elapsed, cpu))
 }
 
-fn median_of(of: impl Fn(&Transfer) -> Option<f64>) -> impl FnOnce(&[Transfer]) -> Option<f64> {
-    move |transfers| p50(&transfers.iter().filter_map(of).collect::<Vec<f64>>())
+fn median_of(
+    value: impl Fn(&OutputTransfer) -> Option<f64>,
+) -> impl FnOnce(&[OutputTransfer]) -> Option<f64> {
+    move |transfers| p50(&transfers.iter().filter_map(value).collect::<Vec<f64>>())
 }
 
 /// How fast bytes came through and what that cost the process in between.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Transfer {
+pub(crate) struct OutputTransfer {
     /// Bytes per second.
     pub(crate) rate: f64,
     /// CPU seconds per GiB, if the process can be seen.
     pub(crate) cpu_per_gib: Option<f64>,
 }
 
-impl Transfer {
+impl OutputTransfer {
     /// Makes it from what was moved, how long that took, and the CPU seconds it cost.
-    pub(crate) fn new(bytes: u64, took: Duration, cpu: Option<f64>) -> Self {
+    pub(crate) fn new(bytes: u64, elapsed: Duration, cpu: Option<f64>) -> Self {
         let gib = bytes as f64 / f64::from(1 << 30);
         Self {
-            rate: bytes as f64 / took.as_secs_f64(),
+            rate: bytes as f64 / elapsed.as_secs_f64(),
             cpu_per_gib: cpu.map(|cpu| cpu / gib),
         }
     }
@@ -181,75 +188,82 @@ impl Transfer {
 const TERMINAL_BLOCK: usize = 64 * 1024;
 
 /// Measures throughput against the stock server's and a bare reader's.
-pub(crate) fn measure_terminal(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+pub(crate) fn measure_terminal(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let bytes = plan.output_bytes / 4;
-    let mut lanes = vec![Lane::new(move |samples: &mut Vec<Transfer>| {
+    let mut contenders = vec![Contender::new(move |samples: &mut Vec<OutputTransfer>| {
         samples.push(read_terminal(bytes)?);
         Ok(())
     })];
-    let served = |target: &Target| terminal_contender(bytes, target);
-    lanes.extend(targets.iter().map(|target| Lane::prepare(served(target))));
-    interleave(plan.rate_blocks, &mut lanes);
+    contenders.extend(
+        targets
+            .iter()
+            .map(|target| Contender::from_result(terminal_contender(bytes, target))),
+    );
+    interleave(plan.rate_blocks, &mut contenders);
 
-    let rates: Vec<_> = lanes
+    let rates: Vec<_> = contenders
         .iter()
-        .map(|lane| lane.cell(median_of(|transfer| Some(transfer.rate))))
+        .map(|contender| contender.cell(median_of(|transfer| Some(transfer.rate))))
         .collect();
     let title = format!("{} MiB of output, terminal", bytes >> 20);
-    let row = |id, title: &str| Row::new(id, title, Unit::BytesPerSecond).cells(&rates[1..]);
+    let row =
+        |id, title: &str| ReportRow::new(id, title, ValueUnit::BytesPerSecond).cells(&rates[1..]);
     vec![
         row("output-terminal", &title)
-            .against_stock(targets)
-            .reach(Reach::StockAtLeast(1.2)),
+            .relative_to_stock(targets)
+            .goal(RowGoal::StockAtLeast(1.2)),
         row("output-terminal-floor", "  against a bare reader").floor(&rates[0]),
     ]
 }
 
-fn terminal_contender(bytes: u64, target: &Target) -> Result<Lane<'static, Transfer>> {
-    let mut client = target.shared().connect()?;
+fn terminal_contender(
+    bytes: u64,
+    target: &BenchTarget,
+) -> Result<Contender<'static, OutputTransfer>> {
+    let mut client = target.shared_instance().connect()?;
     let program = std::env::current_exe()?;
     let program = program
         .to_str()
         .context("the path of this binary is not UTF-8")?;
     let script = format!("stty raw -echo; exec '{program}' emit {bytes} --hold");
-    let start = Start::new(&["sh", "-c", &script], Stdio::Pty);
-    let pid = target.shared().pid();
-    Ok(Lane::new(move |samples| {
+    let start = PreparedStart::new(&["sh", "-c", &script], StdioMode::Pty);
+    let pid = target.shared_instance().pid();
+    Ok(Contender::new(move |samples| {
         samples.push(transfer_output(&mut client, &start, bytes, pid)?);
         Ok(())
     }))
 }
 
 /// Has a child write to a terminal and reads all of it.
-fn read_terminal(bytes: u64) -> Result<Transfer> {
-    let (ours, theirs) = open_raw_terminal()?;
-    let began = Instant::now();
+fn read_terminal(bytes: u64) -> Result<OutputTransfer> {
+    let (master, slave) = open_raw_terminal()?;
+    let started_at = Instant::now();
     let mut child = Command::new(std::env::current_exe()?)
         .args(["emit", &bytes.to_string()])
-        .stdin(ChildStdio::null())
-        .stdout(theirs)
+        .stdin(Stdio::null())
+        .stdout(slave)
         .spawn()?;
-    let mut terminal = File::from(ours);
+    let mut terminal = File::from(master);
     let mut buffer = vec![0; TERMINAL_BLOCK];
-    let mut left = bytes;
-    while left > 0 {
+    let mut remaining = bytes;
+    while remaining > 0 {
         let read = terminal.read(&mut buffer)?;
         ensure!(read > 0, "the terminal ended early");
-        left = left.saturating_sub(read as u64);
+        remaining = remaining.saturating_sub(read as u64);
     }
-    let took = began.elapsed();
+    let elapsed = started_at.elapsed();
     child.wait()?;
-    Ok(Transfer::new(bytes, took, None))
+    Ok(OutputTransfer::new(bytes, elapsed, None))
 }
 
 fn open_raw_terminal() -> Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = openpt(flags)?;
-    grantpt(&ours)?;
-    unlockpt(&ours)?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
-    let mut settings = tcgetattr(&theirs)?;
+    let master = openpt(flags)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    let mut settings = tcgetattr(&slave)?;
     settings.make_raw();
-    tcsetattr(&theirs, OptionalActions::Now, &settings)?;
-    Ok((ours, theirs))
+    tcsetattr(&slave, OptionalActions::Now, &settings)?;
+    Ok((master, slave))
 }

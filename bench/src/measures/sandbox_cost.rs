@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::bench_dir::{Scratch, check_content, content_at, file_uri};
-use crate::bench_plan::Plan;
-use crate::bench_target::Target;
-use crate::contender::{Lane, interleave, p50};
+use crate::bench_dir::{BenchDir, check_content, content_at, file_uri};
+use crate::bench_plan::BenchPlan;
+use crate::bench_target::BenchTarget;
+use crate::contender::{Contender, interleave, p50};
 use crate::measures::difference;
 use crate::measures::process_start::PROGRAM;
 use crate::process_usage::memory_by_name;
-use crate::report::{Cell, Reach, Row, Unit};
-use crate::rpc_client::{Request, Start, Stdio};
+use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
+use crate::rpc_client::{PreparedRequest, PreparedStart, StdioMode};
 
 /// Unmeasured runs of each lane.
 const WARM_UP: usize = 5;
@@ -25,79 +25,98 @@ const WARM_UP: usize = 5;
 const FILE_BYTES: usize = 4096;
 
 /// Measures what policies cost.
-pub(crate) fn measure_sandbox(plan: &Plan, targets: &[Target]) -> Vec<Row> {
-    let rows = Scratch::new().and_then(|scratch| {
-        let workspace = scratch.directory("workspace")?;
+pub(crate) fn measure_sandbox(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
+    let rows = BenchDir::new().and_then(|dir| {
+        let workspace = dir.directory("workspace")?;
         fs::create_dir(workspace.join(".git"))?;
         let workspace = file_uri(&workspace);
         Ok([
             measure_starts(plan, targets, &workspace),
-            measure_reads(plan, targets, &scratch, &workspace)?,
+            measure_reads(plan, targets, &dir, &workspace)?,
         ]
         .concat())
     });
     rows.unwrap_or_else(|error| {
-        let cells = vec![Cell::without(&error); targets.len()];
-        vec![Row::new("sandbox", "under a policy", Unit::Seconds).cells(&cells)]
+        let cells = vec![ReportCell::from_error(&error); targets.len()];
+        vec![ReportRow::new("sandbox", "under a policy", ValueUnit::Seconds).cells(&cells)]
     })
 }
 
-fn measure_starts(plan: &Plan, targets: &[Target], workspace: &str) -> Vec<Row> {
+fn measure_starts(plan: &BenchPlan, targets: &[BenchTarget], workspace: &str) -> Vec<ReportRow> {
     let policies = [None, Some(read_only()), Some(workspace_write(workspace))];
-    let mut lanes = Vec::new();
+    let mut contenders = Vec::new();
     for policy in &policies {
-        lanes.extend(
-            targets
-                .iter()
-                .map(|target| Lane::prepare(start_contender(plan, target, policy.as_ref()))),
+        contenders.extend(
+            targets.iter().map(|target| {
+                Contender::from_result(start_contender(plan, target, policy.as_ref()))
+            }),
         );
     }
-    interleave(plan.blocks, &mut lanes);
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
-    let (plain, under) = cells.split_at(targets.len());
-    let (allowing, carved) = under.split_at(targets.len());
-    let more = |under: &[Cell]| under.iter().zip(plain).map(difference).collect::<Vec<_>>();
+    interleave(plan.blocks, &mut contenders);
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
+    let (plain, sandboxed) = cells.split_at(targets.len());
+    let (allowed, workspace_write) = sandboxed.split_at(targets.len());
+    let overhead = |sandboxed: &[ReportCell]| {
+        sandboxed
+            .iter()
+            .zip(plain)
+            .map(difference)
+            .collect::<Vec<_>>()
+    };
     vec![
-        Row::new(
+        ReportRow::new(
             "sandbox-allow",
             "start under a policy that only allows: more",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .reach(Reach::AtMost(0.0003))
-        .cells(&more(allowing)),
-        Row::new(
+        .goal(RowGoal::AtMost(0.0003))
+        .cells(&overhead(allowed)),
+        ReportRow::new(
             "sandbox-carve",
             "start in a workspace, no network: more",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .reach(Reach::AtMost(0.0015))
-        .cells(&more(carved)),
-        Row::new("sandbox-none", "  in all: without a policy", Unit::Seconds).cells(plain),
-        Row::new("sandbox-allow-all", "  in all: only allows", Unit::Seconds).cells(allowing),
-        Row::new(
+        .goal(RowGoal::AtMost(0.0015))
+        .cells(&overhead(workspace_write)),
+        ReportRow::new(
+            "sandbox-none",
+            "  in all: without a policy",
+            ValueUnit::Seconds,
+        )
+        .cells(plain),
+        ReportRow::new(
+            "sandbox-allow-all",
+            "  in all: only allows",
+            ValueUnit::Seconds,
+        )
+        .cells(allowed),
+        ReportRow::new(
             "sandbox-carve-all",
             "  in all: workspace, no network",
-            Unit::Seconds,
+            ValueUnit::Seconds,
         )
-        .cells(carved),
+        .cells(workspace_write),
     ]
 }
 
 fn start_contender<'a>(
-    plan: &'a Plan,
-    target: &Target,
+    plan: &'a BenchPlan,
+    target: &BenchTarget,
     policy: Option<&Value>,
-) -> Result<Lane<'a, f64>> {
-    let mut client = target.shared().connect()?;
-    let mut start = Start::new(&[PROGRAM], Stdio::Pipes);
+) -> Result<Contender<'a, f64>> {
+    let mut client = target.shared_instance().connect()?;
+    let mut start = PreparedStart::new(&[PROGRAM], StdioMode::Pipes);
     if let Some(policy) = policy {
-        start = start.with("sandbox", policy);
+        start = start.with_member("sandbox", policy);
     }
     for _ in 0..WARM_UP {
         client.run_to_close(&start)?;
     }
-    Ok(Lane::new(move |samples| {
-        for _ in plan.spawns.laps() {
+    Ok(Contender::new(move |samples| {
+        for _ in plan.spawns.iterations() {
             samples.push(client.run_to_close(&start)?.as_secs_f64());
         }
         Ok(())
@@ -105,41 +124,49 @@ fn start_contender<'a>(
 }
 
 fn measure_reads(
-    plan: &Plan,
-    targets: &[Target],
-    scratch: &Scratch,
+    plan: &BenchPlan,
+    targets: &[BenchTarget],
+    dir: &BenchDir,
     workspace: &str,
-) -> Result<Vec<Row>> {
-    let file = scratch.path().join("workspace/file");
+) -> Result<Vec<ReportRow>> {
+    let file = dir.path().join("workspace/file");
     fs::write(&file, content_at(0, FILE_BYTES))?;
     let requests = [json!({"path": file_uri(&file)}), {
         json!({"path": file_uri(&file), "sandbox": workspace_read(workspace)})
     }]
-    .map(|params| Request::new("fs/readFile", &params));
-    let mut lanes = Vec::new();
+    .map(|params| PreparedRequest::new("fs/readFile", &params));
+    let mut contenders = Vec::new();
     for request in &requests {
-        lanes.extend(
+        contenders.extend(
             targets
                 .iter()
-                .map(|target| Lane::prepare(read_contender(plan, target, request))),
+                .map(|target| Contender::from_result(read_contender(plan, target, request))),
         );
     }
-    interleave(plan.blocks, &mut lanes);
-    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
-    let (plain, under) = cells.split_at(targets.len());
+    interleave(plan.blocks, &mut contenders);
+    let cells: Vec<_> = contenders
+        .iter()
+        .map(|contender| contender.cell(p50))
+        .collect();
+    let (plain, sandboxed) = cells.split_at(targets.len());
     let helpers: Vec<_> = targets.iter().map(helper_memory).collect();
     let title = "fs/readFile 4 KiB under a narrow policy, p50";
     let mut rows = vec![
-        Row::new("sandbox-read", title, Unit::Seconds)
-            .reach(Reach::RatioAtMost(2.0))
-            .cells(under),
-        Row::new("sandbox-read-plain", "  without a policy", Unit::Seconds).cells(plain),
-        Row::new(
+        ReportRow::new("sandbox-read", title, ValueUnit::Seconds)
+            .goal(RowGoal::RatioAtMost(2.0))
+            .cells(sandboxed),
+        ReportRow::new(
+            "sandbox-read-plain",
+            "  without a policy",
+            ValueUnit::Seconds,
+        )
+        .cells(plain),
+        ReportRow::new(
             "sandbox-helper",
             "memory of one helper for files",
-            Unit::Bytes,
+            ValueUnit::Bytes,
         )
-        .reach(Reach::AtMost(f64::from(3 << 20)))
+        .goal(RowGoal::AtMost(f64::from(3 << 20)))
         .cells(&helpers),
     ];
     if let Some(first) = plain.first() {
@@ -150,20 +177,20 @@ fn measure_reads(
 }
 
 fn read_contender<'a>(
-    plan: &'a Plan,
-    target: &Target,
-    request: &'a Request,
-) -> Result<Lane<'a, f64>> {
-    let mut client = target.shared().connect()?;
+    plan: &'a BenchPlan,
+    target: &BenchTarget,
+    request: &'a PreparedRequest,
+) -> Result<Contender<'a, f64>> {
+    let mut client = target.shared_instance().connect()?;
     for _ in 0..WARM_UP {
         let data = client.call(request)?.data("dataBase64", FILE_BYTES)?;
         check_content(0, FILE_BYTES, data)?;
     }
-    Ok(Lane::new(move |samples| {
-        for _ in plan.files.calls.laps() {
-            let began = Instant::now();
+    Ok(Contender::new(move |samples| {
+        for _ in plan.files.calls.iterations() {
+            let started_at = Instant::now();
             client.call(request)?.data("dataBase64", FILE_BYTES)?;
-            samples.push(began.elapsed().as_secs_f64());
+            samples.push(started_at.elapsed().as_secs_f64());
         }
         Ok(())
     }))
@@ -174,24 +201,24 @@ const HELPER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns what the largest helper for files uses: its share of what it has in common with others
 /// included.
-fn helper_memory(target: &Target) -> Cell {
+fn helper_memory(target: &BenchTarget) -> ReportCell {
     let found = target
-        .shared()
+        .shared_instance()
         .pid()
         .context("server process not found on this machine")
         .map(|server| {
-            let began = Instant::now();
+            let started_at = Instant::now();
             loop {
-                let most = memory_by_name(server, "exec-server-files").max();
-                if most.is_some() || began.elapsed() > HELPER_TIMEOUT {
-                    return most;
+                let largest = memory_by_name(server, "exec-server-files").max();
+                if largest.is_some() || started_at.elapsed() > HELPER_TIMEOUT {
+                    return largest;
                 }
             }
         });
     match found {
-        Ok(Some(bytes)) => Cell::Value(bytes as f64),
-        Ok(None) => Cell::Skipped("keeps no helper".to_owned()),
-        Err(error) => Cell::Failed(format!("{error:#}")),
+        Ok(Some(bytes)) => ReportCell::Value(bytes as f64),
+        Ok(None) => ReportCell::Skipped("keeps no helper".to_owned()),
+        Err(error) => ReportCell::Failed(format!("{error:#}")),
     }
 }
 

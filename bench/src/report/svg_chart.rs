@@ -2,7 +2,7 @@
 //!
 //! It paints its background and follows the reader's colour scheme, so it is readable anywhere.
 
-use crate::report::{Reach, Report, Row};
+use crate::report::{ReportRow, RowGoal, RunReport};
 
 /// Width of the picture, and where the bars begin and end.
 const WIDTH: f64 = 920.0;
@@ -14,13 +14,13 @@ const GAP: f64 = 14.0;
 const TOP: f64 = 92.0;
 
 /// Renders the rows that can be compared.
-pub(crate) fn render_svg(report: &Report) -> String {
+pub(crate) fn render_svg(report: &RunReport) -> String {
     let groups: Vec<BarGroup> = report
         .rows
         .iter()
         .filter_map(|row| BarGroup::new(row, &report.targets))
         .collect();
-    let scale = Scale::over(groups.iter().flat_map(BarGroup::costs));
+    let scale = LogScale::over(groups.iter().flat_map(BarGroup::costs));
     let bars = groups.iter().map(|group| group.bars.len()).sum::<usize>();
     let bottom = TOP + bars as f64 * BAR + groups.len() as f64 * GAP;
     let height = bottom + 46.0;
@@ -53,7 +53,7 @@ pub(crate) fn render_svg(report: &Report) -> String {
         "note",
         20.0,
         bottom + 34.0,
-        &report.machine.show(),
+        &report.machine.summary(),
     ));
     svg.push_str("</svg>\n");
     svg
@@ -119,12 +119,12 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;f
 struct BarGroup {
     title: String,
     /// The bars, from top to bottom.
-    bars: Vec<Bar>,
+    bars: Vec<ChartBar>,
 }
 
 /// One bar.
 #[derive(Debug)]
-struct Bar {
+struct ChartBar {
     /// Which colour: 0 is the reference.
     series: usize,
     /// Times the reference; more is always worse.
@@ -134,29 +134,29 @@ struct Bar {
 
 impl BarGroup {
     /// Makes the bars of a row; `None` if there is nothing to compare with or nothing to compare.
-    fn new(row: &Row, targets: &[String]) -> Option<Self> {
-        let limit = match row.reach {
-            Some(Reach::AtMost(limit) | Reach::AtLeast(limit)) => Some(limit),
+    fn new(row: &ReportRow, targets: &[String]) -> Option<Self> {
+        let limit = match row.goal {
+            Some(RowGoal::AtMost(limit) | RowGoal::AtLeast(limit)) => Some(limit),
             Some(
-                Reach::RatioAtMost(_)
-                | Reach::RatioAtLeast(_)
-                | Reach::StockAtMost(_)
-                | Reach::StockAtLeast(_),
+                RowGoal::RatioAtMost(_)
+                | RowGoal::RatioAtLeast(_)
+                | RowGoal::StockAtMost(_)
+                | RowGoal::StockAtLeast(_),
             )
             | None => None,
         };
         let (reference, label) = match (row.reference(), limit) {
             // The stock server has a bar of its own.
             (Some(stock), _) if row.floor.is_none() => (stock, None),
-            (Some(floor), _) => (floor, Some(row.unit.show(floor))),
+            (Some(floor), _) => (floor, Some(row.unit.format(floor))),
             (None, Some(limit)) if limit > 0.0 => {
-                (limit, Some(format!("limit {}", row.unit.show(limit))))
+                (limit, Some(format!("limit {}", row.unit.format(limit))))
             }
             (None, _) => return None,
         };
-        let mut bars: Vec<Bar> = label
+        let mut bars: Vec<ChartBar> = label
             .into_iter()
-            .map(|label| Bar {
+            .map(|label| ChartBar {
                 series: 0,
                 cost: 1.0,
                 label,
@@ -166,13 +166,13 @@ impl BarGroup {
             let Some(value) = row.cells.get(at).and_then(|cell| cell.value()) else {
                 continue;
             };
-            let cost = if row.unit.more_is_better() {
+            let cost = if row.unit.higher_is_better() {
                 reference / value
             } else {
                 value / reference
             };
-            let label = format!("{} · {}", row.show_cell(at), cost_label(cost));
-            bars.push(Bar {
+            let label = format!("{} · {}", row.format_cell(at), cost_label(cost));
+            bars.push(ChartBar {
                 series: at + 1,
                 cost,
                 label,
@@ -190,7 +190,7 @@ impl BarGroup {
     }
 
     /// Draws the group with its upper edge at `y`.
-    fn draw(&self, svg: &mut String, scale: &Scale, y: f64) {
+    fn draw(&self, svg: &mut String, scale: &LogScale, y: f64) {
         let middle = y + self.bars.len() as f64 * BAR / 2.0 + 4.0;
         svg.push_str(&text_element("name", LEFT - 12.0, middle, &self.title));
         for (at, bar) in self.bars.iter().enumerate() {
@@ -229,12 +229,12 @@ fn cost_label(cost: f64) -> String {
 
 /// A range of whole decades.
 #[derive(Debug, PartialEq)]
-struct Scale {
+struct LogScale {
     low: f64,
     high: f64,
 }
 
-impl Scale {
+impl LogScale {
     /// Makes the scale that holds all `costs`: at least from 0.1 to 10, at most from 0.01.
     fn over(costs: impl Iterator<Item = f64>) -> Self {
         let mut scale = Self {
@@ -270,7 +270,7 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Cell, Machine, Unit};
+    use crate::report::{MachineInfo, ReportCell, ValueUnit};
 
     #[test]
     fn text_is_escaped() {
@@ -282,17 +282,17 @@ mod tests {
 
     #[test]
     fn hostile_names_are_escaped_in_svg() {
-        let row = Row::new("x", "</text><script>", Unit::Bytes)
-            .reach(Reach::AtMost(2.0))
-            .cells(&[Cell::Value(0.0), Cell::Failed(String::new())]);
-        let machine = Machine {
+        let row = ReportRow::new("x", "</text><script>", ValueUnit::Bytes)
+            .goal(RowGoal::AtMost(2.0))
+            .cells(&[ReportCell::Value(0.0), ReportCell::Failed(String::new())]);
+        let machine = MachineInfo {
             cpu: "<cpu>".to_owned(),
             cores: 1,
             memory: 0,
             kernel: "&".to_owned(),
         };
         let targets = vec!["a<b".to_owned(), "c".to_owned()];
-        let svg = render_svg(&Report {
+        let svg = render_svg(&RunReport {
             machine,
             quick: true,
             targets,
@@ -306,23 +306,23 @@ mod tests {
     fn longer_bar_means_higher_cost() {
         let targets = ["a".to_owned(), "b".to_owned()];
         let row = |unit| {
-            let row = Row::new("x", "x", unit).floor(&Cell::Value(10.0));
-            row.cells(&[Cell::Skipped(String::new()), Cell::Value(5.0)])
+            let row = ReportRow::new("x", "x", unit).floor(&ReportCell::Value(10.0));
+            row.cells(&[ReportCell::Skipped(String::new()), ReportCell::Value(5.0)])
         };
-        let rate = BarGroup::new(&row(Unit::PerSecond), &targets).unwrap();
+        let rate = BarGroup::new(&row(ValueUnit::PerSecond), &targets).unwrap();
         assert_eq!(rate.costs().collect::<Vec<_>>(), [1.0, 2.0]);
         assert_eq!(rate.bars[1].series, 2);
-        let time = BarGroup::new(&row(Unit::Seconds), &targets).unwrap();
+        let time = BarGroup::new(&row(ValueUnit::Seconds), &targets).unwrap();
         assert_eq!(time.costs().collect::<Vec<_>>(), [1.0, 0.5]);
     }
 
     #[test]
     fn stock_reference_has_one_bar() {
-        let row = Row {
+        let row = ReportRow {
             stock: Some(1),
-            ..Row::new("x", "x", Unit::PerSecond)
+            ..ReportRow::new("x", "x", ValueUnit::PerSecond)
         };
-        let row = row.cells(&[Cell::Value(8.0), Cell::Value(2.0)]);
+        let row = row.cells(&[ReportCell::Value(8.0), ReportCell::Value(2.0)]);
         let group = BarGroup::new(&row, &["a".to_owned(), "b".to_owned()]).unwrap();
         assert_eq!(group.costs().collect::<Vec<_>>(), [0.25, 1.0]);
         assert_eq!(group.bars[1].series, 2);
@@ -330,23 +330,23 @@ mod tests {
 
     #[test]
     fn row_without_reference_has_no_bars() {
-        let row = Row::new("x", "x", Unit::Bytes).cells(&[Cell::Value(5.0)]);
+        let row = ReportRow::new("x", "x", ValueUnit::Bytes).cells(&[ReportCell::Value(5.0)]);
         assert!(BarGroup::new(&row, &["a".to_owned()]).is_none());
     }
 
     #[test]
     fn scale_grows_in_whole_decades() {
         assert_eq!(
-            Scale::over([].into_iter()),
-            Scale {
+            LogScale::over([].into_iter()),
+            LogScale {
                 low: -1.0,
                 high: 1.0
             }
         );
-        let scale = Scale::over([0.0, 0.02, 480.0].into_iter());
+        let scale = LogScale::over([0.0, 0.02, 480.0].into_iter());
         assert_eq!(
             scale,
-            Scale {
+            LogScale {
                 low: -2.0,
                 high: 3.0
             }
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn positions_are_clamped_to_the_scale() {
-        let scale = Scale {
+        let scale = LogScale {
             low: -1.0,
             high: 1.0,
         };

@@ -5,22 +5,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::bench_target::{OURS, STOCK};
-use crate::report::{Cell, Reach, Report, Row};
+use crate::report::{ReportCell, ReportRow, RowGoal, RunReport};
 
 /// Renders the report as aligned text, with notes below on whatever has no value.
-pub(crate) fn render_table(report: &Report) -> String {
+pub(crate) fn render_table(report: &RunReport) -> String {
     let mut lines = vec![header(report)];
     for row in &report.rows {
-        let mut line = vec![row.title.clone(), row.show_floor()];
+        let mut line = vec![row.title.clone(), row.format_floor()];
         for (at, name) in report.targets.iter().enumerate() {
-            line.extend([row.show_cell(at), row.show_ratio(at)]);
+            line.extend([row.format_cell(at), row.format_ratio(at)]);
             if name == OURS {
-                line.extend([row.show_reach(), verdict_text(row.verdict(at)).to_owned()]);
+                line.extend([
+                    row.format_goal(),
+                    verdict_text(row.meets_goal(at)).to_owned(),
+                ]);
             }
         }
         lines.push(line);
     }
-    let mut text = format!("{}\n\n", report.machine.show());
+    let mut text = format!("{}\n\n", report.machine.summary());
     text.push_str(&align_columns(&lines));
     for note in notes(report) {
         text.push_str(&format!("\n{note}"));
@@ -29,7 +32,7 @@ pub(crate) fn render_table(report: &Report) -> String {
 }
 
 /// Returns one note for every value that is missing.
-fn notes(report: &Report) -> Vec<String> {
+fn notes(report: &RunReport) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for row in &report.rows {
         let title = row.title.trim();
@@ -37,9 +40,9 @@ fn notes(report: &Report) -> Vec<String> {
         let targets = report.targets.iter().map(String::as_str);
         for (cell, target) in floor.chain(row.cells.iter().zip(targets)) {
             match cell {
-                Cell::Value(_) => {}
-                Cell::Skipped(why) => notes.push(format!("– {target}, {title}: {why}")),
-                Cell::Failed(why) => notes.push(format!("FAILED {target}, {title}: {why}")),
+                ReportCell::Value(_) => {}
+                ReportCell::Skipped(why) => notes.push(format!("– {target}, {title}: {why}")),
+                ReportCell::Failed(why) => notes.push(format!("FAILED {target}, {title}: {why}")),
             }
         }
     }
@@ -47,7 +50,7 @@ fn notes(report: &Report) -> Vec<String> {
 }
 
 /// Returns the titles of the columns, in the order that [`render_table`] fills them.
-fn header(report: &Report) -> Vec<String> {
+fn header(report: &RunReport) -> Vec<String> {
     let mut header = vec!["measure".to_owned(), "floor".to_owned()];
     for name in &report.targets {
         header.extend([name.clone(), "ratio".to_owned()]);
@@ -59,8 +62,8 @@ fn header(report: &Report) -> Vec<String> {
 }
 
 /// Shows a verdict.
-const fn verdict_text(verdict: Option<bool>) -> &'static str {
-    match verdict {
+const fn verdict_text(meets_goal: Option<bool>) -> &'static str {
+    match meets_goal {
         None => "",
         Some(true) => "ok",
         Some(false) => "MISSED",
@@ -95,8 +98,11 @@ fn align_columns(lines: &[Vec<String>]) -> String {
 }
 
 /// Renders machine, table and notes.
-pub(crate) fn render_markdown(report: &Report) -> String {
-    let mut text = format!("Machine: {}.\n\n", escape_markdown(&report.machine.show()));
+pub(crate) fn render_markdown(report: &RunReport) -> String {
+    let mut text = format!(
+        "Machine: {}.\n\n",
+        escape_markdown(&report.machine.summary())
+    );
     let header = header(report);
     text.push_str(&markdown_line(&header));
     let rule: Vec<String> = (0..header.len())
@@ -108,11 +114,14 @@ pub(crate) fn render_markdown(report: &Report) -> String {
             Some(detail) => format!("… {detail}"),
             None => row.title.clone(),
         };
-        let mut cells = vec![title, row.show_floor()];
+        let mut cells = vec![title, row.format_floor()];
         for (at, name) in report.targets.iter().enumerate() {
-            cells.extend([row.show_cell(at), row.show_ratio(at)]);
+            cells.extend([row.format_cell(at), row.format_ratio(at)]);
             if name == OURS {
-                cells.extend([row.show_reach(), verdict_text(row.verdict(at)).to_owned()]);
+                cells.extend([
+                    row.format_goal(),
+                    verdict_text(row.meets_goal(at)).to_owned(),
+                ]);
             }
         }
         text.push_str(&markdown_line(&cells));
@@ -146,7 +155,7 @@ fn escape_markdown(text: &str) -> String {
 }
 
 /// Renders the report as JSON.
-pub(crate) fn render_json(report: &Report) -> Value {
+pub(crate) fn render_json(report: &RunReport) -> Value {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -164,15 +173,15 @@ pub(crate) fn render_json(report: &Report) -> Value {
     })
 }
 
-fn render_row(report: &Report, row: &Row) -> Value {
+fn render_row(report: &RunReport, row: &ReportRow) -> Value {
     let mut values = Map::new();
     for (at, (cell, target)) in row.cells.iter().zip(&report.targets).enumerate() {
         let value = match cell {
-            Cell::Value(value) => {
-                json!({"value": value, "ratio": row.ratio(at), "reached": row.verdict(at)})
+            ReportCell::Value(value) => {
+                json!({"value": value, "ratio": row.ratio(at), "reached": row.meets_goal(at)})
             }
-            Cell::Skipped(why) => json!({"skipped": why}),
-            Cell::Failed(why) => json!({"failed": why}),
+            ReportCell::Skipped(why) => json!({"skipped": why}),
+            ReportCell::Failed(why) => json!({"failed": why}),
         };
         values.insert(target.clone(), value);
     }
@@ -186,13 +195,13 @@ fn render_row(report: &Report, row: &Row) -> Value {
             (None, Some(_)) => Some(STOCK),
             (None, None) => None,
         },
-        "reach": row.reach.map(|reach| match reach {
-            Reach::RatioAtMost(limit) => json!({"ratioAtMost": limit}),
-            Reach::RatioAtLeast(limit) => json!({"ratioAtLeast": limit}),
-            Reach::StockAtMost(limit) => json!({"stockRatioAtMost": limit}),
-            Reach::StockAtLeast(limit) => json!({"stockRatioAtLeast": limit}),
-            Reach::AtMost(limit) => json!({"atMost": limit}),
-            Reach::AtLeast(limit) => json!({"atLeast": limit}),
+        "reach": row.goal.map(|goal| match goal {
+            RowGoal::RatioAtMost(limit) => json!({"ratioAtMost": limit}),
+            RowGoal::RatioAtLeast(limit) => json!({"ratioAtLeast": limit}),
+            RowGoal::StockAtMost(limit) => json!({"stockRatioAtMost": limit}),
+            RowGoal::StockAtLeast(limit) => json!({"stockRatioAtLeast": limit}),
+            RowGoal::AtMost(limit) => json!({"atMost": limit}),
+            RowGoal::AtLeast(limit) => json!({"atLeast": limit}),
         }),
         "values": values,
     })

@@ -24,7 +24,7 @@ pub(super) enum Opcode {
 
 /// The header of a frame from the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Header {
+pub(super) struct WsFrameHeader {
     /// Whether the message ends with this frame.
     pub(super) fin: bool,
     /// What kind of frame it is.
@@ -35,7 +35,7 @@ pub(super) struct Header {
     pub(super) payload: usize,
 }
 
-impl Header {
+impl WsFrameHeader {
     /// Parses the header at the start of `bytes`; `None` until it is complete.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<Self>> {
         let &[first, second, ref rest @ ..] = bytes else {
@@ -128,8 +128,8 @@ const MASK: [u8; 4] = [0x5a, 0xc3, 0x17, 0x9e];
 mod tests {
     use super::*;
 
-    fn header(opcode: Opcode, len: usize, payload: usize) -> Option<Header> {
-        Some(Header {
+    fn header(opcode: Opcode, len: usize, payload: usize) -> Option<WsFrameHeader> {
+        Some(WsFrameHeader {
             fin: true,
             opcode,
             len,
@@ -140,14 +140,17 @@ mod tests {
     #[test]
     fn all_three_length_forms_parse() {
         let text = Opcode::Text;
-        assert_eq!(Header::parse(&[0x81, 5]).unwrap(), header(text, 2, 5));
         assert_eq!(
-            Header::parse(&[0x81, 126, 1, 0]).unwrap(),
+            WsFrameHeader::parse(&[0x81, 5]).unwrap(),
+            header(text, 2, 5)
+        );
+        assert_eq!(
+            WsFrameHeader::parse(&[0x81, 126, 1, 0]).unwrap(),
             header(text, 4, 256)
         );
         let long = [0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0];
         assert_eq!(
-            Header::parse(&long).unwrap(),
+            WsFrameHeader::parse(&long).unwrap(),
             header(Opcode::Binary, 10, 65536)
         );
     }
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn incomplete_header_needs_more_bytes() {
         for bytes in [&[][..], &[0x81], &[0x81, 126, 1], &[0x81, 127, 0, 0, 0]] {
-            assert_eq!(Header::parse(bytes).unwrap(), None);
+            assert_eq!(WsFrameHeader::parse(bytes).unwrap(), None);
         }
     }
 
@@ -163,7 +166,7 @@ mod tests {
     fn invalid_server_frames_are_refused() {
         let huge = [0x82, 127, 1, 0, 0, 0, 0, 0, 0, 0];
         for bytes in [&[0x81, 0x85][..], &[0xc1, 5], &[0x83, 5], &huge] {
-            assert!(Header::parse(bytes).is_err(), "{bytes:?}");
+            assert!(WsFrameHeader::parse(bytes).is_err(), "{bytes:?}");
         }
     }
 
@@ -176,7 +179,7 @@ mod tests {
             encode_frame(&mut out, Opcode::Text, &[head, tail]);
             assert_eq!(out[1] & 0x80, 0x80);
             out[1] &= 0x7f;
-            let parsed = Header::parse(&out).unwrap().unwrap();
+            let parsed = WsFrameHeader::parse(&out).unwrap().unwrap();
             assert_eq!(parsed.payload, len);
             let body = out[parsed.len + 4..].iter().zip(MASK.iter().cycle());
             assert!(body.map(|(byte, mask)| byte ^ mask).eq(payload));
