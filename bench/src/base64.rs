@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(encoded_len(bytes.len()));
     for group in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let digit = bits >> (18 - 6 * at) & 0x3f;
-            let padding = at > group.len();
+        for index in 0..4 {
+            let digit = bits >> (18 - 6 * index) & 0x3f;
+            let padding = index > group.len();
             text.push(if padding {
                 '='
             } else {

@@ -13,23 +13,23 @@ use anyhow::{Context as _, Result, ensure};
 use crate::base64;
 use crate::rpc_message::DataMember;
 
-/// Bytes written at once.
+/// Bytes per write.
 const PIECE: usize = 1 << 20;
 
-/// A directory below the system's temporary one; removed with all it holds on drop.
+/// A directory below the system's temporary one. Dropping it removes it with its content.
 #[derive(Debug)]
 pub(crate) struct BenchDir(PathBuf);
 
 impl BenchDir {
-    /// Makes an empty directory.
+    /// Creates an empty directory.
     pub(crate) fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("exec-bench-{}-{count}", std::process::id());
-        // Servers tell paths without links.
+        // Servers report canonical paths, so resolve symbolic links here.
         let path = std::env::temp_dir().canonicalize()?.join(name);
-        // Fails if it exists, so that foreign files are never used or removed.
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        // Fails if the directory exists, so that files of others are never used or removed.
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -38,21 +38,20 @@ impl BenchDir {
         &self.0
     }
 
-    /// Makes a directory in it.
+    /// Creates a directory in it.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(path)
     }
 
-    /// Makes a file of `bytes` bytes of [`content`], and leaves it in the page cache.
+    /// Creates a file with `bytes` bytes of [`content_at`], which stays in the page cache.
     ///
-    /// A large one is on the disk as well, so that the kernel does not write it while something is
-    /// measured.
+    /// Syncs a large file to disk, so that the kernel does not write it back during a measurement.
     pub(crate) fn file(&self, name: &str, bytes: u64) -> Result<PathBuf> {
         let path = self.0.join(name);
         let mut file =
-            File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            File::create_new(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let mut offset = 0;
         while offset < bytes {
             let len =
@@ -89,13 +88,13 @@ pub(crate) fn file_uri(path: &Path) -> String {
     uri
 }
 
-/// Parts of an answer that are compared, the first and the last one included.
+/// Number of samples compared in a response, including the first and the last.
 const SAMPLES: usize = 9;
 
-/// Bytes of each; whole groups of base64.
+/// Bytes of a sample; a multiple of 3, so that it covers complete base64 groups.
 const SAMPLE_BYTES: usize = 48;
 
-/// Returns the `len` bytes at `offset`.
+/// Returns the `len` content bytes at `offset`.
 pub(crate) fn content_at(offset: u64, len: usize) -> Vec<u8> {
     // At most seven extra bytes on either side.
     let (first, skip) = (offset / 8, (offset % 8) as usize);
@@ -109,8 +108,8 @@ pub(crate) fn content_at(offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Checks that `data` has the length, and at a few places the bytes, of the `len` bytes at
-/// `offset`.
+/// Checks that `data` has the length of the `len` content bytes at `offset`, and that samples
+/// match.
 pub(crate) fn check_content(offset: u64, len: usize, data: DataMember<'_>) -> Result<()> {
     let (size, expected) = match data {
         DataMember::Base64(text) => (text.len(), base64::encoded_len(len)),
@@ -136,7 +135,8 @@ pub(crate) fn check_content(offset: u64, len: usize, data: DataMember<'_>) -> Re
     Ok(())
 }
 
-/// The mixing function of SplitMix64: neighbours differ in all bits, and nothing compresses.
+/// Mixes an index with SplitMix64: neighbours differ in all bits, and the content does not
+/// compress.
 const fn content_word(index: u64) -> u64 {
     let z = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// The size of a run.
+/// Size of a run.
 #[derive(Debug)]
 pub(crate) struct BenchPlan {
-    /// Whether numbers are only a smoke test.
+    /// Whether this is only a smoke test.
     pub(crate) quick: bool,
-    /// Turns that each lane takes in a latency measure.
+    /// Turns of each contender in a latency measure.
     pub(crate) blocks: usize,
-    /// Turns that each lane takes in a rate measure; the median of the turns is reported.
+    /// Turns of each contender in a rate measure; the median of the turns is reported.
     pub(crate) rate_blocks: usize,
     /// Processes per block, one at a time.
     pub(crate) spawns: SampleBudget,
@@ -23,27 +23,27 @@ pub(crate) struct BenchPlan {
     pub(crate) idle_processes: u64,
     /// Bytes that a child tries to write to a client that does not read.
     pub(crate) stalled_bytes: u64,
-    /// Longest watch over a server whose client does not read.
+    /// Longest time to watch a server whose client does not read.
     pub(crate) stalled_time: Duration,
     /// Starts of the server per block.
     pub(crate) startups: SampleBudget,
-    /// Processes that write at once, through one client.
+    /// Processes that write concurrently through one client.
     pub(crate) streams: usize,
-    /// Bytes that each of them writes.
+    /// Bytes that each of these processes writes.
     pub(crate) stream_bytes: u64,
     /// Bytes of the file that `cp` copies.
     pub(crate) copy_bytes: u64,
-    /// Frames that a hub routes in one block.
+    /// Frames that a hub routes per block.
     pub(crate) frames: u32,
-    /// Executors on one hub, with a harness each.
+    /// Executors on one hub, each with a harness.
     pub(crate) pairs: u32,
-    /// Writers that a killed node of a hub is between.
+    /// Writers connected through the hub nodes when one is killed.
     pub(crate) writers: usize,
     /// Size of the file measures.
     pub(crate) files: FilePlan,
 }
 
-/// The size of the file measures.
+/// Size of the file measures.
 #[derive(Debug)]
 pub(crate) struct FilePlan {
     /// Calls per block, one at a time.
@@ -56,18 +56,18 @@ pub(crate) struct FilePlan {
     pub(crate) write_bytes: u64,
     /// Walks per block.
     pub(crate) walks: SampleBudget,
-    /// Directories that are walked, with a hundred files in each.
+    /// Directories to walk, each with a hundred files.
     pub(crate) directories: usize,
-    /// Bytes of the file that is read while memory is watched.
+    /// Bytes of the file that is read while memory is sampled.
     pub(crate) peak_bytes: u64,
-    /// Single changes that are awaited.
+    /// Changes made one at a time, each awaited.
     pub(crate) changes: usize,
-    /// Files that are created at once.
+    /// Files created in one burst.
     pub(crate) burst: usize,
 }
 
 impl BenchPlan {
-    /// A run whose numbers can be published.
+    /// Returns the plan of a run whose numbers can be published.
     pub(crate) const fn full() -> Self {
         Self {
             quick: false,
@@ -122,7 +122,7 @@ impl BenchPlan {
         }
     }
 
-    /// A run that only shows that everything still works.
+    /// Returns the plan of a smoke test.
     pub(crate) const fn quick() -> Self {
         Self {
             quick: true,
@@ -178,17 +178,17 @@ impl BenchPlan {
     }
 }
 
-/// A bound in count and in time, whichever is reached first.
+/// Limit in count and in time, whichever is reached first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleBudget {
-    /// Most laps.
+    /// Most iterations.
     pub(crate) count: usize,
-    /// No lap starts after this.
+    /// Time after which no iteration starts.
     pub(crate) time: Duration,
 }
 
 impl SampleBudget {
-    /// Yields one item per lap that may still start; the first is always granted.
+    /// Yields one item per iteration that may still start. The first one always may.
     pub(crate) fn iterations(self) -> impl Iterator<Item = usize> {
         let end = Instant::now() + self.time;
         (0..self.count).take_while(move |&iteration| iteration == 0 || Instant::now() < end)

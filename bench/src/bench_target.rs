@@ -1,6 +1,6 @@
 //! The servers under measurement: those that this program starts, and those that already run.
 //!
-//! Invariant: every server started here is ended here, by its pid, also when a measure fails.
+//! Invariant: every server started here is terminated here, by its pid, also when a measure fails.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process_usage::{is_workload, listener_pid, url_port, workload_pids};
 use crate::rpc_client::RpcClient;
 
-/// The name of the column that reaches are judged by.
+/// Name of our server's column, which has the goals.
 pub(crate) const OURS: &str = "ours";
 
-/// The name of the column that ratios are taken to where there is no floor.
+/// Name of the stock server's column, the reference for rows without a floor.
 pub(crate) const STOCK: &str = "stock";
 
 /// A server under measurement.
@@ -27,14 +27,14 @@ pub(crate) const STOCK: &str = "stock";
 pub(crate) struct BenchTarget {
     name: String,
     source: TargetSource,
-    /// The instance that the speed measures share.
+    /// Instance shared by the speed measures.
     shared_instance: ServerInstance,
 }
 
 impl BenchTarget {
-    /// Starts a server and keeps the recipe, to start fresh ones later.
+    /// Starts a server and keeps `launch`, to start fresh instances later.
     ///
-    /// If `launch` is a mere launcher, later instances are owned from the binary behind it.
+    /// If `launch` runs a launcher script, later instances run the server's binary directly.
     pub(crate) fn launch(name: &str, mut launch: LaunchConfig) -> Result<Self> {
         let shared_instance =
             ServerInstance::launch(&launch).with_context(|| format!("cannot start {name}"))?;
@@ -51,7 +51,7 @@ impl BenchTarget {
         })
     }
 
-    /// Joins a server that runs already.
+    /// Attaches to a server that already runs.
     pub(crate) fn attach(name: &str, url: &str) -> Self {
         let shared_instance = ServerInstance::attach(url);
         Self {
@@ -61,7 +61,7 @@ impl BenchTarget {
         }
     }
 
-    /// Returns a fresh instance if this server can be started here, else the running one.
+    /// Starts a fresh instance, or attaches to the running one if this server was not started here.
     pub(crate) fn start_fresh(&self) -> Result<ServerInstance> {
         match &self.source {
             TargetSource::Launch(launch) => ServerInstance::launch(launch),
@@ -69,7 +69,7 @@ impl BenchTarget {
         }
     }
 
-    /// Returns the launch recipe, unless the server was already running.
+    /// Returns how to start the server, unless it was already running.
     pub(crate) const fn launch_config(&self) -> Option<&LaunchConfig> {
         match &self.source {
             TargetSource::Launch(launch) => Some(launch),
@@ -77,17 +77,17 @@ impl BenchTarget {
         }
     }
 
-    /// Returns the file that the server runs from.
+    /// Returns the path of the server's binary.
     pub(crate) fn binary_path(&self) -> Option<PathBuf> {
         self.shared_instance.binary_path()
     }
 
-    /// Returns the title of its column.
+    /// Returns the title of the target's column.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the instance that the speed measures share.
+    /// Returns the instance shared by the speed measures.
     pub(crate) const fn shared_instance(&self) -> &ServerInstance {
         &self.shared_instance
     }
@@ -99,16 +99,16 @@ enum TargetSource {
     Url(String),
 }
 
-/// Makes a path absolute; it must exist.
+/// Makes a path absolute. The path must exist.
 pub(crate) fn absolute_path(path: &Path) -> Result<PathBuf> {
     path.canonicalize()
         .with_context(|| format!("cannot find {}", path.display()))
 }
 
-/// How long a server may take to end after SIGTERM.
+/// Longest wait for a server to exit after SIGTERM.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A running server; ended on drop if it was started here.
+/// A running server. Dropping it terminates the server if it was started here.
 #[derive(Debug)]
 pub(crate) struct ServerInstance {
     url: String,
@@ -125,7 +125,7 @@ impl ServerInstance {
             url,
             startup_time,
         } = launch.start()?;
-        // A launcher script may run the server as its child, so the socket decides.
+        // A launcher script may run the server as its child, so look up the owner of the socket.
         let pid = url_port(&url)
             .and_then(listener_pid)
             .unwrap_or_else(|| child.id());
@@ -140,7 +140,7 @@ impl ServerInstance {
         })
     }
 
-    /// Connects to a server that is already running.
+    /// Attaches to a server that is already running.
     pub(crate) fn attach(url: &str) -> Self {
         let pid = url_port(url).and_then(listener_pid);
         Self {
@@ -150,7 +150,7 @@ impl ServerInstance {
         }
     }
 
-    /// Returns where it listens.
+    /// Returns the server's address.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -160,29 +160,29 @@ impl ServerInstance {
         RpcClient::connect(&self.url, &[])
     }
 
-    /// Connects a client that asks for an extension.
+    /// Connects a client that requests an extension.
     pub(crate) fn connect_with(&self, extension: &str) -> Result<RpcClient> {
         RpcClient::connect(&self.url, &[extension])
     }
 
-    /// Returns the server's process, if it runs on this machine.
+    /// Returns the server's pid, if it runs on this machine.
     pub(crate) const fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Returns how long the server startup_time to tell its address, if it was started here.
+    /// Returns the time until the server printed its address, if it was started here.
     pub(crate) fn startup_time(&self) -> Option<Duration> {
         self.owned.as_ref().map(|owned| owned.startup_time)
     }
 
-    /// Returns whether what was owned is not the server but its parent.
+    /// Returns whether the started process is a launcher, the parent of the server.
     pub(crate) fn is_behind_launcher(&self) -> bool {
         self.owned
             .as_ref()
             .is_some_and(|owned| Some(owned.child.id()) != self.pid)
     }
 
-    /// Returns the file that the server runs from.
+    /// Returns the path of the server's binary.
     pub(crate) fn binary_path(&self) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/exe", self.pid?)).ok()
     }
@@ -195,7 +195,7 @@ impl Drop for ServerInstance {
         };
         let workload = self.pid.map(workload_pids).unwrap_or_default();
         owned.terminate(self.pid);
-        // A server should kill its own processes; kill any that it left behind.
+        // A server should kill its processes on exit; kill any that remain.
         for pid in workload.into_iter().filter(|&pid| is_workload(pid)) {
             send_signal(pid, Signal::KILL);
         }
@@ -207,14 +207,14 @@ struct OwnedServer {
     child: Child,
     #[expect(
         dead_code,
-        reason = "held open, for a server whose stdout is gone may fail"
+        reason = "kept open: a server whose stdout is closed may fail"
     )]
     stdout: ChildStdout,
     startup_time: Duration,
 }
 
 impl OwnedServer {
-    /// Ends the server, which is the child or, behind a launcher, a child of the child.
+    /// Terminates the server: the child or, with a launcher, a child of the child.
     fn terminate(&mut self, server: Option<u32>) {
         for pid in [server, Some(self.child.id())].into_iter().flatten() {
             send_signal(pid, Signal::TERM);
@@ -226,7 +226,7 @@ impl OwnedServer {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // The grace period is over; kill it.
+        // The server did not exit in time.
         if self.child.kill().is_ok() {
             drop(self.child.wait());
         }
@@ -235,39 +235,39 @@ impl OwnedServer {
 
 fn send_signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It may have exited already.
+        // The process may already have exited.
         let _result = kill_process(pid, signal);
     }
 }
 
-/// Longest wait for the line that names the address.
+/// Longest wait for the line with the address.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A recipe to start a server.
+/// Program, arguments and environment to start a server with.
 #[derive(Debug)]
 pub(crate) struct LaunchConfig {
-    /// What to execute.
+    /// Program to execute.
     pub(crate) program: PathBuf,
     args: Vec<&'static str>,
     home: Option<PathBuf>,
     log: PathBuf,
 }
 
-/// Server that has printed its address.
+/// A started server that has printed its address.
 #[derive(Debug)]
 struct LaunchedServer {
-    /// The process owned, not yet waited for.
+    /// The started process.
     child: Child,
-    /// Kept open: a server whose stdout is gone may fail.
+    /// Kept open: a server whose stdout is closed may fail.
     stdout: ChildStdout,
-    /// Its address.
+    /// The server's address.
     url: String,
-    /// The time from before the spawn until the line was here.
+    /// Time from before the spawn until the line arrived.
     startup_time: Duration,
 }
 
 impl LaunchConfig {
-    /// Our server.
+    /// Returns the configuration of our server.
     pub(crate) fn ours(program: PathBuf, out: &Path) -> Self {
         Self {
             program,
@@ -277,10 +277,11 @@ impl LaunchConfig {
         }
     }
 
-    /// The stock server, with a `CODEX_HOME` below `out`, which must not be in a temp directory.
+    /// Returns the configuration of the stock server, with a `CODEX_HOME` below `out`. `out` must
+    /// not be in a temporary directory.
     pub(crate) fn stock(program: PathBuf, out: &Path) -> Result<Self> {
         let home = out.join("codex-home");
-        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
         let args = [&["exec-server"], &LISTEN_ARGS[..]].concat();
         Ok(Self {
             program,
@@ -290,7 +291,7 @@ impl LaunchConfig {
         })
     }
 
-    /// Starts the server and waits for its first line. After an error nothing is left running.
+    /// Starts the server and waits for its first line. Kills the process on error.
     fn start(&self) -> Result<LaunchedServer> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
@@ -322,7 +323,7 @@ impl LaunchConfig {
     }
 }
 
-/// The arguments that both servers understand.
+/// Arguments that both servers understand.
 const LISTEN_ARGS: [&str; 2] = ["--listen", "ws://127.0.0.1:0"];
 
 fn read_first_line(child: &mut Child) -> Result<(ChildStdout, String)> {

@@ -12,7 +12,7 @@ pub(crate) struct BenchCli {
     /// What to measure.
     #[command(flatten)]
     pub(crate) options: BenchOptions,
-    /// Set when this process is a helper of another run.
+    /// Set if this process is a helper of another run.
     #[command(subcommand)]
     pub(crate) helper: Option<HelperCommand>,
 }
@@ -20,81 +20,83 @@ pub(crate) struct BenchCli {
 /// What to measure and where to write it.
 #[derive(Args, Debug)]
 pub(crate) struct BenchOptions {
-    /// Our server; measured as column "ours". Default: target/release/exec-server
+    /// Path of our server, measured as column "ours". Default: target/release/exec-server
     #[arg(long, value_name = "PATH")]
     pub(crate) server: Option<PathBuf>,
-    /// The stock Codex CLI: starts its `exec-server` and adds a column "stock"
+    /// Path of the stock Codex CLI; starts its `exec-server` and adds the column "stock"
     #[arg(long, value_name = "PATH")]
     pub(crate) stock: Option<PathBuf>,
-    /// A server that runs already: adds a column; repeatable
+    /// Address of a server that already runs; adds a column. May be repeated
     #[arg(long = "peer", value_name = "[NAME=]ws://HOST:PORT", value_parser = parse_peer)]
     pub(crate) peers: Vec<PeerServer>,
-    /// A smoke run of a few seconds; its numbers mean little
+    /// Run a smoke test of a few seconds; its numbers are not meaningful
     #[arg(long, conflicts_with = "check")]
     pub(crate) quick: bool,
-    /// Exit non-zero if ours misses a reach
+    /// Exit non-zero if our server misses a goal (column "reach")
     #[arg(long)]
     pub(crate) check: bool,
-    /// Measure only rows whose group contains TEXT: spawn, inflight, echo, output, terminal,
+    /// Measure only groups whose name contains TEXT: spawn, inflight, echo, output, terminal,
     /// memory, stalled, flood, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, sandbox,
-    /// client, tools, people, relay, hub-frames, hub-crowd, hub-nodes; so `fs` is all about files
-    /// and `hub` all about hubs; repeatable
+    /// client, tools, people, relay, hub-frames, hub-crowd, hub-nodes. For example, `fs` selects
+    /// all file measures and `hub` all hub measures. May be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Vec<String>,
-    /// Directory for results, logs and the stock server's CODEX_HOME (not below a temp directory)
+    /// Directory for results, logs and the stock server's CODEX_HOME; must not be below a temporary
+    /// directory
     #[arg(long, value_name = "DIR", default_value = "bench/out")]
     pub(crate) out: PathBuf,
-    /// Where the numbers go as JSON. Default: OUT/bench.json
+    /// Write the numbers as JSON to FILE. Default: OUT/bench.json
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Where the chart goes
+    /// Write the chart as SVG to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Where the table goes as markdown
+    /// Write the table as Markdown to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) markdown: Option<PathBuf>,
 }
 
-/// Processes that a run starts from its own binary.
+/// Helper processes that a run starts from this binary.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HelperCommand {
     /// Writes BYTES to stdout in 64 KiB writes.
     #[command(hide = true)]
     Emit {
-        /// How much to write.
+        /// Number of bytes to write.
         bytes: u64,
-        /// Then waits for one byte on stdin, so that it can be told apart from reaped processes.
+        /// Wait for one byte on stdin afterwards, so that the server reaps only its helpers
+        /// meanwhile.
         #[arg(long)]
         hold: bool,
     },
-    /// The bare TCP echo.
+    /// Serves the TCP echo floor.
     #[command(hide = true)]
     EchoFloor,
-    /// The bare TCP exchange.
+    /// Serves the TCP exchange floor.
     #[command(hide = true)]
     ExchangeFloor {
-        /// Bytes to read before each answer.
+        /// Bytes of a request.
         request: usize,
-        /// Bytes of an answer.
+        /// Bytes of a response.
         response: usize,
     },
-    /// The pipe to TCP copy.
+    /// Serves the pipe-to-TCP copy floor.
     #[command(hide = true)]
     CopyFloor,
 }
 
-/// Server that is already running.
+/// A server that is already running.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct PeerServer {
-    /// The column's title.
+    /// Title of the column.
     pub(crate) name: String,
-    /// Its websocket address.
+    /// The server's websocket address.
     pub(crate) url: String,
 }
 
 fn parse_peer(text: &str) -> anyhow::Result<PeerServer> {
-    let at = text.find("ws://").context("no ws:// address")?;
-    let name = match &text[..at] {
+    let start = text.find("ws://").context("no ws:// address")?;
+    let name = match &text[..start] {
         "" => "peer",
         named => named
             .strip_suffix('=')
@@ -105,7 +107,7 @@ fn parse_peer(text: &str) -> anyhow::Result<PeerServer> {
     }
     Ok(PeerServer {
         name: name.to_owned(),
-        url: text[at..].to_owned(),
+        url: text[start..].to_owned(),
     })
 }
 

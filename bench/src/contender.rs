@@ -14,21 +14,21 @@ pub(crate) fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
     sorted.get(rank - 1).copied()
 }
 
-/// Returns the middle one of the samples.
+/// Returns the median of the samples.
 pub(crate) fn p50(samples: &[f64]) -> Option<f64> {
     percentile(samples, 50)
 }
 
-/// Contender in a measure: a block of work that yields samples in each of its turns.
+/// A contender in a measure: a block of work that yields samples in each turn.
 pub(crate) struct Contender<'a, S> {
     samples: Vec<S>,
     state: ContenderState<'a, S>,
 }
 
 impl<'a, S> Contender<'a, S> {
-    /// Makes a lane of `block`, which appends the samples of one turn.
+    /// Creates a contender that runs `block` each turn. `block` appends the samples of the turn.
     ///
-    /// An error of `block` ends this lane and no other.
+    /// An error of `block` stops only this contender.
     pub(crate) fn new(block: impl FnMut(&mut Vec<S>) -> Result<()> + 'a) -> Self {
         Self {
             samples: Vec::new(),
@@ -36,7 +36,7 @@ impl<'a, S> Contender<'a, S> {
         }
     }
 
-    /// Creates a lane that is skipped for the given reason.
+    /// Creates a contender that is skipped for the given reason.
     pub(crate) fn skipped(reason: &str) -> Self {
         Self {
             samples: Vec::new(),
@@ -44,7 +44,7 @@ impl<'a, S> Contender<'a, S> {
         }
     }
 
-    /// Makes the lane that `result` describes; a lane that could not be result has failed.
+    /// Returns the prepared contender, or a failed one if preparing it failed.
     pub(crate) fn from_result(result: Result<Self>) -> Self {
         result.unwrap_or_else(|error| Self {
             samples: Vec::new(),
@@ -52,7 +52,7 @@ impl<'a, S> Contender<'a, S> {
         })
     }
 
-    /// Reduces what was sampled to one number.
+    /// Reduces the samples to one number.
     pub(crate) fn cell(&self, reduce: impl FnOnce(&[S]) -> Option<f64>) -> ReportCell {
         match &self.state {
             ContenderState::Ready(_) => reduce(&self.samples).map_or_else(
@@ -82,13 +82,13 @@ impl<S: fmt::Debug> fmt::Debug for Contender<'_, S> {
 
 enum ContenderState<'a, S> {
     Ready(SampleBlock<'a, S>),
-    /// It has no value, for the reason given.
+    /// The contender has no value, for the reason in the cell.
     Stopped(ReportCell),
 }
 
 type SampleBlock<'a, S> = Box<dyn FnMut(&mut Vec<S>) -> Result<()> + 'a>;
 
-/// Gives every lane `blocks` turns; each round begins with another lane.
+/// Gives every contender `blocks` turns. Each round starts with another contender.
 pub(crate) fn interleave<S>(blocks: usize, contenders: &mut [Contender<'_, S>]) {
     for round in 0..blocks {
         let (before, after) = contenders.split_at_mut(round % contenders.len().max(1));

@@ -22,17 +22,17 @@ use crate::websocket::READ_BUFFER;
 /// Longest wait for a helper.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A helper process and the connection to it; ends with it.
+/// A helper process and the connection to it. Dropping it kills the process.
 #[derive(Debug)]
-pub(super) struct HelperProcess {
+struct HelperProcess {
     child: Child,
-    /// The connection.
-    pub(super) stream: TcpStream,
+    /// Connection to the helper.
+    stream: TcpStream,
 }
 
 impl HelperProcess {
-    /// Starts this binary as `part`, with its arguments, and connects to it.
-    pub(super) fn start(args: &[&str]) -> Result<Self> {
+    /// Starts this binary with `args` and connects to it.
+    fn start(args: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(args)
             .stdin(Stdio::null())
@@ -48,15 +48,15 @@ impl HelperProcess {
         Ok(Self { child, stream })
     }
 
-    /// Returns its process.
-    pub(super) fn pid(&self) -> u32 {
+    /// Returns the helper's pid.
+    fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
 impl Drop for HelperProcess {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may already have exited.
         if self.child.kill().is_ok() {
             drop(self.child.wait());
         }
@@ -64,7 +64,7 @@ impl Drop for HelperProcess {
 }
 
 /// Prints the helper's address and returns its only connection.
-pub(super) fn accept() -> Result<TcpStream> {
+fn accept() -> Result<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let (stream, _) = listener.accept()?;
@@ -72,10 +72,10 @@ pub(super) fn accept() -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Bytes of the message: about what a keystroke is without any envelope.
+/// Bytes of the message: about the size of a keystroke without an envelope.
 const MESSAGE: usize = 16;
 
-/// A connection to an echo process.
+/// Connection to an echo process.
 #[derive(Debug)]
 pub(crate) struct EchoFloor(HelperProcess);
 
@@ -85,7 +85,7 @@ impl EchoFloor {
         HelperProcess::start(&["echo-floor"]).map(Self)
     }
 
-    /// Sends one message and waits for it to come back.
+    /// Sends one message and waits for its echo.
     pub(crate) fn round_trip(&mut self) -> Result<Duration> {
         let mut message = [b'x'; MESSAGE];
         let started_at = Instant::now();
@@ -95,7 +95,7 @@ impl EchoFloor {
     }
 }
 
-/// The echo process: returns what it gets until the connection ends.
+/// Runs the echo process: sends received bytes back until the connection ends.
 pub(crate) fn serve_echo() -> Result<()> {
     let mut stream = accept()?;
     let mut buffer = [0; 256];
@@ -107,7 +107,7 @@ pub(crate) fn serve_echo() -> Result<()> {
     }
 }
 
-/// A connection to an exchange process.
+/// Connection to an exchange process.
 #[derive(Debug)]
 pub(crate) struct ExchangeFloor {
     helper: HelperProcess,
@@ -116,7 +116,7 @@ pub(crate) struct ExchangeFloor {
 }
 
 impl ExchangeFloor {
-    /// Starts the exchange process, for requests and answers of these sizes.
+    /// Starts the exchange process for requests and responses of these sizes.
     pub(crate) fn start(request: usize, response: usize) -> Result<Self> {
         let sizes = [request.to_string(), response.to_string()];
         Ok(Self {
@@ -126,7 +126,7 @@ impl ExchangeFloor {
         })
     }
 
-    /// Sends one request and waits for its answer.
+    /// Sends one request and waits for the response.
     pub(crate) fn round_trip(&mut self) -> Result<()> {
         self.helper.stream.write_all(&self.request)?;
         self.helper.stream.read_exact(&mut self.response)?;
@@ -134,7 +134,7 @@ impl ExchangeFloor {
     }
 }
 
-/// The exchange process: answers every request until the connection ends.
+/// Runs the exchange process: answers every request until the connection ends.
 pub(crate) fn serve_exchange(request: usize, response: usize) -> Result<()> {
     let mut stream = accept()?;
     let mut request = vec![0; request];
@@ -145,10 +145,10 @@ pub(crate) fn serve_exchange(request: usize, response: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes per read from the pipe: all that a pipe holds by default.
+/// Bytes per read from the pipe: the default capacity of a pipe.
 const PIPE_BLOCK: usize = 64 * 1024;
 
-/// A connection to a copy process.
+/// Connection to a copy process.
 #[derive(Debug)]
 pub(crate) struct CopyFloor {
     helper: HelperProcess,
@@ -164,7 +164,7 @@ impl CopyFloor {
         })
     }
 
-    /// Has a child write `bytes` bytes and reads them all.
+    /// Makes a child write `bytes` bytes and reads all of them.
     pub(crate) fn transfer(&mut self, bytes: u64) -> Result<OutputTransfer> {
         let pid = self.helper.pid();
         let stream = &mut self.helper.stream;
@@ -181,15 +181,14 @@ impl CopyFloor {
         }
         let elapsed = started_at.elapsed();
         let cpu = ProcessUsage::sample(pid).cpu_since(&before);
-        // Releases the child and waits until it is reaped, so that the next sample starts after
-        // that.
+        // Release the child and wait until it is reaped, so that the next sample excludes it.
         stream.write_all(&[0])?;
         stream.read_exact(&mut [0])?;
         Ok(OutputTransfer::new(bytes, elapsed, Some(cpu)))
     }
 }
 
-/// The copy process: for every length it is sent, spawns a child that writes as much.
+/// Runs the copy process: for every length received, spawns a child that writes that many bytes.
 pub(crate) fn serve_copy() -> Result<()> {
     let mut stream = accept()?;
     let mut length = [0; 8];
@@ -209,7 +208,7 @@ pub(crate) fn serve_copy() -> Result<()> {
             stream.write_all(&buffer[..read])?;
             remaining = remaining.saturating_sub(read as u64);
         }
-        // Only once the client has taken its sample may the child be reaped: see `emit_and_hold`.
+        // Reap the child only after the client's sample: see `emit_and_hold`.
         stream.read_exact(&mut [0])?;
         drop(stdout);
         child.wait()?;
@@ -218,17 +217,17 @@ pub(crate) fn serve_copy() -> Result<()> {
     Ok(())
 }
 
-/// Core of our affinity mask.
+/// A core of our affinity mask, to place the two ends of a floor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CpuCore {
-    /// The first one.
+    /// The first core.
     First,
-    /// The last one; the first as well if there is only one.
+    /// The last core; also the first if there is only one.
     Last,
 }
 
 impl CpuCore {
-    /// Does `work` on this core alone; what it spawns stays there.
+    /// Runs `work` on this core only. Processes that it spawns inherit the placement.
     pub(crate) fn run<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let original = sched_getaffinity(None).context("cannot read the CPU affinity")?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| original.is_set(core));
@@ -245,19 +244,19 @@ impl CpuCore {
     }
 }
 
-/// Bytes per write, as of a program that buffers its output well.
+/// Bytes per write, like a program with well-buffered output.
 const EMIT_BLOCK: usize = 64 * 1024;
 
-/// Writes `bytes` bytes to stdout. A closed reader is a normal exit.
+/// Writes `bytes` bytes to stdout as fast as possible. A closed reader is a normal exit.
 pub(crate) fn emit(bytes: u64) -> anyhow::Result<()> {
-    // `io::stdout` would search every block for line ends.
-    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // `io::stdout` would search every block for newlines.
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let block = [b'x'; EMIT_BLOCK];
     let mut remaining = bytes;
     while remaining > 0 {
         let size =
             usize::try_from(remaining).map_or(EMIT_BLOCK, |remaining| remaining.min(EMIT_BLOCK));
-        match out.write_all(&block[..size]) {
+        match stdout.write_all(&block[..size]) {
             Ok(()) => remaining -= size as u64,
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -266,9 +265,9 @@ pub(crate) fn emit(bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As [`emit`], then stays until a byte or the end of stdin arrives.
+/// Runs [`emit`], then waits for a byte or the end of stdin.
 ///
-/// While it stays, what the server has reaped is its own helpers and never this process.
+/// While this process waits, the CPU time of reaped children covers only the server's helpers.
 pub(crate) fn emit_and_hold(bytes: u64) -> anyhow::Result<()> {
     emit(bytes)?;
     let mut byte = [0];

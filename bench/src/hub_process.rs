@@ -1,6 +1,6 @@
 //! A hub with its executors, its NATS server and a load balancer, all on free ports.
 //!
-//! Invariant: every process started here is ended here by its pid.
+//! Invariant: every process started here is killed here by its pid.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::bench_dir::BenchDir;
 use crate::process_usage::ProcessUsage;
 
-/// A hub on a free port; killed when it is dropped.
+/// A hub on a free port. Dropping it kills the hub.
 #[derive(Debug)]
 pub(crate) struct HubProcess {
     program: PathBuf,
@@ -25,14 +25,14 @@ pub(crate) struct HubProcess {
 }
 
 impl HubProcess {
-    /// Starts a hub of its own, with its data in `scratch`.
+    /// Starts a single hub with its data in `dir`.
     pub(crate) fn start(program: &Path, dir: &BenchDir) -> Result<Self> {
         let data = dir.directory("hub")?;
         let token = create_token(program, &data)?;
         Self::start_node(program, &data, &token, &[])
     }
 
-    /// Starts three nodes on a NATS server.
+    /// Starts three hub nodes on one NATS server.
     pub(crate) fn start_cluster(program: &Path, dir: &BenchDir, nats: &str) -> Result<Vec<Self>> {
         let data = dir.directory("hub")?;
         let token = create_token(program, &data)?;
@@ -51,7 +51,10 @@ impl HubProcess {
         let mut command = isolated_command(program);
         command.args(["hub", "--listen", "127.0.0.1:0"]).args(flags);
         let (child, url) = ChildProcess::start(command.arg("--data-dir").arg(data))?;
-        ensure!(url.starts_with("http://"), "the hub says `{url}`");
+        ensure!(
+            url.starts_with("http://"),
+            "unexpected first line of the hub: `{url}`"
+        );
         Ok(Self {
             program: program.to_owned(),
             url,
@@ -60,7 +63,7 @@ impl HubProcess {
         })
     }
 
-    /// Starts an executor behind it, by way of `registry`, and waits until it is system_path.
+    /// Starts an executor that connects through `registry`, and waits until it is ready.
     pub(crate) fn start_executor(
         &self,
         registry: &str,
@@ -74,38 +77,38 @@ impl HubProcess {
         Ok(ExecutorProcess { _child: child })
     }
 
-    /// Returns its registry.
+    /// Returns the URL of the hub's registry.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns where it listens.
+    /// Returns the server's address.
     pub(crate) fn authority(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
 
-    /// Returns the token of all endpoints.
+    /// Returns the token that all endpoints use.
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
 
-    /// Returns its resident memory.
+    /// Returns the hub's resident memory in bytes.
     pub(crate) fn resident_memory(&self) -> u64 {
         ProcessUsage::sample(self.child.child.id()).server_rss
     }
 }
 
-/// An executor behind a hub; killed when it is dropped.
+/// An executor connected to a hub. Dropping it kills the executor.
 #[derive(Debug)]
 pub(crate) struct ExecutorProcess {
     _child: ChildProcess,
 }
 
-/// A process that has printed its first line.
+/// A started process that has printed its first line.
 #[derive(Debug)]
 struct ChildProcess {
     child: Child,
-    /// Held open: a process whose stdout is gone may fail.
+    /// Kept open: a process whose stdout is closed may fail.
     stdout: BufReader<ChildStdout>,
 }
 
@@ -118,7 +121,7 @@ impl ChildProcess {
             stdout: BufReader::new(stdout),
         };
         let mut line = String::new();
-        // A process that cannot start ends, which ends the line as well.
+        // A process that fails to start exits, which ends the read as well.
         process.stdout.read_line(&mut line)?;
         ensure!(
             !line.is_empty(),
@@ -131,7 +134,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may already have exited.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -154,15 +157,15 @@ fn create_token(program: &Path, data: &Path) -> Result<String> {
         .arg(data)
         .output()?;
     let text = String::from_utf8(output.stdout)?;
-    ensure!(output.status.success(), "no token is made: {text}");
+    ensure!(output.status.success(), "cannot create a token: {text}");
     let token = text.lines().last().context("no token was printed")?;
     Ok(token.trim().to_owned())
 }
 
-/// Longest wait for its port.
+/// Longest wait for the server's port.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The server; killed when it is dropped.
+/// A NATS server with JetStream. Dropping it kills the server.
 #[derive(Debug)]
 pub(crate) struct NatsProcess {
     url: String,
@@ -170,7 +173,7 @@ pub(crate) struct NatsProcess {
 }
 
 impl NatsProcess {
-    /// Starts a server on a free port. Without one on this machine there is nothing to measure.
+    /// Starts a server on a free port. Fails if this machine has no `nats-server`.
     pub(crate) fn start(dir: &BenchDir) -> Result<Self> {
         let data = dir.directory("nats")?;
         let system_path = Path::new("/usr/sbin/nats-server");
@@ -196,14 +199,17 @@ impl NatsProcess {
         };
         let deadline = Instant::now() + RESPONSE_TIMEOUT;
         while server.url.is_empty() {
-            ensure!(Instant::now() < deadline, "nats-server tells no port");
+            ensure!(
+                Instant::now() < deadline,
+                "nats-server did not report its port"
+            );
             thread::sleep(Duration::from_millis(20));
             server.url = read_ports_file(&data).unwrap_or_default();
         }
         Ok(server)
     }
 
-    /// Returns where it listens.
+    /// Returns the server's address.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -224,14 +230,14 @@ fn read_ports_file(data: &Path) -> Option<String> {
     Some(ports["nats"][0].as_str()?.to_owned())
 }
 
-/// Load balancer on a free port. It runs until the program exits.
+/// Load balancer in front of several hub nodes. It runs on a free port until the program exits.
 #[derive(Debug)]
 pub(crate) struct NodeBalancer {
     url: String,
 }
 
 impl NodeBalancer {
-    /// Distributes connections over nodes round-robin.
+    /// Starts forwarding each connection to the next node that accepts it, round-robin.
     pub(crate) fn start(nodes: Vec<String>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -241,7 +247,7 @@ impl NodeBalancer {
                 let mut order = order.take(nodes.len());
                 let server = order.find_map(|node| TcpStream::connect(node).ok());
                 if let (Ok(client), Some(server)) = (client, server) {
-                    // A connection that cannot be forwarded is closed.
+                    // Close the connection if it cannot be forwarded.
                     drop(forward(&client, &server));
                 }
             }
@@ -249,7 +255,7 @@ impl NodeBalancer {
         Ok(Self { url })
     }
 
-    /// Returns the registry behind it.
+    /// Returns the registry URL of the nodes behind it.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -269,7 +275,7 @@ fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
                     break;
                 }
             }
-            // If either end closes, the other is closed.
+            // If either end closes, close the other.
             drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
         });
     }

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Plays one of the helper processes that the measures start from this same binary.
+/// Runs as one of the helper processes that the measures start from this binary.
 fn run_helper(helper: &HelperCommand) -> anyhow::Result<()> {
     match *helper {
         HelperCommand::Emit { bytes, hold: false } => emit(bytes),
@@ -67,15 +67,15 @@ fn run_helper(helper: &HelperCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Where cargo puts our server, seen from the workspace.
+/// Path of our server below the workspace, as built by cargo.
 const DEFAULT_SERVER: &str = "target/release/exec-server";
 
-/// Runs everything that `options` ask for.
+/// Runs the selected measures, prints the table and writes the results.
 ///
-/// Fails if a target broke the protocol, or with `--check` if ours missed a reach.
+/// Fails if a target violated the protocol, or with `--check` if our server missed a goal.
 fn run(options: &BenchOptions) -> Result<ExitCode> {
     fs::create_dir_all(&options.out)
-        .with_context(|| format!("cannot make {}", options.out.display()))?;
+        .with_context(|| format!("cannot create {}", options.out.display()))?;
     raise_file_limit()?;
     let plan = if options.quick {
         BenchPlan::quick()
@@ -115,7 +115,7 @@ fn create_targets(options: &BenchOptions) -> Result<Vec<BenchTarget>> {
         && has_others
         && !options.check
     {
-        eprintln!("exec-bench: there is no {DEFAULT_SERVER}; only the others are measured");
+        eprintln!("exec-bench: {DEFAULT_SERVER} not found; measuring only the other servers");
     } else {
         let program = absolute_path(
             options
@@ -137,14 +137,15 @@ fn create_targets(options: &BenchOptions) -> Result<Vec<BenchTarget>> {
     }
     for peer in &options.peers {
         if targets.iter().any(|target| target.name() == peer.name) {
-            bail!("there are two columns `{}`", peer.name);
+            bail!("duplicate column `{}`", peer.name);
         }
         targets.push(BenchTarget::attach(&peer.name, &peer.url));
     }
     Ok(targets)
 }
 
-/// Lets the servers started here hold the pipes of many processes; they inherit the limit.
+/// Raises the limit of open files, which the servers inherit: they hold the pipes of many
+/// processes.
 fn raise_file_limit() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -183,7 +184,7 @@ fn exit_code(options: &BenchOptions, report: &RunReport) -> ExitCode {
         .flat_map(|row| row.floor.iter().chain(&row.cells));
     let has_failures = cells.any(|cell| matches!(cell, ReportCell::Failed(_)));
     if has_failures {
-        eprintln!("exec-bench: not all could be measured, see FAILED above");
+        eprintln!("exec-bench: some measures failed, see FAILED above");
     }
     // A row with a goal but no value counts as missed.
     let rows_with_goal = report.rows.iter().filter(|row| row.goal.is_some());
@@ -194,7 +195,7 @@ fn exit_code(options: &BenchOptions, report: &RunReport) -> ExitCode {
             .count()
     });
     if missed > 0 {
-        eprintln!("exec-bench: {missed} reaches missed");
+        eprintln!("exec-bench: {missed} goals missed, see MISSED above");
     }
     if has_failures || (options.check && missed > 0) {
         ExitCode::FAILURE

@@ -29,9 +29,9 @@ use crate::report::{ReportCell, ReportRow};
 /// A group of rows that are measured together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasureGroup {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub(crate) name: &'static str,
-    /// Measures it.
+    /// Runs the measures of the group.
     pub(crate) run: fn(&BenchPlan, &[BenchTarget]) -> Vec<ReportRow>,
 }
 
@@ -44,7 +44,7 @@ impl MeasureGroup {
     }
 }
 
-/// The extension that sends bytes as they are, in binary messages.
+/// The extension that sends raw bytes in binary messages.
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
@@ -73,7 +73,7 @@ pub(crate) const GROUPS: [MeasureGroup; 22] = [
     MeasureGroup::new("hub-nodes", node_failover::measure_failover),
 ];
 
-/// Returns the difference between two measures.
+/// Returns the difference between two cells, at least zero.
 fn difference((value, baseline): (&ReportCell, &ReportCell)) -> ReportCell {
     match (value.value(), baseline.value()) {
         (Some(with), Some(without)) => ReportCell::Value((with - without).max(0.0)),
@@ -82,7 +82,8 @@ fn difference((value, baseline): (&ReportCell, &ReportCell)) -> ReportCell {
     }
 }
 
-/// Measures ours; others have no hub. Returns a cell for each target.
+/// Measures our server only, since others have no hub. Returns `count` columns with a cell per
+/// target.
 fn measure_ours<T>(
     targets: &[BenchTarget],
     measure: impl FnOnce(PathBuf) -> Result<T>,
@@ -96,7 +97,7 @@ fn measure_ours<T>(
     let cells = match program.map(measure) {
         Some(Ok(measured)) => to_cells(&measured),
         Some(Err(error)) => vec![ReportCell::from_error(&error); count],
-        None => vec![ReportCell::Skipped("our program is not there".to_owned()); count],
+        None => vec![ReportCell::Skipped("our server was not started".to_owned()); count],
     };
     let column = |cell: &ReportCell| {
         let other = ReportCell::Skipped("has no hub".to_owned());

@@ -1,7 +1,7 @@
 //! Resource usage of a server from `/proc`: CPU time, memory and helpers.
 //!
-//! A server may use several processes, so all numbers cover its process tree without the processes
-//! it runs for us. `bench_target` starts and stops servers.
+//! A server may use several processes, so all numbers cover its process tree without the workload:
+//! the processes that a measure made it run. `bench_target` starts and stops servers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,24 +13,24 @@ use std::{fs, thread};
 pub(crate) struct ProcessUsage {
     /// Resident bytes of the server process.
     pub(crate) server_rss: u64,
-    /// Resident bytes of its helpers, summed; helpers that share one address space count once,
+    /// Sum of the resident bytes of its helpers. Helpers that share an address space count once;
     /// pages shared with the server count again.
     pub(crate) helper_rss: u64,
-    /// Peak resident bytes of the server process, since it started.
+    /// Peak resident bytes of the server process since it started.
     pub(crate) server_peak: u64,
-    /// How many helpers there are.
+    /// Number of helpers.
     pub(crate) helpers: usize,
-    /// How many processes it runs for us.
+    /// Number of workload processes.
     pub(crate) workload: usize,
-    /// Clock ticks used so far by the server, its helpers, and whatever these have reaped.
+    /// Clock ticks used so far by the server, its helpers, and the children they reaped.
     ticks: u64,
 }
 
 impl ProcessUsage {
-    /// Samples the tree below `server`.
+    /// Samples the process tree of `server`.
     ///
-    /// Reaped ticks include processes run for us, unless none ended between two samples: measures
-    /// that compare CPU time keep theirs alive.
+    /// Ticks of reaped children include workload processes that ended between two samples, so
+    /// measures that compare CPU time keep their workload alive.
     pub(crate) fn sample(server: u32) -> Self {
         let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
         let mut usage = Self::default();
@@ -52,9 +52,9 @@ impl ProcessUsage {
         usage
     }
 
-    /// Samples until the memory stays within `STABLE_TOLERANCE` for `stable_for`, at most for `limit`.
+    /// Samples until memory stays within `STABLE_TOLERANCE` for `stable_for`, at most for `limit`.
     ///
-    /// Returns the last sample and the highest total that was address_spaces.
+    /// Returns the last sample and the peak of the total resident memory.
     pub(crate) fn sample_when_stable(
         server: u32,
         stable_for: Duration,
@@ -75,19 +75,19 @@ impl ProcessUsage {
         (usage, peak)
     }
 
-    /// Resident bytes of server and helpers together.
+    /// Returns the resident bytes of server and helpers together.
     pub(crate) const fn rss(&self) -> u64 {
         self.server_rss + self.helper_rss
     }
 
-    /// CPU seconds used since `earlier`.
+    /// Returns the CPU seconds used since `earlier`.
     pub(crate) fn cpu_since(&self, earlier: &Self) -> f64 {
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         ticks as f64 / rustix::param::clock_ticks_per_second() as f64
     }
 }
 
-/// Returns the processes that `server` runs for us.
+/// Returns the workload processes of `server`.
 pub(crate) fn workload_pids(server: u32) -> Vec<u32> {
     let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
     let pids = process_tree(&stats, server)
@@ -97,8 +97,7 @@ pub(crate) fn workload_pids(server: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns what the processes below `server` that call themselves `name` use, each with its share
-/// of what it has in common with others.
+/// Returns the proportional memory of each process below `server` that was started as `name`.
 pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u64> {
     let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
     let pids = process_tree(&stats, server)
@@ -110,16 +109,16 @@ pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u6
         .into_iter()
 }
 
-/// Time between two samples of a tree that is watched.
+/// Time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Memory that may come and go in a tree that counts as calm.
+/// Change of memory that still counts as stable.
 const STABLE_TOLERANCE: u64 = 128 * 1024;
 
-/// Returns the processes of the tree whose root is `root`, in no order.
+/// Returns the processes of the tree below and including `root`, in no particular order.
 fn process_tree(stats: &[ProcStat], root: u32) -> Vec<ProcStat> {
     let mut pids = BTreeSet::from([root]);
-    // Ids wrap around, so a child may come before its parent: repeat until nothing is added.
+    // Pids wrap around, so a child may precede its parent: repeat until nothing is added.
     loop {
         let before = pids.len();
         for stat in stats {
@@ -138,34 +137,34 @@ fn process_tree(stats: &[ProcStat], root: u32) -> Vec<ProcStat> {
         .collect()
 }
 
-/// The part of `/proc/PID/stat` that matters here. Times are in clock ticks.
+/// Fields of `/proc/PID/stat`. Times are in clock ticks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct ProcStat {
-    /// The process.
+    /// Pid of the process.
     pid: u32,
-    /// Its parent.
+    /// Pid of its parent.
     parent: u32,
     /// User and system time of the process itself.
     ticks: u64,
-    /// User and system time of the children it has reaped, and of theirs.
+    /// User and system time of reaped children and their descendants.
     reaped_ticks: u64,
-    /// Where its stack and its heap begin. Randomised for each program that is started: processes
-    /// that agree on both share one address space.
+    /// Start addresses of stack and heap. The kernel randomises them for each started program, so
+    /// processes that agree on both share one address space.
     layout: (u64, u64),
 }
 
 impl ProcStat {
-    /// Reads a process; `None` once it is gone.
+    /// Reads a process; `None` if it has exited.
     fn read(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Parses a line. The name in it may hold anything, also blanks and parentheses.
+    /// Parses a line. The process name in it may contain blanks and parentheses.
     fn parse(line: &str) -> Option<Self> {
         let (pid, _) = line.split_once(' ')?;
         let (_, rest) = line.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
         Some(Self {
             pid: pid.parse().ok()?,
             parent: fields.get(1)?.parse().ok()?,
@@ -176,7 +175,7 @@ impl ProcStat {
     }
 }
 
-/// Reads `VmRSS` and `VmHWM` of a process in bytes; a process that is gone has none.
+/// Reads `VmRSS` and `VmHWM` of a process in bytes; both are 0 if it has exited.
 fn resident_memory(pid: u32) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     (
@@ -185,9 +184,10 @@ fn resident_memory(pid: u32) -> (u64, u64) {
     )
 }
 
-/// Makes the kernel count `VmHWM` of a process from now on, if we may.
+/// Resets `VmHWM` of a process, if permitted.
 pub(crate) fn reset_peak(pid: u32) {
-    // proc_pid_clear_refs(5). Without it the peak is that since the start, which is never less.
+    // See proc_pid_clear_refs(5). If this fails, the peak since the start is used, which is never
+    // lower.
     let _result = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
@@ -197,20 +197,20 @@ fn status_kib(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Returns the name that a process was started under.
+/// Returns the first argument of a process, the name it was started as.
 fn process_name(pid: u32) -> Option<String> {
     let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let name = cmdline.split(|&byte| byte == 0).next()?;
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Returns the memory of a process, with its share of what it has in common with others.
+/// Returns the proportional set size of a process: shared pages count in proportion.
 fn proportional_memory(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     Some(status_kib(&rollup, "Pss:") << 10)
 }
 
-/// Returns whether a process is one that a measure made the server run.
+/// Returns whether a process is workload that a measure made the server run.
 pub(crate) fn is_workload(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_workload_cmdline(&cmdline))
 }
@@ -228,7 +228,7 @@ fn is_workload_cmdline(cmdline: &[u8]) -> bool {
     }
 }
 
-/// All process ids there are.
+/// Returns the pids of all processes.
 fn all_pids() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()
@@ -236,9 +236,9 @@ fn all_pids() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Returns the process that listens on `port` of this machine, if we may see it.
+/// Returns the process that listens on `port` of this machine, if it is visible to us.
 ///
-/// Of several that share the socket it is the one whose parent does not.
+/// If several share the socket, returns the one whose parent does not.
 pub(crate) fn listener_pid(port: u16) -> Option<u32> {
     let mut inodes = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {

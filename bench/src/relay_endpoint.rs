@@ -1,7 +1,7 @@
 //! Raw endpoints that load a hub.
 //!
 //! They register and connect through the registry like real ones, and send hand-written relay
-//! frames. The records in them are random bytes, which the hub cannot distinguish from real ones.
+//! frames. The payloads are arbitrary bytes; a hub cannot distinguish them from encrypted records.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::base64;
 use crate::hub_process::HubProcess;
 
-/// Registers an executor; returns the URL of its websocket.
+/// Registers an executor and returns the URL of its websocket.
 pub(crate) fn register_executor(
     hub: &HubProcess,
     environment: &str,
@@ -27,8 +27,8 @@ pub(crate) fn register_executor(
     websocket_url(&post(hub, environment, "register", &body)?)
 }
 
-/// Connects a harness and returns the URL of its websocket. A hub may take a moment to list an
-/// executor whose websocket is open.
+/// Connects a harness and returns the URL of its websocket. Retries, since a hub may take a moment
+/// to list an executor after its websocket opens.
 pub(crate) fn connect_harness(hub: &HubProcess, environment: &str, number: u32) -> Result<String> {
     let body = json!({ "harness_public_key": fake_key(number) });
     let mut response = post(hub, environment, "connect", &body);
@@ -42,7 +42,7 @@ pub(crate) fn connect_harness(hub: &HubProcess, environment: &str, number: u32) 
     websocket_url(&response?)
 }
 
-/// Retries of a harness, and the delay between them.
+/// Retries of a harness and the delay between them.
 const CONNECT_ATTEMPTS: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
@@ -51,10 +51,10 @@ fn websocket_url(response: &Value) -> Result<String> {
     Ok(url.to_owned())
 }
 
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks a registry for something; returns the answer's body.
+/// Sends a request to the registry and returns the body of the response.
 fn post(hub: &HubProcess, environment: &str, operation: &str, body: &Value) -> Result<Value> {
     let authority = hub.url().strip_prefix("http://").context("not http")?;
     let mut stream = TcpStream::connect(authority)?;
@@ -70,7 +70,7 @@ fn post(hub: &HubProcess, environment: &str, operation: &str, body: &Value) -> R
     stream.write_all(request.as_bytes())?;
     let mut response = String::new();
     stream.read_to_string(&mut response)?;
-    let (head, body) = response.split_once("\r\n\r\n").context("no answer")?;
+    let (head, body) = response.split_once("\r\n\r\n").context("no response")?;
     ensure!(head.starts_with("HTTP/1.1 200"), "{operation}: {response}");
     Ok(serde_json::from_str(body)?)
 }
@@ -87,14 +87,14 @@ fn fake_key(number: u32) -> Value {
     })
 }
 
-/// The frame that a stream begins with.
+/// Encodes the frame that starts a stream.
 pub(crate) fn resume_frame(stream: &str) -> Vec<u8> {
     let mut frame = frame_head(stream);
     frame.extend_from_slice(&[0x3a, 0x00]);
     frame
 }
 
-/// A record of a stream.
+/// Encodes a frame with one record of a stream.
 pub(crate) fn data_frame(stream: &str, seq: u32, payload: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(payload.len() + 16);
     if seq > 0 {
@@ -111,7 +111,7 @@ pub(crate) fn data_frame(stream: &str, seq: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Version and stream.
+/// Encodes version and stream id, the first fields of every frame.
 fn frame_head(stream: &str) -> Vec<u8> {
     let mut frame = vec![0x08, 0x01, 0x12];
     push_varint(&mut frame, stream.len());

@@ -13,7 +13,7 @@ use crate::rpc_message::CallRefusal;
 /// Results of one run.
 #[derive(Debug)]
 pub(crate) struct RunReport {
-    /// Where it ran.
+    /// Machine of the run.
     pub(crate) machine: MachineInfo,
     /// Whether it was only a smoke run.
     pub(crate) quick: bool,
@@ -26,24 +26,24 @@ pub(crate) struct RunReport {
 /// One measure.
 #[derive(Clone, Debug)]
 pub(crate) struct ReportRow {
-    /// Its stable name.
+    /// Stable name of the measure.
     pub(crate) id: &'static str,
     /// Title in the table; details of the row above are indented.
     pub(crate) title: String,
-    /// What its values count.
+    /// Unit of the values.
     pub(crate) unit: ValueUnit,
-    /// What the machine does without a server.
+    /// Value of the machine without a server.
     pub(crate) floor: Option<ReportCell>,
     /// Goal for our server.
     pub(crate) goal: Option<RowGoal>,
-    /// One per target, or none if only the floor is of interest.
+    /// One cell per target, or none if only the floor is of interest.
     pub(crate) cells: Vec<ReportCell>,
-    /// Which of them is the stock server's, if ratios are taken to that instead of to a floor.
+    /// Index of the stock server's cell, if it is the reference instead of a floor.
     pub(crate) stock: Option<usize>,
 }
 
 impl ReportRow {
-    /// Makes a row without values.
+    /// Creates a row without values.
     pub(crate) fn new(id: &'static str, title: &str, unit: ValueUnit) -> Self {
         Self {
             id,
@@ -80,7 +80,7 @@ impl ReportRow {
         }
     }
 
-    /// Takes ratios to the stock server, for what the machine has no floor of.
+    /// Makes the stock server the reference, for measures without a floor.
     pub(crate) fn relative_to_stock(self, targets: &[BenchTarget]) -> Self {
         Self {
             stock: targets.iter().position(|target| target.name() == STOCK),
@@ -88,14 +88,14 @@ impl ReportRow {
         }
     }
 
-    /// Returns the ratio of a target to the reference, which has none itself.
+    /// Returns the ratio of a target to the reference; `None` for the reference itself.
     pub(crate) fn ratio(&self, target: usize) -> Option<f64> {
         let reference = self.reference()?;
         let value = self.cells.get(target)?.value()?;
         (self.floor.is_some() || self.stock != Some(target)).then_some(value / reference)
     }
 
-    /// Returns what ratios are taken to: the floor, or else the stock server.
+    /// Returns the reference of the ratios: the floor, or else the stock server's value.
     pub(crate) fn reference(&self) -> Option<f64> {
         let reference = match &self.floor {
             Some(floor) => floor.value(),
@@ -109,7 +109,7 @@ impl ReportRow {
         self.floor.as_ref()?.value()
     }
 
-    /// Judges a target; `None` if there is nothing to judge.
+    /// Returns whether a target meets the goal; `None` without a goal or a value.
     pub(crate) fn meets_goal(&self, target: usize) -> Option<bool> {
         let value = self.cells.get(target)?.value()?;
         Some(match self.goal? {
@@ -124,7 +124,7 @@ impl ReportRow {
         })
     }
 
-    /// Shows the reach.
+    /// Formats the goal.
     pub(crate) fn format_goal(&self) -> String {
         match self.goal {
             None => String::new(),
@@ -137,7 +137,7 @@ impl ReportRow {
         }
     }
 
-    /// Shows the ratio of a target to the reference.
+    /// Formats the ratio of a target to the reference.
     pub(crate) fn format_ratio(&self, target: usize) -> String {
         match self.ratio(target) {
             None => String::new(),
@@ -146,12 +146,12 @@ impl ReportRow {
         }
     }
 
-    /// Shows the value of a target.
+    /// Formats the value of a target.
     pub(crate) fn format_cell(&self, target: usize) -> String {
         self.format_optional(self.cells.get(target))
     }
 
-    /// Shows the floor.
+    /// Formats the floor.
     pub(crate) fn format_floor(&self) -> String {
         self.format_optional(self.floor.as_ref())
     }
@@ -183,19 +183,19 @@ pub(crate) enum RowGoal {
     AtLeast(f64),
 }
 
-/// The outcome of one measure for one target.
+/// Outcome of one measure for one target.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ReportCell {
-    /// It was measured.
+    /// The measured value.
     Value(f64),
-    /// It does not apply, for the reason given.
+    /// The measure does not apply, for this reason.
     Skipped(String),
-    /// The target did not do what the protocol says.
+    /// The measure failed, usually because the target violated the protocol.
     Failed(String),
 }
 
 impl ReportCell {
-    /// Explains a missing value. A target without the method is not applicable.
+    /// Converts an error. The measure is skipped for a target that lacks the method.
     pub(crate) fn from_error(error: &anyhow::Error) -> Self {
         match error.downcast_ref::<CallRefusal>() {
             Some(refusal) if refusal.is_unknown_method() => {
@@ -214,29 +214,29 @@ impl ReportCell {
     }
 }
 
-/// What a value counts.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ValueUnit {
-    /// Time; shown in µs or ms.
+    /// Time, displayed in µs or ms.
     Seconds,
     /// Events per second.
     PerSecond,
-    /// Throughput; shown in MiB/s.
+    /// Throughput, displayed in MiB/s.
     BytesPerSecond,
-    /// CPU seconds per GiB moved.
+    /// CPU seconds per GiB transferred.
     CpuPerGib,
-    /// Memory or size; shown in MiB.
+    /// Memory or size, displayed in MiB.
     Bytes,
-    /// Memory of something small; in bytes, shown in KiB.
+    /// Small amount of memory in bytes, displayed in KiB.
     Kibibytes,
-    /// A number of things.
+    /// A count.
     Count,
-    /// A part of a whole; shown in percent.
+    /// A fraction, displayed in percent.
     Share,
 }
 
 impl ValueUnit {
-    /// Shows a value with its unit.
+    /// Formats a value with its unit.
     pub(crate) fn format(self, value: f64) -> String {
         const MIB: f64 = (1 << 20) as f64;
         match self {
@@ -265,7 +265,7 @@ impl ValueUnit {
         }
     }
 
-    /// Returns whether more is better.
+    /// Returns whether a higher value is better.
     pub(crate) const fn higher_is_better(self) -> bool {
         match self {
             Self::PerSecond | Self::BytesPerSecond | Self::Share => true,
@@ -274,12 +274,12 @@ impl ValueUnit {
     }
 }
 
-/// A description of the machine.
+/// Description of the machine, as far as the numbers depend on it.
 #[derive(Debug)]
 pub(crate) struct MachineInfo {
     /// Model name of the processor.
     pub(crate) cpu: String,
-    /// Processors we may use.
+    /// Number of processors available to us.
     pub(crate) cores: usize,
     /// Bytes of memory.
     pub(crate) memory: u64,
@@ -304,7 +304,7 @@ impl MachineInfo {
         }
     }
 
-    /// Shows it in one line.
+    /// Describes the machine in one line.
     pub(crate) fn summary(&self) -> String {
         let gib = self.memory as f64 / f64::from(1 << 30);
         format!(

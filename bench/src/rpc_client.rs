@@ -19,7 +19,7 @@ pub(crate) struct RpcClient {
 }
 
 impl RpcClient {
-    /// Connects and initializes, asking for `extensions`; see [`Self::granted`].
+    /// Connects and initializes, requesting `extensions`; see [`Self::granted`].
     pub(crate) fn connect(url: &str, extensions: &[&str]) -> Result<Self> {
         let socket = WebSocket::connect(url)?;
         let mut client = Self {
@@ -35,7 +35,7 @@ impl RpcClient {
         client.socket.queue(request.to_string().as_bytes());
         client.socket.flush()?;
         let response: Value = serde_json::from_slice(client.socket.next_message()?)
-            .context("the answer to initialize is not JSON")?;
+            .context("the response to initialize is not JSON")?;
         ensure!(
             response["result"]["sessionId"].is_string(),
             "initialize refused: {response}"
@@ -52,14 +52,14 @@ impl RpcClient {
         Ok(client)
     }
 
-    /// Queues the start of a process and returns the number that names it.
+    /// Queues the start of a process and returns the number in its process id.
     pub(crate) fn queue_start(&mut self, start: &PreparedStart) -> u64 {
         self.last_id += 1;
         self.socket.queue(start.to_json(self.last_id).as_bytes());
         self.last_id
     }
 
-    /// Queues a write of one byte (a line feed) to a process.
+    /// Queues a write of one byte (a newline) to a process.
     pub(crate) fn queue_write(&mut self, process: u64) {
         self.last_id += 1;
         let id = self.last_id;
@@ -70,7 +70,7 @@ impl RpcClient {
         self.socket.queue(request.as_bytes());
     }
 
-    /// Queues the end of a process by force.
+    /// Queues the termination of a process.
     pub(crate) fn queue_terminate(&mut self, process: u64) {
         self.last_id += 1;
         let id = self.last_id;
@@ -86,7 +86,7 @@ impl RpcClient {
         request.queue(self.last_id, &mut self.socket);
     }
 
-    /// Sends what is queued.
+    /// Sends the queued requests.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.socket.flush()
     }
@@ -96,7 +96,7 @@ impl RpcClient {
         ServerEvent::parse(self.socket.next_message()?)
     }
 
-    /// Returns the next message if it is here already.
+    /// Returns the next message if it has already arrived.
     pub(crate) fn buffered_event(&mut self) -> Result<Option<ServerEvent>> {
         self.socket
             .buffered_message()?
@@ -104,13 +104,13 @@ impl RpcClient {
             .transpose()
     }
 
-    /// Waits for the next answer, passing over notifications.
+    /// Waits for the next response, skipping notifications.
     pub(crate) fn next_response(&mut self) -> Result<ResponseView<'_>> {
         let is_response = |message: &[u8]| Ok(ResponseView::parse(message)?.is_some());
-        ResponseView::parse(self.socket.next_matching(is_response)?)?.context("no answer")
+        ResponseView::parse(self.socket.next_matching(is_response)?)?.context("no response")
     }
 
-    /// Returns the next message if it is here already, and an answer.
+    /// Returns the next message if it has already arrived and is a response.
     pub(crate) fn buffered_response(&mut self) -> Result<Option<ResponseView<'_>>> {
         match self.socket.buffered_message()? {
             Some(message) => ResponseView::parse(message),
@@ -118,7 +118,7 @@ impl RpcClient {
         }
     }
 
-    /// Sends a request and waits for its answer; no other may be under way.
+    /// Sends a request and waits for its response. No other request may be pending.
     pub(crate) fn call(&mut self, request: &PreparedRequest) -> Result<ResponseView<'_>> {
         self.queue_request(request);
         self.flush()?;
@@ -130,9 +130,9 @@ impl RpcClient {
         self.socket.message_within(limit)
     }
 
-    /// Starts a process and waits until it is closed and the request answered.
+    /// Starts a process and waits for `process/closed` and the response.
     ///
-    /// Returns the time from before the request was sent until `process/closed` was here.
+    /// Returns the time from before the request was sent until `process/closed` arrived.
     pub(crate) fn run_to_close(&mut self, start: &PreparedStart) -> Result<Duration> {
         let started_at = Instant::now();
         let _process: u64 = self.queue_start(start);
@@ -140,9 +140,9 @@ impl RpcClient {
         self.time_until(started_at, |event| matches!(event, ServerEvent::Closed))
     }
 
-    /// Writes one byte to a process that echoes it and waits for echo and answer.
+    /// Writes one byte to a process that echoes it, and waits for the echo and the response.
     ///
-    /// Returns the time from before the request was sent until the output was here.
+    /// Returns the time from before the request was sent until the output arrived.
     pub(crate) fn echo(&mut self, process: u64) -> Result<Duration> {
         let started_at = Instant::now();
         self.queue_write(process);
@@ -150,7 +150,7 @@ impl RpcClient {
         self.time_until(started_at, |event| matches!(event, ServerEvent::Output(_)))
     }
 
-    /// Waits until `responses` requests are answered and `closed` processes are closed.
+    /// Waits for `responses` responses and for `closed` processes to close.
     pub(crate) fn await_completion(&mut self, mut responses: u64, mut closed: u64) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         while responses > 0 || closed > 0 {
@@ -160,7 +160,7 @@ impl RpcClient {
                 ServerEvent::Output(_) | ServerEvent::Other => {}
             }
             if Instant::now() > deadline {
-                bail!("{responses} answers and {closed} closed missing");
+                bail!("missing {responses} responses and {closed} process/closed");
             }
         }
         Ok(())
@@ -171,7 +171,7 @@ impl RpcClient {
         self.granted.iter().any(|granted| granted == extension)
     }
 
-    /// Waits for the event sought and for one response; only the former is timed.
+    /// Waits for the expected event and for one response. Returns the time until the event.
     fn time_until(
         &mut self,
         started_at: Instant,
@@ -196,15 +196,15 @@ impl RpcClient {
     }
 }
 
-/// Longest wait for one exchange while messages keep coming; silence is bounded by the socket.
+/// Longest wait for one exchange while messages keep arriving. The socket's timeout bounds silence.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A request that lacks only its id.
+/// A serialized request without its id.
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedRequest {
-    /// The message after its id, with the closing brace.
+    /// The JSON after the id, including the closing brace.
     suffix: String,
-    /// The data member, for a message that travels in binary.
+    /// The data member of a binary message.
     binary_data: Option<Vec<u8>>,
 }
 
@@ -218,7 +218,7 @@ impl PreparedRequest {
         }
     }
 
-    /// Prepares a request whose data member travels as it is; `params` go without it.
+    /// Prepares a binary request. `params` do not contain the data member.
     pub(crate) fn binary(method: &str, params: &Value, data: Vec<u8>) -> Self {
         Self {
             binary_data: Some(data),
@@ -226,7 +226,7 @@ impl PreparedRequest {
         }
     }
 
-    /// Queues it with its id.
+    /// Queues the request with an id.
     fn queue(&self, id: u64, socket: &mut WebSocket) {
         let head = format!("{{\"id\":{id},");
         let parts = [head.as_bytes(), self.suffix.as_bytes()];
@@ -240,28 +240,28 @@ impl PreparedRequest {
         }
     }
 
-    /// Returns about how many bytes it takes on the wire.
+    /// Returns the approximate size on the wire in bytes.
     pub(crate) fn wire_size(&self) -> usize {
         const ENVELOPE: usize = r#"{"id":1000,"#.len() + 8;
         ENVELOPE + self.suffix.len() + self.binary_data.as_ref().map_or(0, Vec::len)
     }
 }
 
-/// What a process is connected to.
+/// Stdio of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum StdioMode {
     /// Output on pipes, no input.
     Pipes,
     /// Input and output on pipes.
     WritablePipes,
-    /// A pseudo terminal.
+    /// A pseudoterminal.
     Pty,
 }
 
-/// A `process/start` request that lacks only its ids.
+/// A serialized `process/start` request without its ids.
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedStart {
-    /// The members of `params` after `processId`, with the closing brace.
+    /// The members of `params` after `processId`, including the closing brace.
     members: String,
 }
 
@@ -280,13 +280,13 @@ impl PreparedStart {
         }
     }
 
-    /// Adds a member.
+    /// Adds a member to `params`.
     pub(crate) fn with_member(mut self, name: &str, value: &Value) -> Self {
         self.members.insert_str(0, &format!(r#""{name}":{value},"#));
         self
     }
 
-    /// Writes the request with its id; the process is named after it.
+    /// Returns the request with an id, which the process id contains as well.
     fn to_json(&self, id: u64) -> String {
         let members = &self.members;
         format!(

@@ -10,29 +10,29 @@ use memchr::{memchr, memmem};
 
 use crate::base64;
 
-/// How far members other than the data are searched for from either end of a message.
+/// Bytes at either end of a message that are searched for members other than the data.
 const SEARCH_WINDOW: usize = 192;
 
-/// The answer to a request that was granted.
+/// A successful response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ResponseView<'a> {
-    /// The JSON of it.
+    /// JSON of the response.
     pub(crate) json: &'a [u8],
-    /// The data member, if it travelled in binary.
+    /// The data member of a binary message.
     binary_data: Option<&'a [u8]>,
 }
 
-/// The value of a data member.
+/// Value of a data member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DataMember<'a> {
-    /// As base64.
+    /// Base64 in JSON.
     Base64(&'a [u8]),
-    /// As it is.
+    /// Raw bytes of a binary message.
     Raw(&'a [u8]),
 }
 
 impl<'a> ResponseView<'a> {
-    /// Takes a message for an answer; `None` if it is a notification. A refusal is an error.
+    /// Parses a message; `None` if it is a notification. An error response is an error.
     pub(crate) fn parse(message: &'a [u8]) -> Result<Option<Self>> {
         let (json, binary_data) = match message {
             &[1, a, b, c, ref rest @ ..] => {
@@ -53,22 +53,23 @@ impl<'a> ResponseView<'a> {
         if has(b"\"error\":{") {
             return Err(CallRefusal::parse(json).into());
         }
-        ensure!(has(b"\"result\":"), "a message that is no answer");
+        ensure!(has(b"\"result\":"), "message is not a response");
         Ok(Some(Self { json, binary_data }))
     }
 
-    /// Returns the data member `name`, which must stand for `len` bytes if it is base64.
+    /// Returns the data member `name`, which must decode to `len` bytes if it is base64.
     ///
-    /// It is not searched for its end, for that would cost time: its end must be where `len` says.
+    /// Checks the end of the value only where `len` puts it, since searching for it would take
+    /// time.
     pub(crate) fn data(&self, name: &str, len: usize) -> Result<DataMember<'a>> {
         if let Some(raw) = self.binary_data {
             return Ok(DataMember::Raw(raw));
         }
         let member = format!("\"{name}\":\"");
         let head = &self.json[..self.json.len().min(SEARCH_WINDOW)];
-        let at = memmem::find(head, member.as_bytes())
-            .with_context(|| format!("an answer without {name}"))?;
-        let (value, rest) = self.json[at + member.len()..]
+        let start = memmem::find(head, member.as_bytes())
+            .with_context(|| format!("response without {name}"))?;
+        let (value, rest) = self.json[start + member.len()..]
             .split_at_checked(base64::encoded_len(len))
             .with_context(|| format!("{name} is too short"))?;
         ensure!(rest.first() == Some(&b'"'), "{name} is too long");
@@ -80,7 +81,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     memmem::find(haystack, needle).is_some()
 }
 
-/// A request was refused.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct CallRefusal {
     code: Option<i64>,
@@ -88,7 +89,7 @@ pub(crate) struct CallRefusal {
 }
 
 impl CallRefusal {
-    /// Returns whether the server does not have the method at all.
+    /// Returns whether the server lacks the method.
     pub(crate) fn is_unknown_method(&self) -> bool {
         self.code == Some(-32601)
     }
@@ -117,14 +118,14 @@ pub(crate) enum ServerEvent {
     Response,
     /// A process wrote this many bytes.
     Output(u64),
-    /// A process ended and all its output was delivered.
+    /// A process exited and all its output was delivered.
     Closed,
     /// Anything else.
     Other,
 }
 
 impl ServerEvent {
-    /// Classifies a message. A refused request is an error: nothing here expects one.
+    /// Classifies a message. An error response is an error: no caller expects one.
     pub(crate) fn parse(message: &[u8]) -> Result<Self> {
         if message.first() == Some(&1) {
             let &[_, a, b, c, ref rest @ ..] = message else {
@@ -157,11 +158,11 @@ impl ServerEvent {
     }
 }
 
-/// Returns how many bytes the `chunk` member of a message stands for.
+/// Returns the decoded length of the `chunk` member of a message.
 fn chunk_len(message: &[u8]) -> Result<u64> {
     let member = b"\"chunk\":\"";
-    let at = memmem::find(message, member).context("output without chunk")?;
-    let value = &message[at + member.len()..];
+    let start = memmem::find(message, member).context("output without chunk")?;
+    let value = &message[start + member.len()..];
     let end = memchr(b'"', value).context("unterminated chunk")?;
     base64::decoded_len(&value[..end])
 }

@@ -1,6 +1,6 @@
 //! A small blocking websocket client: one TCP stream, one large reusable buffer, no extensions.
 //!
-//! Its cost is part of every number, so it reads in large pieces and hands messages out in location,
+//! Its cost is part of every number, so it reads large blocks and returns messages in place,
 //! without copying. JSON-RPC is in `rpc_client`; TLS and the server side are not implemented.
 
 mod frame_header;
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use frame_header::{MAX_PAYLOAD, Opcode, WsFrameHeader, encode_frame};
 
-/// Size of the read buffer; the copy floor reads with the same.
+/// Size of the read buffer, also used by the copy floor.
 pub(crate) const READ_BUFFER: usize = 512 * 1024;
 
 /// A blocking websocket connection.
@@ -22,16 +22,16 @@ pub(crate) const READ_BUFFER: usize = 512 * 1024;
 pub(crate) struct WebSocket {
     tcp: TcpStream,
     buffer: Vec<u8>,
-    /// The part of `buffer` that was read and not yet handed out.
+    /// Range of `buffer` that was received and not yet returned.
     unread: Range<usize>,
-    /// A message that came in several frames, and room for more.
+    /// Buffer for a fragmented message; it may be longer than the message.
     fragments: Vec<u8>,
-    /// How many bytes of `fragments` are of the message.
+    /// Bytes of the message in `fragments` so far.
     message_len: usize,
     in_message: bool,
-    /// A frame of it of which not all is here; the rest is read straight to its location.
+    /// Incomplete frame of that message. The remaining bytes are read directly into `fragments`.
     pending: Option<PendingFragment>,
-    /// Frames queued and not yet sent.
+    /// Queued frames.
     send_queue: Vec<u8>,
 }
 
@@ -54,22 +54,22 @@ impl WebSocket {
         }
     }
 
-    /// Queues a text message; [`Self::flush`] sends all queued ones with one write.
+    /// Queues a text message. [`Self::flush`] sends all queued messages with one write.
     pub(crate) fn queue(&mut self, text: &[u8]) {
         self.queue_text(&[text]);
     }
 
-    /// Queues a text message that is made of `parts`.
+    /// Queues a text message that consists of `parts`.
     pub(crate) fn queue_text(&mut self, parts: &[&[u8]]) {
         encode_frame(&mut self.send_queue, Opcode::Text, parts);
     }
 
-    /// Queues a binary message that is made of `parts`.
+    /// Queues a binary message that consists of `parts`.
     pub(crate) fn queue_binary(&mut self, parts: &[&[u8]]) {
         encode_frame(&mut self.send_queue, Opcode::Binary, parts);
     }
 
-    /// Sends what is queued.
+    /// Sends the queued messages.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.tcp
             .write_all(&self.send_queue)
@@ -78,12 +78,12 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Waits for the next message; text or binary, its payload says which.
+    /// Waits for the next text or binary message; the payload shows which it is.
     pub(crate) fn next_message(&mut self) -> Result<&[u8]> {
         self.next_matching(|_| Ok(true))
     }
 
-    /// Waits for the next message that is `predicate`, passing over others.
+    /// Waits for the next message that matches `predicate` and skips others.
     pub(crate) fn next_matching(
         &mut self,
         predicate: impl Fn(&[u8]) -> Result<bool>,
@@ -119,7 +119,7 @@ impl WebSocket {
         Ok(location.map(|location| self.message_at(&location)))
     }
 
-    /// Returns the next message if it has arrived completely; never waits.
+    /// Returns the next message if it has arrived completely. Never blocks.
     pub(crate) fn buffered_message(&mut self) -> Result<Option<&[u8]>> {
         let location = self.take_message()?;
         Ok(location.map(|location| self.message_at(&location)))
@@ -132,7 +132,7 @@ impl WebSocket {
         }
     }
 
-    /// Takes the next whole message out of the buffer, answering pings on the way.
+    /// Takes the next complete message out of the buffer and answers pings before it.
     fn take_message(&mut self) -> Result<Option<MessageLocation>> {
         if let Some(pending) = self.pending {
             if pending.remaining > 0 {
@@ -184,7 +184,7 @@ impl WebSocket {
         }
     }
 
-    /// Takes what is here of a frame that is not a whole message; `payload` is where that lies.
+    /// Appends the received part of a fragment. `payload` is its range in `buffer`.
     fn begin_fragment(&mut self, header: WsFrameHeader, payload: Range<usize>) -> Result<()> {
         if header.opcode == Opcode::Continuation {
             ensure!(self.in_message, "continuation of nothing");
@@ -208,13 +208,13 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Returns whether the message is whole, now that a frame of it is.
+    /// Records that a fragment is complete, and returns whether the message is.
     fn end_fragment(&mut self, fin: bool) -> bool {
         self.in_message = !fin;
         fin
     }
 
-    /// Reads more, after making room for at least the rest of the frame that has begun.
+    /// Reads more, after making space for at least the remainder of the current frame.
     fn fill(&mut self) -> Result<()> {
         if let Some(pending) = &mut self.pending {
             let location = self.message_len..self.message_len + pending.remaining;
@@ -258,28 +258,29 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Missing part of a frame.
+/// A fragment that has not arrived completely.
 #[derive(Clone, Copy, Debug)]
 struct PendingFragment {
     remaining: usize,
-    /// Whether the message ends with it.
+    /// Whether the message ends with this fragment.
     fin: bool,
 }
 
-/// Where a message lies, until the next call that reads.
+/// Location of a message, valid until the next read.
 #[derive(Debug)]
 enum MessageLocation {
     Buffer(Range<usize>),
     Fragments,
 }
 
-/// Longest wait for anything a server should send: a bound, not a tuning knob.
+/// Longest wait for anything a server should send.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most bytes of an HTTP response head.
+/// Largest HTTP response head in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Connects and upgrades. Every later read or write on the stream is bounded in time.
+/// Connects and performs the opening handshake (RFC 6455 section 4.1). Reads and writes on the
+/// stream have a timeout.
 pub(crate) fn open_stream(url: &str) -> Result<TcpStream> {
     let (authority, path) = split_url(url)?;
     let addr = resolve_address(authority)?;
@@ -288,7 +289,7 @@ pub(crate) fn open_stream(url: &str) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
-    // The key proves nothing against a server that we mean to talk to; it may be fixed.
+    // A fixed key is sufficient: it only detects servers that do not speak websocket.
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUpgrade: websocket\r\n\
          Connection: Upgrade\r\nSec-WebSocket-Key: ZXhlYy1iZW5jaC1rZXkhIQ==\r\n\
@@ -297,7 +298,7 @@ pub(crate) fn open_stream(url: &str) -> Result<TcpStream> {
     stream.write_all(request.as_bytes())?;
     let mut head = Vec::new();
     let mut byte = [0];
-    // Byte by byte: nothing of the first frame may be swallowed.
+    // Byte by byte, so that no part of the first frame is consumed.
     while !head.ends_with(b"\r\n\r\n") {
         ensure!(head.len() < MAX_HEAD, "endless response head");
         ensure!(
@@ -329,7 +330,7 @@ fn resolve_address(authority: &str) -> Result<SocketAddr> {
         .with_context(|| format!("`{authority}` has no address"))
 }
 
-/// Encodes a text message, for those who write to a stream themselves.
+/// Encodes a text message, for callers that write to a stream directly.
 pub(crate) fn encode_text(text: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     encode_frame(&mut frame, Opcode::Text, &[text]);
@@ -342,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// Plays `bytes` to a client in pieces of `step`, and returns the messages it saw.
+    /// Sends `bytes` to a client in chunks of `step`, and returns the messages it received.
     fn replay(bytes: &[u8], step: usize, messages: usize) -> Vec<Vec<u8>> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

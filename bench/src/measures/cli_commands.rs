@@ -16,10 +16,10 @@ use crate::measures::difference;
 use crate::measures::process_start::{ChildOutput, PROGRAM, spawn_and_wait};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
-/// Unmeasured runs of each lane.
+/// Unmeasured runs of each contender.
 const WARM_UP: usize = 5;
 
-/// Measures commands of the command line.
+/// Measures `exec-server run` and `exec-server cp`.
 pub(crate) fn measure_commands(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let ours = targets.iter().find(|target| target.name() == OURS);
     let Some(program) = ours.and_then(BenchTarget::binary_path) else {
@@ -156,7 +156,7 @@ fn copy_arguments(target: &BenchTarget, from: String, to: String) -> Vec<String>
     vec!["cp".to_owned(), "--env".to_owned(), url, from, to]
 }
 
-/// One file that is copied again and again.
+/// Copy of one file, repeated each turn.
 struct CopyCommand {
     program: PathBuf,
     arguments: Vec<String>,
@@ -173,14 +173,14 @@ impl CopyCommand {
             let copied = fs::metadata(&self.target).context("nothing was copied")?;
             ensure!(copied.len() == self.bytes, "bytes are missing");
             fs::remove_file(&self.target)?;
-            #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
+            #[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
             samples.push(self.bytes as f64 / elapsed);
             Ok(())
         })
     }
 }
 
-/// Runs a command that must succeed without output.
+/// Runs a command that must succeed, and discards its output.
 fn run_to_success(command: &mut Command) -> Result<()> {
     let output = command
         .stdin(Stdio::null())

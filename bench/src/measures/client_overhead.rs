@@ -36,12 +36,12 @@ use crate::measures::process_start::PROGRAM;
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::PreparedRequest;
 
-/// Unmeasured calls of each lane.
+/// Unmeasured calls of each contender.
 const WARM_UP: usize = 50;
-/// Longest that all streams together may take.
+/// Longest time for all streams together.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Measures what the client costs.
+/// Measures the cost of the client.
 pub(crate) fn measure_client(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     [measure_calls(plan, targets), measure_streams(plan, targets)].concat()
 }
@@ -163,9 +163,9 @@ fn measure_streams(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> 
 
 /// Result of concurrent streaming.
 struct StreamingResult {
-    /// Bytes per second of all together.
+    /// Bytes per second of all streams together.
     rate: f64,
-    /// Share of the slowest stream when the first one is complete.
+    /// Fraction that the slowest stream has received when the first one completes.
     slowest: f64,
 }
 
@@ -186,7 +186,7 @@ fn stream_concurrently(plan: &BenchPlan, instance: &ServerInstance) -> Result<St
             );
         }
         let started_at = Instant::now();
-        // Receive while releasing them: a response is queued behind unread output.
+        // Receive while writing: a response is queued behind unread output.
         let writes = processes.iter().map(|process| {
             let write = process.write(None, Bytes::from_static(b"\n"));
             async { write.await.context("cannot write") }
@@ -194,7 +194,10 @@ fn stream_concurrently(plan: &BenchPlan, instance: &ServerInstance) -> Result<St
         let (received, slowest) =
             tokio::try_join!(receive_streams(events, plan), try_join_all(writes))?.0;
         let bytes: u64 = received.iter().sum();
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a fraction needs no more precision"
+        )]
         let streamed = StreamingResult {
             rate: bytes as f64 / started_at.elapsed().as_secs_f64(),
             slowest: slowest as f64 / plan.stream_bytes as f64,
@@ -206,8 +209,8 @@ fn stream_concurrently(plan: &BenchPlan, instance: &ServerInstance) -> Result<St
         .context("streams timed out")?
 }
 
-/// Receives everything. Returns the bytes of each stream, and those of the slowest when the first
-/// was complete.
+/// Receives all output. Returns the bytes of each stream, and the bytes of the slowest one when the
+/// first completed.
 async fn receive_streams(
     mut events: SelectAll<BoxStream<'_, (usize, ExecProcessEvent)>>,
     plan: &BenchPlan,
@@ -257,10 +260,10 @@ pub(super) fn follow_output(process: &Arc<dyn ExecProcess>) -> EventStream {
     })
 }
 
-/// Unmeasured runs of each lane.
+/// Unmeasured runs of each contender.
 const TOOL_WARM_UP: usize = 10;
 
-/// Measures what `exec_command` adds.
+/// Measures the overhead of `exec_command`.
 pub(crate) fn measure_tools(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let mut contenders: Vec<Contender<'_, f64>> = Vec::new();
     for target in targets {
@@ -317,7 +320,7 @@ fn start_contender<'a>(
     })
 }
 
-/// Starts a process and takes its events.
+/// Starts a process and receives its events.
 async fn start_and_follow(client: &ExecServerClient, count: u64) -> Result<()> {
     let id = ProcessId::new(&format!("start-{count}"))?;
     let command = Command::new(id, vec![PROGRAM.to_owned()], "file:///".parse()?);
@@ -370,7 +373,10 @@ fn exec_command(runtime: &Runtime, unified: &UnifiedExec, count: u64) -> Result<
         justification: None,
     };
     let output = runtime.block_on(unified.exec_command(call))?;
-    ensure!(output.exit.is_some_and(|exit| exit.code == 0), "it failed");
+    ensure!(
+        output.exit.is_some_and(|exit| exit.code == 0),
+        "the command failed"
+    );
     Ok(())
 }
 

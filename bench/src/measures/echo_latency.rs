@@ -18,10 +18,10 @@ use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 use crate::rpc_message::ServerEvent;
 use crate::websocket::{READ_BUFFER, encode_text, open_stream};
 
-/// Unmeasured keystrokes of each lane.
+/// Unmeasured keystrokes of each contender.
 const WARM_UP: usize = 20;
 
-/// What the raw terminal prints operation it is raw.
+/// Bytes that the terminal prints when it is in raw mode.
 const READY: u64 = "ready".len() as u64;
 
 /// Measures keystroke latency on pipes and on a raw pty.
@@ -79,7 +79,7 @@ fn cat_contender<'a>(
     Ok(echo_contender(plan, move || cat.client.echo(cat.process)))
 }
 
-/// Waits for the answer to the start and for all of the ready mark.
+/// Waits for the response to the start and for the complete ready mark.
 fn await_ready(client: &mut RpcClient) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let (mut has_response, mut bytes) = (false, 0);
@@ -95,11 +95,11 @@ fn await_ready(client: &mut RpcClient) -> Result<()> {
             "the terminal did not become ready"
         );
     }
-    ensure!(bytes == READY, "the terminal said more than `ready`");
+    ensure!(bytes == READY, "the terminal printed more than `ready`");
     Ok(())
 }
 
-/// Running `cat`, terminated with its lane, since an external server must not keep it.
+/// A running `cat`. Dropping it terminates the process, since an external server outlives us.
 #[derive(Debug)]
 struct CatProcess {
     client: RpcClient,
@@ -109,7 +109,8 @@ struct CatProcess {
 impl Drop for CatProcess {
     fn drop(&mut self) {
         self.client.queue_terminate(self.process);
-        // A connection that failed before fails here again; the session ends the process.
+        // A connection that already failed fails again; then the end of the session ends the
+        // process.
         drop(
             self.client
                 .flush()
@@ -130,13 +131,13 @@ fn echo_contender<'a>(
     })
 }
 
-/// What the echo may take at the 99th percentile.
+/// Goal for the 99th percentile of the echo.
 const FLOOD_LIMIT: f64 = 0.005;
 
-/// Bytes of the large message, most of them a string of escapes, which is slow to decode.
+/// Bytes of the large message, mostly a string of escapes, which is slow to decode.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// Measures the echo of one client during the flood of another.
+/// Measures the echo of one client while another floods the server.
 pub(crate) fn measure_flood(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let tiny = encode_text(b"[]").repeat(4096);
     let escapes = "\\u0041".repeat(LARGE_BYTES / 6);
@@ -180,7 +181,7 @@ fn echo_during_flood(plan: &BenchPlan, target: &BenchTarget, flood: &[u8]) -> Re
     let stream = open_stream(instance.url())?;
     let (mut sender, mut receiver) = (stream.try_clone()?, stream.try_clone()?);
     thread::scope(|scope| {
-        // Both end when the stream is shut down.
+        // Both threads end when the stream is shut down.
         scope.spawn(move || while sender.write_all(flood).is_ok() {});
         scope.spawn(move || discard_input(&mut receiver));
         let mut samples = Vec::new();

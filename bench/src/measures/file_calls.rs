@@ -22,13 +22,13 @@ use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedRequest, RpcClient};
 use crate::rpc_message::{DataMember, ResponseView};
 
-/// Bytes of the files.
+/// Bytes of each file.
 const FILE_BYTES: usize = 4096;
 
-/// Calls that wait for their answer, and files that they go round.
+/// Number of calls in flight, and of files that they cycle through.
 const WIDTH: usize = 32;
 
-/// Unmeasured calls of each lane.
+/// Unmeasured calls of each contender.
 const WARM_UP: usize = 200;
 
 /// Measures small calls.
@@ -102,11 +102,11 @@ fn measure_one_at_a_time(
     ])
 }
 
-/// About what a 4 KiB file takes on the wire: base64, the JSON around it, and a frame header.
+/// Approximate size of a 4 KiB file on the wire: base64, the JSON around it, and a frame header.
 const RESPONSE_BYTES: usize =
     base64::encoded_len(FILE_BYTES) + r#"{"id":1000,"result":{"dataBase64":""}}"#.len() + 4;
 
-/// Makes a lane whose samples are rates, one for each turn.
+/// Creates a contender that samples one rate per turn.
 fn rate_contender<'a>(
     budget: SampleBudget,
     mut operation: impl FnMut() -> Result<()> + 'a,
@@ -117,7 +117,7 @@ fn rate_contender<'a>(
     })
 }
 
-/// Returns how often per second `operation` is done.
+/// Returns how often per second `operation` completes.
 fn call_rate(budget: SampleBudget, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
     let (mut iterations, started_at) = (0_u32, Instant::now());
     for _ in budget.iterations() {
@@ -130,12 +130,12 @@ fn call_rate(budget: SampleBudget, mut operation: impl FnMut() -> Result<()>) ->
 fn measure_in_flight(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> Vec<ReportRow> {
     let mut contenders = Vec::new();
     for call in FileCall::ALL {
-        for (at, target) in targets.iter().enumerate() {
-            let directory = format!("{}-{at}", call.method().replace('/', "-"));
+        for (index, target) in targets.iter().enumerate() {
+            let directory = format!("{}-{index}", call.method().replace('/', "-"));
             let pipeline = CallPipeline::prepare(call, target, dir, &directory);
             contenders.push(Contender::from_result(pipeline.map(|mut pipeline| {
                 Contender::new(move |samples: &mut Vec<f64>| {
-                    samples.push(pipeline.block(plan.files.in_flight)?);
+                    samples.push(pipeline.run_block(plan.files.in_flight)?);
                     Ok(())
                 })
             })));
@@ -149,16 +149,16 @@ fn measure_in_flight(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) 
         .collect();
     let calls = FileCall::ALL.iter().enumerate();
     calls
-        .map(|(at, call)| {
+        .map(|(index, call)| {
             ReportRow::new(call.id(), call.title(), ValueUnit::PerSecond)
                 .relative_to_stock(targets)
                 .goal(RowGoal::StockAtLeast(3.0))
-                .cells(&cells[at * targets.len()..][..targets.len()])
+                .cells(&cells[index * targets.len()..][..targets.len()])
         })
         .collect()
 }
 
-/// A call that is made many times.
+/// A method that is called many times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FileCall {
     Read,
@@ -201,14 +201,14 @@ impl FileCall {
         PreparedRequest::new(self.method(), &params)
     }
 
-    /// Checks an answer; all files are alike, so it does not matter which one it is about.
+    /// Checks a response. All files have the same content, so it does not matter which one it is.
     fn check(self, response: ResponseView<'_>) -> Result<()> {
         match self {
             Self::Read => {
                 let DataMember::Base64(text) = response.data("dataBase64", FILE_BYTES)? else {
-                    anyhow::bail!("binary data that was not asked for");
+                    anyhow::bail!("unrequested binary data");
                 };
-                // One sample: what is between was compared when the lane was warmed up.
+                // One sample is enough: the warm-up compared the others.
                 let first = base64::encode(&content_at(0, 12));
                 ensure!(text.starts_with(first.as_bytes()), "wrong file content");
             }
@@ -223,7 +223,7 @@ impl FileCall {
     }
 }
 
-/// A connection on which calls are made, and the files that they are about.
+/// A connection with many calls in flight, and the files of the calls.
 #[derive(Debug)]
 struct CallPipeline {
     call: FileCall,
@@ -241,7 +241,7 @@ impl CallPipeline {
     ) -> Result<Self> {
         dir.directory(directory)?;
         let paths: Vec<PathBuf> = (0..WIDTH)
-            .map(|at| dir.file(&format!("{directory}/{at}"), FILE_BYTES as u64))
+            .map(|index| dir.file(&format!("{directory}/{index}"), FILE_BYTES as u64))
             .collect::<Result<_>>()?;
         let mut pipeline = Self {
             call,
@@ -261,8 +261,8 @@ impl CallPipeline {
         Ok(pipeline)
     }
 
-    /// Makes calls within `budget` and returns how many per second.
-    fn block(&mut self, budget: SampleBudget) -> Result<f64> {
+    /// Makes calls within `budget` and returns the calls per second.
+    fn run_block(&mut self, budget: SampleBudget) -> Result<f64> {
         let mut requests = self.requests.iter().cycle();
         let mut next = move |client: &mut RpcClient| {
             if let Some(request) = requests.next() {
@@ -273,7 +273,7 @@ impl CallPipeline {
             self.clear()?;
         }
         let mut iterations = budget.iterations();
-        let mut answered = 0_u32;
+        let mut responses = 0_u32;
         let started_at = Instant::now();
         for _ in 0..WIDTH {
             next(&mut self.client);
@@ -283,8 +283,8 @@ impl CallPipeline {
         while !is_finished {
             self.call.check(self.client.next_response()?)?;
             let mut received = 1;
-            // All that is here already, before one write that replaces all that was answered. Not
-            // later: a server that leaves Nagle's algorithm on waits for our next segment.
+            // Handle all responses that have arrived, then replace them with one write. Do not
+            // delay that write: a server with Nagle's algorithm waits for our next segment.
             while let Some(response) = self.client.buffered_response()? {
                 self.call.check(response)?;
                 received += 1;
@@ -293,10 +293,10 @@ impl CallPipeline {
                 is_finished |= iterations.next().is_none();
                 next(&mut self.client);
             }
-            answered += received;
+            responses += received;
             self.client.flush()?;
         }
-        let rate = f64::from(answered) / started_at.elapsed().as_secs_f64();
+        let rate = f64::from(responses) / started_at.elapsed().as_secs_f64();
         for _ in 0..WIDTH {
             self.call.check(self.client.next_response()?)?;
         }
@@ -308,10 +308,10 @@ impl CallPipeline {
         Ok(rate)
     }
 
-    /// Overwrites the files, so that what is found in them later was written since.
+    /// Overwrites the files with zeros, so that a later check sees only new content.
     fn clear(&self) -> Result<()> {
         for path in &self.paths {
-            // In place: a file that is cut first is flushed to the disk by some filesystems.
+            // In place: some filesystems flush a truncated file to disk.
             let mut file = File::options().write(true).open(path)?;
             file.write_all(&[0; FILE_BYTES])?;
         }
@@ -322,7 +322,7 @@ impl CallPipeline {
 /// Files in each directory.
 const FILES_PER_DIRECTORY: usize = 100;
 
-/// Measures the walk.
+/// Measures `fs/walk`.
 pub(crate) fn measure_walk(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let cells = BenchDir::new().and_then(|dir| {
         create_tree(&dir, plan.files.directories)?;
@@ -341,7 +341,7 @@ pub(crate) fn measure_walk(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<Rep
     ]
 }
 
-/// Makes the tree.
+/// Creates the tree.
 fn create_tree(dir: &BenchDir, directories: usize) -> Result<()> {
     for directory in 0..directories {
         let path = dir.directory(&format!("directory-{directory:03}"))?;
@@ -381,14 +381,14 @@ fn walk_contender<'a>(
     let response: Value = serde_json::from_slice(client.call(walk)?.json)?;
     let entries = response["result"]["entries"]
         .as_array()
-        .context("a walk without entries")?;
+        .context("fs/walk returned no entries")?;
     let expected = plan.files.directories * (FILES_PER_DIRECTORY + 1);
     ensure!(
         entries.len() == expected && response["result"]["truncated"] == false,
         "{} entries instead of {expected}",
         entries.len()
     );
-    // Later answers differ in their ids at most, which do not grow by more than a few digits.
+    // Later responses differ only in their ids, which grow by a few digits at most.
     let size = client.call(walk)?.json.len();
     Ok(Contender::new(move |samples| {
         for _ in plan.files.walks.iterations() {
@@ -396,7 +396,10 @@ fn walk_contender<'a>(
             let response = client.call(walk)?;
             samples.push(started_at.elapsed().as_secs_f64());
             let differs = response.json.len().abs_diff(size);
-            ensure!(differs < 8, "a walk that differs by {differs} bytes");
+            ensure!(
+                differs < 8,
+                "the size of the walk differs by {differs} bytes"
+            );
         }
         Ok(())
     }))

@@ -19,7 +19,7 @@ use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedRequest, RpcClient};
 use crate::rpc_message::{CallRefusal, DataMember};
 
-/// Bytes of a block: the most that the protocol allows.
+/// Bytes of a block: the protocol's maximum.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
 /// Measures large transfers.
@@ -44,10 +44,10 @@ fn measure_reads(
     let bytes = plan.files.read_bytes;
     let mib = bytes >> 20;
     let path = file_uri(&dir.file("read", bytes)?);
-    let whole = PreparedRequest::new("fs/readFile", &json!({"path": path}));
+    let request = PreparedRequest::new("fs/readFile", &json!({"path": path}));
     let whole = compare_transfers(plan, targets, bytes, |_, mut client| {
-        let whole = &whole;
-        run_once(move || read_whole(&mut client, whole, bytes))
+        let request = &request;
+        run_once(move || read_whole(&mut client, request, bytes))
     });
     let blocks = compare_transfers(plan, targets, bytes, |_, mut client| {
         let path = &path;
@@ -77,7 +77,7 @@ fn measure_reads(
 fn measure_writes(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> Vec<ReportRow> {
     let bytes = plan.files.write_bytes;
     let path = dir.path().join("write");
-    // Both forms are the same for all targets and outlive the lanes, so that none is timed.
+    // Both encodings are prepared once for all targets, so that preparing them is not timed.
     let len = usize::try_from(bytes).unwrap_or(usize::MAX);
     let data = content_at(0, len);
     let params = json!({"path": file_uri(&path), "dataBase64": base64::encode(&data)});
@@ -89,7 +89,7 @@ fn measure_writes(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> 
             TransferEncoding::Binary => (&path, &binary),
         };
         run_once(move || {
-            // A file that is there is flushed to the disk by some filesystems when it is replaced.
+            // Some filesystems flush a file to disk when it is replaced, so remove it first.
             drop(fs::remove_file(path));
             client.queue_request(request);
             let started_at = Instant::now();
@@ -107,7 +107,7 @@ fn measure_writes(plan: &BenchPlan, targets: &[BenchTarget], dir: &BenchDir) -> 
     )
 }
 
-/// Reads a whole file and returns how long the answer took to be here.
+/// Reads a whole file and returns the time until the response arrived.
 fn read_whole(client: &mut RpcClient, request: &PreparedRequest, bytes: u64) -> Result<Duration> {
     let started_at = Instant::now();
     let response = client.call(request)?;
@@ -117,7 +117,7 @@ fn read_whole(client: &mut RpcClient, request: &PreparedRequest, bytes: u64) -> 
     Ok(elapsed)
 }
 
-/// Reads a whole file by blocks, one after the other, and returns how long that took.
+/// Reads a whole file by blocks, one after the other, and returns the time.
 pub(super) fn read_blocks(client: &mut RpcClient, path: &str, bytes: u64) -> Result<Duration> {
     let open = PreparedRequest::new("fs/open", &json!({"handleId": "bench", "path": path}));
     let close = PreparedRequest::new("fs/close", &json!({"handleId": "bench"}));
@@ -136,16 +136,16 @@ pub(super) fn read_blocks(client: &mut RpcClient, path: &str, bytes: u64) -> Res
     Ok(started_at.elapsed())
 }
 
-/// How content travels.
+/// Encoding of content on the wire.
 #[derive(Clone, Copy, Debug)]
 enum TransferEncoding {
-    /// As base64 in JSON.
+    /// Base64 in JSON.
     Json,
-    /// As it is, after the grant of `binaryData`.
+    /// Raw bytes, with the extension `binaryData`.
     Binary,
 }
 
-/// The rates of all targets in both forms.
+/// Rates of all targets in both encodings.
 #[derive(Debug)]
 struct TransferComparison {
     json: Vec<ReportCell>,
@@ -153,7 +153,7 @@ struct TransferComparison {
 }
 
 impl TransferComparison {
-    /// Makes the row that is judged, and one below it for the binary encoding.
+    /// Returns the row with the goal, and one below it for the binary encoding.
     fn rows(
         self,
         ids: [&'static str; 2],
@@ -174,9 +174,9 @@ impl TransferComparison {
     }
 }
 
-/// Lets all targets move `bytes` bytes in both forms, in turns.
+/// Transfers `bytes` bytes with all targets in both encodings, in turns.
 ///
-/// `prepare` makes the transfer of a connection; it returns the time that counts.
+/// `prepare` creates the transfer of a connection, which returns the measured time.
 fn compare_transfers<'a, T>(
     plan: &BenchPlan,
     targets: &[BenchTarget],
@@ -199,7 +199,7 @@ where
                 }
                 match prepare(encoding, client) {
                     Ok(transfer) => Ok(transfer_contender(bytes, transfer)),
-                    // A limit of an external server is only worth a note.
+                    // A limit of an external server only causes a note.
                     Err(error) if target.name() != OURS && !error.is::<CallRefusal>() => {
                         Ok(Contender::skipped(&format!("{error:#}")))
                     }
@@ -221,7 +221,7 @@ where
     }
 }
 
-/// Returns a transfer that was done once, so that buffers have their size and pages are there.
+/// Runs a transfer once, so that buffers are grown and pages are mapped, and returns it.
 fn run_once<T: FnMut() -> Result<Duration>>(mut transfer: T) -> Result<T> {
     transfer()?;
     Ok(transfer)

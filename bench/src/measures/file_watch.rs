@@ -81,7 +81,7 @@ pub(crate) fn measure_watch(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<Re
 /// Returns the median time from a change until it is reported.
 fn report_delay(plan: &BenchPlan, target: &BenchTarget) -> Result<f64> {
     let dir = BenchDir::new()?;
-    // Each file is changed once, so that a late report is not taken for the next one.
+    // Change each file only once, so that a late report is not mistaken for the next one.
     let files: Vec<_> = (0..plan.files.changes)
         .map(|index| dir.file(&format!("file-{index}"), 16))
         .collect::<Result<_>>()?;
@@ -89,7 +89,7 @@ fn report_delay(plan: &BenchPlan, target: &BenchTarget) -> Result<f64> {
     let mut samples = Vec::new();
     for path in files {
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.context("a name that is not UTF-8")?;
+        let name = name.context("file name is not UTF-8")?;
         wait_until_quiet(&mut client)?;
         let started_at = Instant::now();
         fs::write(&path, "changed")?;
@@ -138,7 +138,7 @@ impl BurstResult {
     }
 }
 
-/// Creates many files and reads the reports during and after that.
+/// Creates many files and reads the reports meanwhile and afterwards.
 fn run_burst(plan: &BenchPlan, target: &BenchTarget) -> Result<BurstResult> {
     let dir = BenchDir::new()?;
     let directories: Vec<_> = (0..DIRECTORIES)
@@ -157,7 +157,7 @@ fn run_burst(plan: &BenchPlan, target: &BenchTarget) -> Result<BurstResult> {
         let (mut overflow, mut last) = (false, Instant::now());
         let deadline = last + LIMIT;
         while reported.len() < created && Instant::now() < deadline {
-            // Also while files are created: a server that is quiet for long has lost changes.
+            // A server that stays quiet after the last file was created has lost changes.
             let Some(message) = client.message_within(SILENCE)? else {
                 if creator.is_finished() {
                     break;
@@ -173,10 +173,10 @@ fn run_burst(plan: &BenchPlan, target: &BenchTarget) -> Result<BurstResult> {
         let end = creator
             .join()
             .ok()
-            .context("the maker of files panicked")??;
+            .context("the thread that creates files panicked")??;
         ensure!(
             reported.len() <= created,
-            "files were reported that were not made"
+            "more files reported than created"
         );
         Ok(BurstResult {
             created,

@@ -25,12 +25,12 @@ use crate::relay_endpoint::{connect_harness, data_frame, register_executor, resu
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::websocket::WebSocket;
 
-/// The size of a typical small record.
+/// Payload of a typical small record.
 const PAYLOAD: [u8; 128] = [7; 128];
-/// Frames that are sent with one write.
+/// Frames per write.
 const BATCH: u32 = 64;
 
-/// Measures how many frames a hub routes.
+/// Measures the frames per second that a hub routes.
 pub(crate) fn measure_frames(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let measure = |program: PathBuf| {
         let dir = BenchDir::new()?;
@@ -53,7 +53,7 @@ pub(crate) fn measure_frames(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<R
     ]
 }
 
-/// Sends frames from a harness to an executor; returns how many a second came.
+/// Sends frames from a harness to an executor and returns the received frames per second.
 fn route_frames(hub: &HubProcess, environment: &str, count: u32) -> Result<f64> {
     let mut executor = WebSocket::connect(&register_executor(hub, environment, 1)?)?;
     let mut harness = WebSocket::connect(&connect_harness(hub, environment, 2)?)?;
@@ -78,31 +78,31 @@ fn route_frames(hub: &HubProcess, environment: &str, count: u32) -> Result<f64> 
     }
     let elapsed = started_at.elapsed().as_secs_f64();
     let sent = sender.join().ok().context("the sender panicked")?;
-    // Open until the last frame has come.
+    // Keep the socket open until the last frame has arrived.
     drop(sent?);
     Ok(f64::from(count) / elapsed)
 }
 
 type ClientSocket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// Longest wait for anything.
+/// Longest wait for a frame.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections before memory is first looked at: what the first ones cost belongs to the hub.
+/// Pairs connected before the first memory sample: their one-time costs belong to the hub.
 const BASELINE_PAIRS: u32 = 20;
-/// How long memory is left to settle.
+/// Time for memory to settle.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// Result of many connections.
+/// Result of the measure with many connections.
 struct ConnectionLoad {
     /// Memory of one connection.
     per_connection: f64,
-    /// Memory of the hub with all of them.
+    /// Memory of the hub with all connections.
     memory: f64,
-    /// Round round_trips of frames, one for each pair and round.
+    /// Round-trip times of frames, one per pair and round.
     round_trips: Vec<f64>,
 }
 
-/// Measures a load.
+/// Measures a hub with many connections.
 pub(crate) fn measure_many_connections(
     plan: &BenchPlan,
     targets: &[BenchTarget],
@@ -147,22 +147,22 @@ pub(crate) fn measure_many_connections(
 }
 
 async fn load_hub(hub: &HubProcess, pairs: u32) -> Result<ConnectionLoad> {
-    let mut pairs_open = Vec::new();
+    let mut connected = Vec::new();
     for number in 0..BASELINE_PAIRS.min(pairs) {
-        pairs_open.push(connect_pair(hub, number).await?);
+        connected.push(connect_pair(hub, number).await?);
     }
     thread::sleep(SETTLE_TIME);
-    let (before, first) = (hub.resident_memory(), pairs_open.len());
+    let (before, first) = (hub.resident_memory(), connected.len());
     for number in BASELINE_PAIRS.min(pairs)..pairs {
-        pairs_open.push(connect_pair(hub, number).await?);
+        connected.push(connect_pair(hub, number).await?);
     }
     thread::sleep(SETTLE_TIME);
     let memory = hub.resident_memory();
-    let added = 2 * (pairs_open.len() - first).max(1);
-    #[expect(clippy::cast_precision_loss, reason = "a size needs no more")]
+    let added = 2 * (connected.len() - first).max(1);
+    #[expect(clippy::cast_precision_loss, reason = "a size needs no more precision")]
     let per_connection = memory.saturating_sub(before) as f64 / added as f64;
-    let round_trips = echo_frames(pairs_open).await?;
-    #[expect(clippy::cast_precision_loss, reason = "a size needs no more")]
+    let round_trips = echo_frames(connected).await?;
+    #[expect(clippy::cast_precision_loss, reason = "a size needs no more precision")]
     let memory = hub.resident_memory() as f64;
     Ok(ConnectionLoad {
         per_connection,

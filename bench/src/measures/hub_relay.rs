@@ -24,16 +24,16 @@ use crate::measures::client_overhead::follow_output;
 use crate::measures::measure_ours;
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
-/// The environment that is measured.
+/// Id of the measured environment.
 const ENVIRONMENT: &str = "bench";
-/// Unmeasured keystrokes of each lane.
+/// Unmeasured keystrokes of each contender.
 const WARM_UP: usize = 50;
-/// Longest that one transfer may take.
+/// Longest time for one transfer.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A megabyte of ten to the sixth, as the reach counts it.
+/// A decimal megabyte, as in the goal.
 const MEGABYTE: f64 = 1e6;
 
-/// Measures what the way through a hub costs.
+/// Measures the cost of the path through a hub.
 pub(crate) fn measure_relay(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let Some(direct) = targets.first() else {
         return Vec::new();
@@ -100,7 +100,7 @@ pub(crate) fn measure_relay(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<Re
     ]
 }
 
-/// A client and what it runs on.
+/// A client and its runtime.
 pub(super) struct StreamingClient {
     runtime: Runtime,
     client: ExecServerClient,
@@ -140,7 +140,7 @@ impl StreamingClient {
     }
 }
 
-/// Starts a script.
+/// Starts a shell script.
 pub(super) async fn start_script(
     client: &ExecServerClient,
     number: u64,
@@ -173,7 +173,7 @@ fn output_sampler(
                 .context("transfer timed out")?
         })?;
         ensure!(received == bytes, "{received} bytes instead of {bytes}");
-        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
         samples.push(bytes as f64 / started_at.elapsed().as_secs_f64());
         Ok(())
     }
@@ -186,7 +186,7 @@ async fn receive_output(mut events: EventStream) -> Result<u64> {
             Some(ExecProcessEvent::Output(chunk)) => received += chunk.data.len() as u64,
             Some(ExecProcessEvent::Exited(..)) => {}
             Some(ExecProcessEvent::Closed(_)) => return Ok(received),
-            Some(ExecProcessEvent::Failed(error)) => bail!("it failed: {error}"),
+            Some(ExecProcessEvent::Failed(error)) => bail!("process failed: {error}"),
             None => bail!("process exited early"),
         }
     }

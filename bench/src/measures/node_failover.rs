@@ -25,18 +25,18 @@ use crate::measures::hub_relay::start_script;
 use crate::measures::measure_ours;
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
-/// Longest that all of it may take.
+/// Longest time for the whole measure.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Lines of each writer, one every 10 ms: long enough to see the recovery whole, or only that it
-/// works.
+/// Lines of each writer, one every 10 ms: enough to see the complete recovery, or in a smoke test
+/// only that it works.
 const LINES: usize = 1500;
 const QUICK_LINES: usize = 500;
-/// Lines that come before the node is killed.
+/// Lines received before the node is killed.
 const LINES_BEFORE_KILL: usize = 100;
-/// Longer than this without a line, and its node was the one that was killed.
+/// Seconds without a line from which a writer counts as connected through the killed node.
 const STALL: f64 = 0.3;
 
-/// Measures the recovery of what went through a killed node.
+/// Measures the recovery of streams through a killed node.
 pub(crate) fn measure_failover(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let measure = |program: PathBuf| {
         let dir = BenchDir::new()?;
@@ -76,7 +76,7 @@ pub(crate) fn measure_failover(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec
     let cells = |gaps: &Vec<f64>| {
         let stalls: Vec<f64> = gaps.iter().copied().filter(|gap| *gap > STALL).collect();
         let cell = |value: Option<f64>| ReportCell::Value(value.unwrap_or(0.0));
-        #[expect(clippy::cast_precision_loss, reason = "a count of a few")]
+        #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let stalled_writers = stalls.len() as f64;
         vec![
             cell(percentile(&stalls, 95)),
@@ -104,7 +104,7 @@ pub(crate) fn measure_failover(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec
 }
 
 /// Receives the lines of one writer, all of which must arrive, and returns the longest gap between
-/// two.
+/// two lines.
 async fn receive_lines(
     args: RelayExecServerConnectArgs,
     lines: usize,

@@ -139,7 +139,7 @@ fn transfer_output(
         }
     }
     let elapsed = started_at.elapsed();
-    // The child still holds on, so nothing but helpers was reaped so far.
+    // The child still runs, so the server has reaped only helpers so far.
     let cpu = pid
         .zip(before)
         .map(|(pid, before)| ProcessUsage::sample(pid).cpu_since(&before));
@@ -164,17 +164,17 @@ fn median_of(
     move |transfers| p50(&transfers.iter().filter_map(value).collect::<Vec<f64>>())
 }
 
-/// How fast bytes came through and what that cost the process in between.
+/// Rate of a transfer, and its CPU cost in the forwarding process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OutputTransfer {
     /// Bytes per second.
     pub(crate) rate: f64,
-    /// CPU seconds per GiB, if the process can be seen.
+    /// CPU seconds per GiB, if the process is visible to us.
     pub(crate) cpu_per_gib: Option<f64>,
 }
 
 impl OutputTransfer {
-    /// Makes it from what was moved, how long that took, and the CPU seconds it cost.
+    /// Computes rate and cost from the bytes, the time and the CPU seconds.
     pub(crate) fn new(bytes: u64, elapsed: Duration, cpu: Option<f64>) -> Self {
         let gib = bytes as f64 / f64::from(1 << 30);
         Self {
@@ -184,10 +184,10 @@ impl OutputTransfer {
     }
 }
 
-/// Bytes per read: more than the kernel gives.
+/// Bytes per read: more than the kernel returns.
 const TERMINAL_BLOCK: usize = 64 * 1024;
 
-/// Measures throughput against the stock server's and a bare reader's.
+/// Measures terminal throughput, compared with the stock server and with a bare reader.
 pub(crate) fn measure_terminal(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let bytes = plan.output_bytes / 4;
     let mut contenders = vec![Contender::new(move |samples: &mut Vec<OutputTransfer>| {
@@ -234,7 +234,7 @@ fn terminal_contender(
     }))
 }
 
-/// Has a child write to a terminal and reads all of it.
+/// Makes a child write to a terminal and reads all of its output.
 fn read_terminal(bytes: u64) -> Result<OutputTransfer> {
     let (master, slave) = open_raw_terminal()?;
     let started_at = Instant::now();

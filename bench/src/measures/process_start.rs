@@ -16,7 +16,7 @@ use crate::report::{ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 use crate::rpc_message::ServerEvent;
 
-/// Unmeasured runs of each lane, so that caches and pools are warm.
+/// Unmeasured runs of each contender, so that caches and pools are warm.
 const WARM_UP: usize = 10;
 
 /// Measures spawn latency on pipes and on a pty.
@@ -86,7 +86,7 @@ fn latency_contender<'a>(
     })
 }
 
-/// Processes between start and closed.
+/// Processes in flight.
 const WIDTH: usize = 32;
 
 /// Measures process throughput.
@@ -129,7 +129,7 @@ pub(crate) fn measure_rate(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<Rep
     ]
 }
 
-/// Runs one block and returns processes per second. Every start is answered and closed after it.
+/// Runs one block and returns the processes per second. Waits for all responses and exits.
 fn run_block(client: &mut RpcClient, budget: SampleBudget) -> Result<f64> {
     let start = PreparedStart::new(&[PROGRAM], StdioMode::Pipes);
     let mut iterations = budget.iterations();
@@ -143,7 +143,7 @@ fn run_block(client: &mut RpcClient, budget: SampleBudget) -> Result<f64> {
     let rate = loop {
         let mut event = Some(client.next_event()?);
         let mut is_finished = false;
-        // All that is here already, before one write that replaces all that closed.
+        // Handle all events that have arrived, then start the replacements with one write.
         while let Some(current) = event {
             match current {
                 ServerEvent::Closed => {
@@ -166,15 +166,15 @@ fn run_block(client: &mut RpcClient, budget: SampleBudget) -> Result<f64> {
     Ok(rate)
 }
 
-/// The program that every spawn measure runs.
+/// Program that every spawn measure runs.
 pub(crate) const PROGRAM: &str = "/bin/true";
 
 /// Output target of a floor's children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChildOutput {
-    /// Pipes, as every server must use them.
+    /// Pipes, like a server's.
     Piped,
-    /// `/dev/null`: the least there is.
+    /// `/dev/null`, the cheapest.
     Null,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn spawn_and_wait(output: ChildOutput) -> Result<Duration> {
     Ok(elapsed)
 }
 
-/// Keeps `width` processes running within `budget`, and returns how many ended per second.
+/// Keeps `width` processes running within `budget`, and returns the exits per second.
 pub(crate) fn spawn_rate(output: ChildOutput, width: usize, budget: SampleBudget) -> Result<f64> {
     let mut running = BTreeMap::new();
     let started_at = Instant::now();
@@ -211,7 +211,8 @@ fn insert_child(running: &mut BTreeMap<u32, Child>, child: Child) {
     running.insert(child.id(), child);
 }
 
-/// Waits for any child. Only those of this loop may end meanwhile; a server that does is an error.
+/// Waits for any child. Only children of this loop may exit meanwhile; the exit of a server is an
+/// error.
 fn reap_child(running: &mut BTreeMap<u32, Child>) -> Result<()> {
     let (pid, status) = wait(WaitOptions::empty())?.context("nothing to wait for")?;
     ensure!(status.exit_status() == Some(0), "process {pid} failed");

@@ -1,7 +1,7 @@
 //! Cost of a sandbox policy: starting a process and reading a file under one.
 //!
-//! Each target is compared with itself: the same operation without a policy is measured in the same
-//! turns.
+//! Each target is compared with itself: the same operation without a policy is measured in
+//! alternating turns.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::process_usage::memory_by_name;
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedRequest, PreparedStart, StdioMode};
 
-/// Unmeasured runs of each lane.
+/// Unmeasured runs of each contender.
 const WARM_UP: usize = 5;
 /// Bytes of the file that is read.
 const FILE_BYTES: usize = 4096;
 
-/// Measures what policies cost.
+/// Measures the cost of policies.
 pub(crate) fn measure_sandbox(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let rows = BenchDir::new().and_then(|dir| {
         let workspace = dir.directory("workspace")?;
@@ -170,7 +170,7 @@ fn measure_reads(
         .cells(&helpers),
     ];
     if let Some(first) = plain.first() {
-        // Ours without a policy is what ours with one is compared with.
+        // The first target without a policy is the floor of the row.
         rows[0] = rows[0].clone().floor(first);
     }
     Ok(rows)
@@ -196,11 +196,10 @@ fn read_contender<'a>(
     }))
 }
 
-/// How long a helper is looked for.
+/// Longest search for a helper.
 const HELPER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns what the largest helper for files uses: its share of what it has in common with others
-/// included.
+/// Returns the proportional memory of the largest fs worker.
 fn helper_memory(target: &BenchTarget) -> ReportCell {
     let found = target
         .shared_instance()
@@ -217,18 +216,18 @@ fn helper_memory(target: &BenchTarget) -> ReportCell {
         });
     match found {
         Ok(Some(bytes)) => ReportCell::Value(bytes as f64),
-        Ok(None) => ReportCell::Skipped("keeps no helper".to_owned()),
+        Ok(None) => ReportCell::Skipped("no helper is running".to_owned()),
         Err(error) => ReportCell::Failed(format!("{error:#}")),
     }
 }
 
-/// Everything can be read, nothing written, and the network is the host's.
+/// Returns a policy that allows reading everything, no writes, and the host's network.
 fn read_only() -> Value {
     policy(json!([special("root", "read")]), "enabled", None)
 }
 
-/// What the stock client asks for by default: a workspace that can be written, with its `.git`
-/// apart, and no network.
+/// Returns the stock client's default policy: a writable workspace with a read-only `.git`, and no
+/// network.
 fn workspace_write(workspace: &str) -> Value {
     let entries = json!([
         special("root", "read"),
@@ -239,7 +238,7 @@ fn workspace_write(workspace: &str) -> Value {
     policy(entries, "restricted", Some(workspace))
 }
 
-/// Only the workspace can be read.
+/// Returns a policy that allows only reading the workspace.
 fn workspace_read(workspace: &str) -> Value {
     let entries = json!([{"path": {"type": "path", "path": workspace}, "access": "read"}]);
     policy(entries, "restricted", Some(workspace))

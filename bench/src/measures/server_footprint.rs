@@ -18,7 +18,7 @@ use crate::process_usage::{ProcessUsage, reset_peak};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 
-/// How long memory must stay level, and for how long that is awaited.
+/// Time that memory must stay stable, and longest wait for it.
 const STABLE_TIME: Duration = Duration::from_millis(400);
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -64,7 +64,7 @@ fn usage_cell(
     }
 }
 
-/// Returns the usage when idle and with the idle processes.
+/// Returns the usage without processes and with the idle processes.
 fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, ProcessUsage)> {
     let instance = target.start_fresh()?;
     let pid = instance
@@ -78,7 +78,8 @@ fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, 
         .collect();
     client.flush()?;
     client.await_completion(plan.idle_processes, 0)?;
-    // Answered is forked; until it has executed, a child looks like a helper.
+    // A response means that the child was forked. Until it executes the program, it looks like a
+    // helper.
     let deadline = Instant::now() + SETTLE_LIMIT;
     let mut many = ProcessUsage::sample(pid);
     while many.workload < processes.len() && Instant::now() < deadline {
@@ -86,7 +87,7 @@ fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, 
     }
     ensure!(
         many.workload >= processes.len(),
-        "only {} processes are there",
+        "only {} processes are running",
         many.workload
     );
     (many, _) = ProcessUsage::sample_when_stable(pid, STABLE_TIME, SETTLE_LIMIT);
@@ -101,11 +102,10 @@ fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, 
     Ok((idle, many))
 }
 
-/// Terminates the processes of a server that keeps running; a server started here kills them
+/// Terminates the processes of a server that keeps running. A server started here kills them
 /// itself.
 ///
-/// One by one: the stock server (0.166.0) stalls when it gets hundreds of these requests
-/// concurrently.
+/// Sends one request at a time: the stock server (0.166.0) stalls on hundreds of concurrent ones.
 fn terminate_all(client: &mut RpcClient, processes: &[u64]) -> Result<()> {
     for &process in processes {
         client.queue_terminate(process);
@@ -115,7 +115,7 @@ fn terminate_all(client: &mut RpcClient, processes: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// How long memory must stay level.
+/// Time that memory must stay stable while a client does not read.
 const STALLED_STABLE_TIME: Duration = Duration::from_secs(1);
 
 /// Measures the growth of a server whose client does not read.
@@ -137,7 +137,7 @@ pub(crate) fn measure_stalled_client(plan: &BenchPlan, targets: &[BenchTarget]) 
     ]
 }
 
-/// Returns the highest growth of server and helpers together.
+/// Returns the peak growth of server and helpers together.
 fn growth_with_stalled_client(plan: &BenchPlan, target: &BenchTarget) -> Result<u64> {
     let instance = target.start_fresh()?;
     let pid = instance
@@ -155,7 +155,7 @@ fn growth_with_stalled_client(plan: &BenchPlan, target: &BenchTarget) -> Result<
     let (last, mut peak) =
         ProcessUsage::sample_when_stable(pid, STALLED_STABLE_TIME, plan.stalled_time);
     if last.server_peak > idle.server_peak {
-        // A peak between two samples shows only in what the kernel keeps.
+        // Only the kernel's record shows a peak between two samples.
         peak = peak.max(last.server_peak + last.helper_rss);
     }
     client.queue_terminate(process);
@@ -191,7 +191,7 @@ pub(crate) fn measure_block_read_growth(
     ]
 }
 
-/// Returns the highest growth of server and helpers together.
+/// Returns the peak growth of server and helpers together.
 fn growth_while_reading(target: &BenchTarget, path: &str, bytes: u64) -> Result<u64> {
     let instance = target.start_fresh()?;
     let pid = instance
@@ -205,7 +205,7 @@ fn growth_while_reading(target: &BenchTarget, path: &str, bytes: u64) -> Result<
     Ok((after.server_peak + after.helper_rss).saturating_sub(idle.rss()))
 }
 
-/// Measures size and start.
+/// Measures the size of the binary and the time to start.
 pub(crate) fn measure_startup(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
     let mut contenders: Vec<Contender<'_, f64>> = targets
         .iter()

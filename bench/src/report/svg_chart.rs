@@ -4,23 +4,23 @@
 
 use crate::report::{ReportRow, RowGoal, RunReport};
 
-/// Width of the picture, and where the bars begin and end.
+/// Width of the picture, and horizontal range of the bars.
 const WIDTH: f64 = 920.0;
 const LEFT: f64 = 290.0;
 const RIGHT: f64 = 760.0;
-/// Heights of a bar, of the gap below a group, and of what is above the first group.
+/// Heights of a bar, of the gap below a group, and of the area above the first group.
 const BAR: f64 = 13.0;
 const GAP: f64 = 14.0;
 const TOP: f64 = 92.0;
 
-/// Renders the rows that can be compared.
+/// Renders the rows that have a reference.
 pub(crate) fn render_svg(report: &RunReport) -> String {
     let groups: Vec<BarGroup> = report
         .rows
         .iter()
         .filter_map(|row| BarGroup::new(row, &report.targets))
         .collect();
-    let scale = LogScale::over(groups.iter().flat_map(BarGroup::costs));
+    let scale = LogScale::covering(groups.iter().flat_map(BarGroup::costs));
     let bars = groups.iter().map(|group| group.bars.len()).sum::<usize>();
     let bottom = TOP + bars as f64 * BAR + groups.len() as f64 * GAP;
     let height = bottom + 46.0;
@@ -62,8 +62,8 @@ pub(crate) fn render_svg(report: &RunReport) -> String {
 fn push_legend(svg: &mut String, targets: &[String]) {
     let names = std::iter::once("floor or limit").chain(targets.iter().map(String::as_str));
     let mut x = 20.0;
-    for (at, name) in names.enumerate() {
-        let class = series_class(at);
+    for (index, name) in names.enumerate() {
+        let class = series_class(index);
         svg.push_str(&format!(
             "<rect class=\"{class}\" x=\"{x}\" y=\"62\" width=\"12\" height=\"12\" rx=\"2\"/>\n"
         ));
@@ -80,7 +80,7 @@ fn text_element(class: &str, x: f64, y: f64, content: &str) -> String {
     )
 }
 
-/// Keeps text from being read as markup, also inside attributes.
+/// Escapes markup, also for use inside attributes.
 fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -90,7 +90,7 @@ fn escape_xml(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // XML 1.0 has no way to write other control characters.
+            // XML 1.0 cannot represent other control characters.
             control if control.is_control() => escaped.push(' '),
             plain => escaped.push(plain),
         }
@@ -114,7 +114,7 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;f
 .c0{fill:#6e7781}.c1{fill:#4493f8}.c2{fill:#f0883e}.c3{fill:#ab7df8}.c4{fill:#3fb950}}\
 </style>";
 
-/// A row as bars: its reference first, then one bar per target that has a value.
+/// Bars of one row: the reference first, then one bar per target with a value.
 #[derive(Debug)]
 struct BarGroup {
     title: String,
@@ -125,15 +125,15 @@ struct BarGroup {
 /// One bar.
 #[derive(Debug)]
 struct ChartBar {
-    /// Which colour: 0 is the reference.
+    /// Index of the colour; 0 is the reference.
     series: usize,
-    /// Times the reference; more is always worse.
+    /// Multiple of the reference; higher is always worse.
     cost: f64,
     label: String,
 }
 
 impl BarGroup {
-    /// Makes the bars of a row; `None` if there is nothing to compare with or nothing to compare.
+    /// Creates the bars of a row; `None` without a reference or without values.
     fn new(row: &ReportRow, targets: &[String]) -> Option<Self> {
         let limit = match row.goal {
             Some(RowGoal::AtMost(limit) | RowGoal::AtLeast(limit)) => Some(limit),
@@ -146,7 +146,7 @@ impl BarGroup {
             | None => None,
         };
         let (reference, label) = match (row.reference(), limit) {
-            // The stock server has a bar of its own.
+            // The stock server already has a bar.
             (Some(stock), _) if row.floor.is_none() => (stock, None),
             (Some(floor), _) => (floor, Some(row.unit.format(floor))),
             (None, Some(limit)) if limit > 0.0 => {
@@ -162,8 +162,8 @@ impl BarGroup {
                 label,
             })
             .collect();
-        for at in 0..targets.len() {
-            let Some(value) = row.cells.get(at).and_then(|cell| cell.value()) else {
+        for index in 0..targets.len() {
+            let Some(value) = row.cells.get(index).and_then(|cell| cell.value()) else {
                 continue;
             };
             let cost = if row.unit.higher_is_better() {
@@ -171,9 +171,9 @@ impl BarGroup {
             } else {
                 value / reference
             };
-            let label = format!("{} · {}", row.format_cell(at), cost_label(cost));
+            let label = format!("{} · {}", row.format_cell(index), cost_label(cost));
             bars.push(ChartBar {
-                series: at + 1,
+                series: index + 1,
                 cost,
                 label,
             });
@@ -184,7 +184,7 @@ impl BarGroup {
         })
     }
 
-    /// Returns the costs, for the scale.
+    /// Returns the costs of the bars.
     fn costs(&self) -> impl Iterator<Item = f64> {
         self.bars.iter().map(|bar| bar.cost)
     }
@@ -193,8 +193,8 @@ impl BarGroup {
     fn draw(&self, svg: &mut String, scale: &LogScale, y: f64) {
         let middle = y + self.bars.len() as f64 * BAR / 2.0 + 4.0;
         svg.push_str(&text_element("name", LEFT - 12.0, middle, &self.title));
-        for (at, bar) in self.bars.iter().enumerate() {
-            let y = y + at as f64 * BAR;
+        for (index, bar) in self.bars.iter().enumerate() {
+            let y = y + index as f64 * BAR;
             let width = (scale.position(bar.cost) * (RIGHT - LEFT)).max(2.0);
             svg.push_str(&format!(
                 "<rect class=\"{}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" \
@@ -227,7 +227,7 @@ fn cost_label(cost: f64) -> String {
     }
 }
 
-/// A range of whole decades.
+/// A logarithmic axis over whole decades.
 #[derive(Debug, PartialEq)]
 struct LogScale {
     low: f64,
@@ -235,8 +235,8 @@ struct LogScale {
 }
 
 impl LogScale {
-    /// Makes the scale that holds all `costs`: at least from 0.1 to 10, at most from 0.01.
-    fn over(costs: impl Iterator<Item = f64>) -> Self {
+    /// Creates a scale for `costs`: it covers at least 0.1 to 10 and starts at 0.01 or above.
+    fn covering(costs: impl Iterator<Item = f64>) -> Self {
         let mut scale = Self {
             low: -1.0,
             high: 1.0,
@@ -248,7 +248,7 @@ impl LogScale {
         scale
     }
 
-    /// Returns where a cost lies, from 0 to 1. Costs off the scale lie at its ends.
+    /// Returns the position of a cost, from 0 to 1. Clamps costs outside of the scale.
     fn position(&self, cost: f64) -> f64 {
         let decades = cost.max(f64::MIN_POSITIVE).log10();
         ((decades - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
@@ -337,13 +337,13 @@ mod tests {
     #[test]
     fn scale_grows_in_whole_decades() {
         assert_eq!(
-            LogScale::over([].into_iter()),
+            LogScale::covering([].into_iter()),
             LogScale {
                 low: -1.0,
                 high: 1.0
             }
         );
-        let scale = LogScale::over([0.0, 0.02, 480.0].into_iter());
+        let scale = LogScale::covering([0.0, 0.02, 480.0].into_iter());
         assert_eq!(
             scale,
             LogScale {

@@ -7,17 +7,17 @@ use serde_json::{Map, Value, json};
 use crate::bench_target::{OURS, STOCK};
 use crate::report::{ReportCell, ReportRow, RowGoal, RunReport};
 
-/// Renders the report as aligned text, with notes below on whatever has no value.
+/// Renders the report as aligned text, followed by notes on missing values.
 pub(crate) fn render_table(report: &RunReport) -> String {
     let mut lines = vec![header(report)];
     for row in &report.rows {
         let mut line = vec![row.title.clone(), row.format_floor()];
-        for (at, name) in report.targets.iter().enumerate() {
-            line.extend([row.format_cell(at), row.format_ratio(at)]);
+        for (column, name) in report.targets.iter().enumerate() {
+            line.extend([row.format_cell(column), row.format_ratio(column)]);
             if name == OURS {
                 line.extend([
                     row.format_goal(),
-                    verdict_text(row.meets_goal(at)).to_owned(),
+                    verdict_text(row.meets_goal(column)).to_owned(),
                 ]);
             }
         }
@@ -31,7 +31,7 @@ pub(crate) fn render_table(report: &RunReport) -> String {
     text
 }
 
-/// Returns one note for every value that is missing.
+/// Returns one note per missing value.
 fn notes(report: &RunReport) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for row in &report.rows {
@@ -61,7 +61,7 @@ fn header(report: &RunReport) -> Vec<String> {
     header
 }
 
-/// Shows a verdict.
+/// Formats whether a goal is met.
 const fn verdict_text(meets_goal: Option<bool>) -> &'static str {
     match meets_goal {
         None => "",
@@ -83,21 +83,21 @@ fn align_columns(lines: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for line in lines {
-        let mut shown = String::new();
+        let mut aligned = String::new();
         for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
             if column == 0 {
-                shown.push_str(&format!("{cell:<width$}"));
+                aligned.push_str(&format!("{cell:<width$}"));
             } else {
-                shown.push_str(&format!("  {cell:>width$}"));
+                aligned.push_str(&format!("  {cell:>width$}"));
             }
         }
-        text.push_str(shown.trim_end());
+        text.push_str(aligned.trim_end());
         text.push('\n');
     }
     text
 }
 
-/// Renders machine, table and notes.
+/// Renders machine, table and notes as Markdown.
 pub(crate) fn render_markdown(report: &RunReport) -> String {
     let mut text = format!(
         "Machine: {}.\n\n",
@@ -106,7 +106,7 @@ pub(crate) fn render_markdown(report: &RunReport) -> String {
     let header = header(report);
     text.push_str(&markdown_line(&header));
     let rule: Vec<String> = (0..header.len())
-        .map(|at| if at == 0 { "---" } else { "---:" }.to_owned())
+        .map(|column| if column == 0 { "---" } else { "---:" }.to_owned())
         .collect();
     text.push_str(&markdown_line(&rule));
     for row in &report.rows {
@@ -115,12 +115,12 @@ pub(crate) fn render_markdown(report: &RunReport) -> String {
             None => row.title.clone(),
         };
         let mut cells = vec![title, row.format_floor()];
-        for (at, name) in report.targets.iter().enumerate() {
-            cells.extend([row.format_cell(at), row.format_ratio(at)]);
+        for (column, name) in report.targets.iter().enumerate() {
+            cells.extend([row.format_cell(column), row.format_ratio(column)]);
             if name == OURS {
                 cells.extend([
                     row.format_goal(),
-                    verdict_text(row.meets_goal(at)).to_owned(),
+                    verdict_text(row.meets_goal(column)).to_owned(),
                 ]);
             }
         }
@@ -141,7 +141,7 @@ fn markdown_line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Keeps text from being read as markup.
+/// Escapes Markdown markup.
 fn escape_markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -175,10 +175,10 @@ pub(crate) fn render_json(report: &RunReport) -> Value {
 
 fn render_row(report: &RunReport, row: &ReportRow) -> Value {
     let mut values = Map::new();
-    for (at, (cell, target)) in row.cells.iter().zip(&report.targets).enumerate() {
+    for (column, (cell, target)) in row.cells.iter().zip(&report.targets).enumerate() {
         let value = match cell {
             ReportCell::Value(value) => {
-                json!({"value": value, "ratio": row.ratio(at), "reached": row.meets_goal(at)})
+                json!({"value": value, "ratio": row.ratio(column), "reached": row.meets_goal(column)})
             }
             ReportCell::Skipped(why) => json!({"skipped": why}),
             ReportCell::Failed(why) => json!({"failed": why}),

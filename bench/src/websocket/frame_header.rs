@@ -2,36 +2,36 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// Most bytes that a message may announce; far above what any server sends here.
+/// Largest message in bytes, far above what servers send here.
 pub(super) const MAX_PAYLOAD: usize = 256 << 20;
 
-/// What kind of frame it is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Opcode {
-    /// More of the message before.
+    /// Continues the previous frame's message.
     Continuation,
     /// A text message.
     Text,
     /// A binary message.
     Binary,
-    /// The end of the connection.
+    /// Closes the connection.
     Close,
-    /// Asks for a pong.
+    /// Requests a pong.
     Ping,
     /// Answers a ping.
     Pong,
 }
 
-/// The header of a frame from the server.
+/// Header of a frame from the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct WsFrameHeader {
     /// Whether the message ends with this frame.
     pub(super) fin: bool,
-    /// What kind of frame it is.
+    /// Kind of a frame.
     pub(super) opcode: Opcode,
-    /// Bytes before the payload.
+    /// Length of the header in bytes.
     pub(super) len: usize,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub(super) payload: usize,
 }
 
@@ -77,7 +77,7 @@ impl WsFrameHeader {
     }
 }
 
-/// Appends one masked frame that is a whole message, made of `parts`.
+/// Appends one masked frame with a complete message that consists of `parts`.
 pub(super) fn encode_frame(out: &mut Vec<u8>, opcode: Opcode, parts: &[&[u8]]) {
     let code = match opcode {
         Opcode::Continuation => 0x0,
@@ -107,7 +107,7 @@ pub(super) fn encode_frame(out: &mut Vec<u8>, opcode: Opcode, parts: &[&[u8]]) {
     apply_mask(&mut out[begin..]);
 }
 
-/// Masks a payload, in words: a file is tens of megabytes.
+/// Masks a payload. Works on words, since a file has tens of megabytes.
 fn apply_mask(payload: &mut [u8]) {
     let [a, b, c, d] = MASK;
     let key = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);
@@ -120,8 +120,8 @@ fn apply_mask(payload: &mut [u8]) {
     }
 }
 
-/// The masking key. It protects proxies from hostile pages; here are neither, so it may be fixed,
-/// but it is not zero: the server shall do its real work.
+/// The masking key. Masking protects proxies from hostile web pages, so a fixed key is fine here.
+/// It is not zero, so that the server does its usual work.
 const MASK: [u8; 4] = [0x5a, 0xc3, 0x17, 0x9e];
 
 #[cfg(test)]
