@@ -1,3 +1,5 @@
+//! Regular files: their mode here, whole files and blocks in the submodules.
+
 mod block_file;
 mod whole_file;
 
