@@ -342,8 +342,8 @@ mod tests {
 
     #[test]
     fn only_an_ended_process_counts_as_more_confined_than_this_one() {
-        let us = i32::try_from(std::process::id()).ok();
-        assert!(!is_more_confined(us));
+        let own_pid = i32::try_from(std::process::id()).ok();
+        assert!(!is_more_confined(own_pid));
         assert!(is_more_confined(Some(i32::MAX)));
         assert!(!is_more_confined(Some(0)));
         assert!(!is_more_confined(None));

@@ -73,13 +73,13 @@ impl LineReader {
     /// Takes the next complete line that is not blank, without its terminator.
     fn take_line(&mut self) -> Result<Option<Bytes>, LinkReadError> {
         loop {
-            let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
-            let length = found.map_or(self.buffer.len(), |index| self.searched + index);
+            let newline = memchr::memchr(b'\n', &self.buffer[self.searched..]);
+            let length = newline.map_or(self.buffer.len(), |index| self.searched + index);
             if length > self.max_line_bytes {
                 return Err(LinkReadError::TooLong(self.max_line_bytes));
             }
             self.searched = length;
-            let line = match found {
+            let line = match newline {
                 Some(_) => {
                     let line = self.buffer.split_to(length);
                     self.buffer.advance(1);

@@ -79,11 +79,11 @@ impl MessageWriter for MemoryWriter {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let broken_pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
         while let Some(message) = self.queue.front() {
-            let sender = self.sender.as_mut().ok_or_else(gone)?;
+            let sender = self.sender.as_mut().ok_or_else(broken_pipe)?;
             let length = message.len();
-            ready!(sender.poll_send(cx, message.clone())).map_err(|()| gone())?;
+            ready!(sender.poll_send(cx, message.clone())).map_err(|()| broken_pipe())?;
             self.queue.pop_front();
             self.queued_bytes -= length;
         }

@@ -95,8 +95,8 @@ impl TrustStore {
             add_file(&mut store, file)?;
         }
         if self.roots == RootSource::Platform {
-            let found = add_first_bundle(&mut store, PLATFORM_BUNDLES.iter().map(Path::new));
-            if !found && self.files.is_empty() {
+            let loaded = add_first_bundle(&mut store, PLATFORM_BUNDLES.iter().map(Path::new));
+            if !loaded && self.files.is_empty() {
                 return Err(TlsError::NoRoots);
             }
         }
@@ -238,8 +238,8 @@ mod tests {
     use super::*;
 
     fn certificate() -> String {
-        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
-        made.cert.pem()
+        let certified_key = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        certified_key.cert.pem()
     }
 
     #[test]

@@ -48,14 +48,14 @@ impl UnixSocket {
     /// `AddrInUse` if another server listens there or holds the lock file, or if that is unknown.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let lock = SocketLock::acquire(path)?;
-        if let Some(found) = FileIdentity::of_socket(path) {
+        if let Some(existing) = FileIdentity::of_socket(path) {
             match probe(path) {
-                Err(Errno::CONNREFUSED) => found.remove(path)?,
+                Err(Errno::CONNREFUSED) => existing.remove(path)?,
                 Err(Errno::NOENT) => {}
                 Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
                 Err(error) => {
-                    let what = format!("failed to probe the existing socket: {error}");
-                    return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+                    let message = format!("failed to probe the existing socket: {error}");
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
                 }
             }
         }
@@ -87,7 +87,7 @@ impl UnixSocket {
         if FileIdentity::of(&self.path).as_ref() == Some(&self.identity) {
             return;
         }
-        let bound = self.bind_again();
+        let bound = self.rebind();
         let path = self.path.display();
         match bound {
             Ok(()) => {
@@ -102,16 +102,16 @@ impl UnixSocket {
         }
     }
 
-    fn bind_again(&mut self) -> io::Result<()> {
+    fn rebind(&mut self) -> io::Result<()> {
         if let Some(directory) = self.path.parent()
             && !directory.exists()
         {
             DirBuilder::new().mode(0o700).create(directory)?;
         }
-        self.lock.acquire_again(&self.path)?;
+        self.lock.reacquire(&self.path)?;
         // Every server of this project holds the lock while it uses the path.
-        if let Some(found) = FileIdentity::of_socket(&self.path) {
-            found.remove(&self.path)?;
+        if let Some(existing) = FileIdentity::of_socket(&self.path) {
+            existing.remove(&self.path)?;
         }
         (self.listener, self.identity) = listen(&self.path)?;
         Ok(())
@@ -157,13 +157,16 @@ struct FileIdentity {
 
 impl FileIdentity {
     fn of(path: &Path) -> Option<Self> {
-        let found = fs::symlink_metadata(path).ok()?;
-        Some(Self::from(&found))
+        let metadata = fs::symlink_metadata(path).ok()?;
+        Some(Self::from(&metadata))
     }
 
     fn of_socket(path: &Path) -> Option<Self> {
-        let found = fs::symlink_metadata(path).ok()?;
-        found.file_type().is_socket().then(|| Self::from(&found))
+        let metadata = fs::symlink_metadata(path).ok()?;
+        metadata
+            .file_type()
+            .is_socket()
+            .then(|| Self::from(&metadata))
     }
 
     /// Removes the file at a path if it is still this one.
@@ -176,10 +179,10 @@ impl FileIdentity {
 }
 
 impl From<&fs::Metadata> for FileIdentity {
-    fn from(found: &fs::Metadata) -> Self {
+    fn from(metadata: &fs::Metadata) -> Self {
         Self {
-            device: found.dev(),
-            inode: found.ino(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
         }
     }
 }
@@ -201,7 +204,7 @@ impl SocketLock {
                 file,
             };
             // Otherwise the previous holder removed the file between our open and our lock.
-            if lock.is_in_place() {
+            if lock.is_at_path() {
                 return Ok(lock);
             }
         }
@@ -209,14 +212,14 @@ impl SocketLock {
     }
 
     /// Acquires the lock again if its file was removed.
-    fn acquire_again(&mut self, socket: &Path) -> io::Result<()> {
-        if !self.is_in_place() {
+    fn reacquire(&mut self, socket: &Path) -> io::Result<()> {
+        if !self.is_at_path() {
             *self = Self::acquire(socket)?;
         }
         Ok(())
     }
 
-    fn is_in_place(&self) -> bool {
+    fn is_at_path(&self) -> bool {
         let locked = self.file.metadata();
         let locked = locked.as_ref().map(FileIdentity::from).ok();
         locked.is_some() && FileIdentity::of(&self.path) == locked
@@ -225,7 +228,7 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        if self.is_in_place()
+        if self.is_at_path()
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::debug!(%error, "failed to remove the lock file");
@@ -243,8 +246,8 @@ fn open_locked(path: &Path) -> io::Result<File> {
         .custom_flags(no_follow)
         .open(path);
     let file = opened.map_err(|error| {
-        let what = format!("cannot open lock file `{}`: {error}", path.display());
-        io::Error::new(error.kind(), what)
+        let message = format!("cannot open lock file `{}`: {error}", path.display());
+        io::Error::new(error.kind(), message)
     })?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -285,12 +285,12 @@ fn secret_is_trimmed_and_has_a_minimum_length() {
 
 #[test]
 fn debug_hides_the_secret() {
-    let shown = format!("{:?}", rules(Some("harness"), None));
+    let debug = format!("{:?}", rules(Some("harness"), None));
     assert!(
-        shown.contains("harness") && !shown.contains("0123"),
-        "{shown}"
+        debug.contains("harness") && !debug.contains("0123"),
+        "{debug}"
     );
-    assert!(!shown.contains("48, 49"), "{shown}");
+    assert!(!debug.contains("48, 49"), "{debug}");
 }
 
 #[test]

@@ -209,13 +209,13 @@ async fn custom_headers_are_sent_without_an_origin() {
     let client = WebSocketConnector {
         headers: RequestHeaders::new([("X-Tenant", "blue"), ("Cookie", "k=v")]).unwrap(),
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
-        ..server(&format!("ws://{address}/door?role=harness&x=%20"))
+        ..server(&format!("ws://{address}/socket?role=harness&x=%20"))
     };
     let (_, text) = connect_error(&client).await;
     assert!(text.ends_with("418 Teapot"), "{text}");
     let request = within("the request", request_task).await.unwrap();
     let (first, rest) = request.split_once("\r\n").unwrap();
-    assert_eq!(first, "GET /door?role=harness&x=%20 HTTP/1.1");
+    assert_eq!(first, "GET /socket?role=harness&x=%20 HTTP/1.1");
     for line in [
         &format!("Host: {address}"),
         "Authorization: Bearer s3cret",

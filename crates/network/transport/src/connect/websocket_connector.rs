@@ -96,7 +96,7 @@ impl WebSocketConnector {
         Ok(websocket::boxed_link_with(
             upgraded.input,
             upgraded.output,
-            &upgraded.rest,
+            &upgraded.already_read,
             LinkRole::Client,
             self.peer(),
             options,
@@ -158,14 +158,14 @@ impl WebSocketConnector {
         let authority = host.header();
         let request = self.request(&authority, &host.target);
         if host.scheme == WebSocketScheme::Ws {
-            let rest = request.upgrade(&mut stream).await?;
+            let already_read = request.upgrade(&mut stream).await?;
             let (read, write) = stream.into_split();
-            return Ok(UpgradedStream::new(read, write, rest));
+            return Ok(UpgradedStream::new(read, write, already_read));
         }
         let mut stream = self.tls_connect(host, stream).await?;
-        let rest = request.upgrade(&mut stream).await?;
+        let already_read = request.upgrade(&mut stream).await?;
         let (read, write) = tokio::io::split(stream);
-        Ok(UpgradedStream::new(read, write, rest))
+        Ok(UpgradedStream::new(read, write, already_read))
     }
 
     async fn connect_unix(&self, path: &Path) -> Result<UpgradedStream, ConnectError> {
@@ -181,9 +181,9 @@ impl WebSocketConnector {
             let peer = self.peer();
             return Err(ConnectError::Untrusted { peer, source });
         }
-        let rest = self.request("localhost", "/").upgrade(&mut stream).await?;
+        let already_read = self.request("localhost", "/").upgrade(&mut stream).await?;
         let (read, write) = stream.into_split();
-        Ok(UpgradedStream::new(read, write, rest))
+        Ok(UpgradedStream::new(read, write, already_read))
     }
 
     /// Connects to the first reachable address of a host.
@@ -192,10 +192,10 @@ impl WebSocketConnector {
             host: host.name.clone(),
             source,
         };
-        let found = lookup_host((host.name.as_str(), host.port)).await;
+        let resolved = lookup_host((host.name.as_str(), host.port)).await;
         // `localhost` may resolve to any address. A token is sent only to loopback.
         let loopback_only = self.has_secret() && host.scheme == WebSocketScheme::Ws;
-        let addresses: Vec<SocketAddr> = found
+        let addresses: Vec<SocketAddr> = resolved
             .map_err(resolve)?
             .filter(|address| !loopback_only || address.ip().to_canonical().is_loopback())
             .collect();
@@ -252,11 +252,11 @@ struct UpgradedStream {
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
     /// Bytes that followed the response.
-    rest: Vec<u8>,
+    already_read: Vec<u8>,
 }
 
 impl UpgradedStream {
-    fn new<R, W>(input: R, output: W, rest: Vec<u8>) -> Self
+    fn new<R, W>(input: R, output: W, already_read: Vec<u8>) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
@@ -264,7 +264,7 @@ impl UpgradedStream {
         Self {
             input: Box::new(input),
             output: Box::new(output),
-            rest,
+            already_read,
         }
     }
 
@@ -273,7 +273,7 @@ impl UpgradedStream {
         BinarySocket::boxed(
             self.input,
             self.output,
-            &self.rest,
+            &self.already_read,
             LinkRole::Client,
             limits,
         )
@@ -460,16 +460,16 @@ impl BodyFraming {
             Self::Plain(length) => length,
             Self::Chunked => MAX_BODY_BYTES,
         };
-        let rest = async {
-            let is_whole = |body: &[u8]| match self {
+        let read_body = async {
+            let is_complete = |body: &[u8]| match self {
                 Self::Plain(length) => body.len() >= length,
                 Self::Chunked => body.len() >= limit || body.ends_with(b"0\r\n\r\n"),
             };
-            while !is_whole(&body) && stream.read_buf(&mut body).await? > 0 {}
+            while !is_complete(&body) && stream.read_buf(&mut body).await? > 0 {}
             Ok::<_, io::Error>(())
         };
         // The refusal is reported with the text that has arrived.
-        drop(timeout(BODY_TIMEOUT, rest).await);
+        drop(timeout(BODY_TIMEOUT, read_body).await);
         body.truncate(limit);
         match self {
             Self::Plain(_) => body,
@@ -483,9 +483,9 @@ fn join_chunks(mut body: &[u8]) -> Vec<u8> {
     let mut joined = Vec::new();
     while let Ok(httparse::Status::Complete((start, length))) = httparse::parse_chunk_size(body) {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let rest = &body[start..];
-        joined.extend_from_slice(&rest[..length.min(rest.len())]);
-        match rest.get(length.saturating_add(2)..) {
+        let remaining = &body[start..];
+        joined.extend_from_slice(&remaining[..length.min(remaining.len())]);
+        match remaining.get(length.saturating_add(2)..) {
             Some(next) if length > 0 => body = next,
             Some(_) | None => break,
         }

@@ -82,13 +82,13 @@ impl<T> Default for PendingUpgrade<T> {
 
 impl<T> PendingUpgrade<T> {
     /// Records the request that was answered with 101. It is the last one of its connection.
-    pub(super) fn set(&self, request: &mut Request<Incoming>, what: T) {
-        self.set_upgrade(hyper::upgrade::on(request), what);
+    pub(super) fn set(&self, request: &mut Request<Incoming>, context: T) {
+        self.set_upgrade(hyper::upgrade::on(request), context);
     }
 
     /// Records an upgrade that was already extracted from its request.
-    pub(super) fn set_upgrade(&self, upgrade: OnUpgrade, what: T) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, what));
+    pub(super) fn set_upgrade(&self, upgrade: OnUpgrade, context: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, context));
     }
 
     fn take(&self) -> Option<(OnUpgrade, T)> {

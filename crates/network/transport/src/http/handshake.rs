@@ -273,9 +273,9 @@ impl fmt::Debug for AllowedHosts {
 impl AllowedHosts {
     /// Allows these names in addition to the built-in ones.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let machine = rustix::system::uname();
-        let machine = machine.nodename().to_str().unwrap_or_default().to_owned();
-        let mut all = vec!["localhost".to_owned(), canonical(&machine)];
+        let system = rustix::system::uname();
+        let hostname = system.nodename().to_str().unwrap_or_default().to_owned();
+        let mut all = vec!["localhost".to_owned(), canonical(&hostname)];
         all.extend(names.into_iter().map(canonical));
         all.retain(|name| !name.is_empty());
         Self {
@@ -356,8 +356,8 @@ mod tests {
     fn addresses_and_configured_names_are_allowed() {
         let names: HostNames = "box.example, Other".parse().unwrap();
         let hosts = AllowedHosts::new(names.iter());
-        let machine = rustix::system::uname();
-        let machine = machine.nodename().to_str().unwrap();
+        let system = rustix::system::uname();
+        let hostname = system.nodename().to_str().unwrap();
         for host in [
             "127.0.0.1",
             "127.0.0.1:80",
@@ -367,7 +367,7 @@ mod tests {
             "LocalHost.:9",
             "BOX.example:443",
             "other",
-            machine,
+            hostname,
         ] {
             assert_eq!(allowed(&hosts, host), Some(true), "{host}");
         }

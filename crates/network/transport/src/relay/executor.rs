@@ -302,11 +302,11 @@ impl StreamTable {
     /// Ends streams that were parked for too long.
     fn expire(&mut self, now: Instant) {
         self.entries.retain(|_, entry| {
-            let is_over = entry.parked_until().is_some_and(|until| now >= until);
-            if is_over {
+            let is_expired = entry.parked_until().is_some_and(|until| now >= until);
+            if is_expired {
                 entry.shared.close(StreamCloseReason::Lost);
             }
-            !is_over
+            !is_expired
         });
     }
 

@@ -125,14 +125,14 @@ impl StreamShared {
         if state.link_state == LinkState::Detached || state.close_reason.is_some() {
             return SendProgress::Done;
         }
-        let mut taken = 0;
+        let mut sent_bytes = 0;
         let mut progress = SendProgress::More;
-        while taken < max_bytes {
+        while sent_bytes < max_bytes {
             let Some(frame) = state.stream.poll_frame(now) else {
                 progress = SendProgress::Idle;
                 break;
             };
-            taken += frame.len();
+            sent_bytes += frame.len();
             push(frame);
         }
         let all_sent = progress == SendProgress::Idle && state.stream.buffered() == 0;
@@ -193,12 +193,12 @@ impl StreamShared {
     /// Returns the next message for the link, or the close reason after the last one.
     pub(super) fn poll_message(&self, cx: &Context<'_>) -> Poll<Result<Bytes, StreamCloseReason>> {
         let mut state = self.state();
-        let was_crowded = state.stream.should_pause_reading();
+        let was_paused = state.stream.should_pause_reading();
         if let Some(message) = state.stream.poll_message() {
             if state.stream.delivery() == DeliveryMode::Reliable {
                 // The freed space may allow an acknowledgement.
                 self.enqueue_and_wake(&mut state);
-            } else if was_crowded && !state.stream.should_pause_reading() {
+            } else if was_paused && !state.stream.should_pause_reading() {
                 self.ready_queue.wake();
             }
             return Poll::Ready(Ok(message));
@@ -358,7 +358,7 @@ impl ReadyQueue {
 
 /// Makes the link of a stream.
 pub(super) fn stream_link(shared: Arc<StreamShared>, peer: String) -> Link {
-    let most_unanswered = match shared.delivery() {
+    let max_in_flight = match shared.delivery() {
         DeliveryMode::Plain => PLAIN_MAX_IN_FLIGHT,
         DeliveryMode::Reliable => usize::MAX,
     };
@@ -370,7 +370,7 @@ pub(super) fn stream_link(shared: Arc<StreamShared>, peer: String) -> Link {
         }),
         peer,
         binary: BinarySupport::Supported,
-        max_in_flight: most_unanswered,
+        max_in_flight,
         slot: None,
         handshake_started_at: None,
         principal: None,
@@ -388,9 +388,9 @@ struct StreamReader(Arc<StreamShared>);
 impl MessageReader for StreamReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         // This reads no socket, so it must use tokio's cooperative budget explicitly.
-        let turn = ready!(coop::poll_proceed(cx));
+        let budget = ready!(coop::poll_proceed(cx));
         let message = ready!(self.0.poll_message(cx));
-        turn.made_progress();
+        budget.made_progress();
         Poll::Ready(match message {
             Ok(message) => Ok(Some(message)),
             Err(end) => end.read_error().map(|()| None),

@@ -133,7 +133,7 @@ impl FrameOutput {
     }
 
     /// Queues a frame. Copies the payload only if it must be masked.
-    pub(super) fn push_whole(&mut self, opcode: FrameOpcode, fin: bool, payload: Bytes) {
+    pub(super) fn push_payload(&mut self, opcode: FrameOpcode, fin: bool, payload: Bytes) {
         let start = self.frame_start();
         let header = self.frame(opcode, fin, payload.len());
         let Some(mask) = header.mask else {
@@ -391,8 +391,8 @@ impl SharedControl {
             PeerReadRate::Slow => std::mem::take(&mut pending.pongs),
             PeerReadRate::Normal => VecDeque::new(),
         };
-        let taken = std::mem::take(&mut *pending);
+        let control = std::mem::take(&mut *pending);
         pending.pongs = pongs;
-        taken
+        control
     }
 }

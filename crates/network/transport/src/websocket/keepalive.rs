@@ -78,8 +78,8 @@ impl KeepaliveTimers {
         self.stall = None;
         if self.ping == PingState::Queued {
             self.ping = PingState::Sent;
-            let late = Instant::now() + self.limits.pong_timeout;
-            self.timer.as_mut().reset(late);
+            let deadline = Instant::now() + self.limits.pong_timeout;
+            self.timer.as_mut().reset(deadline);
         }
     }
 
@@ -90,8 +90,8 @@ impl KeepaliveTimers {
         }
         self.ping = PingState::Queued;
         // The flush sets the timer again; `poll_stalled` reports a blocked write.
-        let late = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
-        self.timer.as_mut().reset(late);
+        let deadline = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
+        self.timer.as_mut().reset(deadline);
         PingDecision::Send
     }
 
@@ -104,7 +104,7 @@ impl KeepaliveTimers {
                 Poll::Ready(Ok(()))
             }
             (Poll::Ready(()), PingState::Queued | PingState::Sent) => {
-                Poll::Ready(Err(late("peer did not answer a ping in time")))
+                Poll::Ready(Err(timed_out("peer did not answer a ping in time")))
             }
         }
     }
@@ -118,17 +118,17 @@ impl KeepaliveTimers {
         });
         if stall.written != written {
             stall.written = written;
-            let late = Instant::now() + self.limits.write_timeout;
-            stall.timer.as_mut().reset(late);
+            let deadline = Instant::now() + self.limits.write_timeout;
+            stall.timer.as_mut().reset(deadline);
         }
         stall
             .timer
             .as_mut()
             .poll(cx)
-            .map(|()| late("peer stopped reading"))
+            .map(|()| timed_out("peer stopped reading"))
     }
 }
 
-fn late(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, what)
+fn timed_out(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, message)
 }

@@ -129,9 +129,9 @@ impl MessageDecoder {
         match self.header {
             Some(header) if header.opcode.is_control() => arrived,
             Some(header) => {
-                let known = arrived + header.payload_len();
-                match header.fin || known <= Self::SMALL_BYTES {
-                    true => known,
+                let announced = arrived + header.payload_len();
+                match header.fin || announced <= Self::SMALL_BYTES {
+                    true => announced,
                     false => self.max_message_bytes,
                 }
             }
@@ -167,8 +167,8 @@ impl MessageDecoder {
                 ));
             }
         };
-        let room = (self.max_message_bytes - arrived) as u64;
-        if !header.opcode.is_control() && header.length > room {
+        let available = (self.max_message_bytes - arrived) as u64;
+        if !header.opcode.is_control() && header.length > available {
             return Err(FrameError::TooLong(self.max_message_bytes));
         }
         self.buffer.advance(size);
@@ -278,9 +278,9 @@ impl Utf8Validator {
         if error.error_len().is_some() {
             return Err(InvalidUtf8);
         }
-        let rest = &piece[error.valid_up_to()..];
-        self.partial_len = rest.len();
-        self.partial[..rest.len()].copy_from_slice(rest);
+        let incomplete = &piece[error.valid_up_to()..];
+        self.partial_len = incomplete.len();
+        self.partial[..incomplete.len()].copy_from_slice(incomplete);
         Ok(())
     }
 
@@ -312,10 +312,13 @@ pub fn websocket_frame(data: &[u8]) {
         0 => LinkRole::Server,
         _ => LinkRole::Client,
     };
-    let whole = decode(role, stream.chunks(stream.len().max(1)));
+    let unsplit = decode(role, stream.chunks(stream.len().max(1)));
     let pieces = decode(role, stream.chunks(usize::from(first >> 1).max(1)));
-    assert_eq!(whole, pieces, "the result depends on how the frames arrive");
-    for event in &whole.0 {
+    assert_eq!(
+        unsplit, pieces,
+        "the result depends on how the frames arrive"
+    );
+    for event in &unsplit.0 {
         if let FrameEvent::Message(kind, message) = event {
             assert!(
                 message.len() <= MAX_MESSAGE_BYTES,
@@ -389,12 +392,12 @@ mod tests {
             let text = [start.as_bytes(), &wrong].concat();
             let mut validator = Utf8Validator::default();
             for end in 1..=text.len() {
-                let could_go_on = match str::from_utf8(&text[..end]) {
+                let is_valid_prefix = match str::from_utf8(&text[..end]) {
                     Ok(_) => true,
                     Err(error) => error.error_len().is_none(),
                 };
-                prop_assert_eq!(validator.push(&text[end - 1..end]).is_ok(), could_go_on);
-                if !could_go_on {
+                prop_assert_eq!(validator.push(&text[end - 1..end]).is_ok(), is_valid_prefix);
+                if !is_valid_prefix {
                     break;
                 }
             }

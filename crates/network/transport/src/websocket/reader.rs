@@ -214,23 +214,23 @@ impl FrameReader {
 
     /// Reads available bytes into the buffer.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let wanted = self
+        let read_len = self
             .decoder
             .missing_bytes()
             .clamp(self.read_size, MAX_READ_BYTES);
         let buffer = &mut self.decoder.buffer;
-        if buffer.is_empty() && buffer.capacity() < wanted {
+        if buffer.is_empty() && buffer.capacity() < read_len {
             // Messages that were handed out keep their memory; do not copy them to make room.
-            *buffer = BytesMut::with_capacity(wanted);
+            *buffer = BytesMut::with_capacity(read_len);
         }
-        buffer.reserve(wanted);
+        buffer.reserve(read_len);
         // Read at most `wanted` bytes into the spare capacity.
-        let mut space = buffer.limit(wanted);
+        let mut space = buffer.limit(read_len);
         let read = pin!(self.input.read_buf(&mut space));
         let read = ready!(read.poll(cx))?;
         self.received += read as u64;
         self.bytes_left = self.bytes_left.saturating_sub(read);
-        self.read_size = if read == wanted {
+        self.read_size = if read == read_len {
             (self.read_size * 4).min(BUSY_READ_BYTES)
         } else {
             READ_BYTES.max(self.read_size / 2)
@@ -349,10 +349,10 @@ impl MessageReservation {
         loop {
             match self {
                 Self::Held {
-                    bytes: held,
+                    bytes: reserved,
                     overdue,
                     ..
-                } if *held >= bytes => {
+                } if *reserved >= bytes => {
                     while overdue.as_mut().poll(cx).is_ready() {
                         if budget.0.waiting.load(Ordering::Relaxed) > 0 {
                             return Poll::Ready(Err(ReservationOverdue));
@@ -363,11 +363,11 @@ impl MessageReservation {
                 }
                 Self::Waiting {
                     permit,
-                    bytes: wanted,
+                    bytes: requested,
                     ..
-                } if *wanted >= bytes => {
+                } if *requested >= bytes => {
                     let permit = ready!(permit.as_mut().poll(cx));
-                    let (bytes, limits) = (*wanted, &budget.0.limits);
+                    let (bytes, limits) = (*requested, &budget.0.limits);
                     let arriving = bytes.div_ceil(limits.bytes_per_second.max(1));
                     let timeout = limits.base_timeout + Duration::from_secs(arriving as u64);
                     *self = Self::Held {

@@ -185,7 +185,7 @@ impl SocketWriter {
     /// Encodes a message after those not flushed yet. Copies it only if it must be masked.
     pub fn push(&mut self, message: Bytes) {
         if !self.output.is_closed() {
-            self.output.push_whole(FrameOpcode::Binary, true, message);
+            self.output.push_payload(FrameOpcode::Binary, true, message);
         }
     }
 

@@ -204,12 +204,12 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
     let (mut second, mut second_peer) = open();
     let (mut small, mut small_peer) = open();
     let length = 3 << 20;
-    let held = async {
+    let stalled_write = async {
         first_peer.write_all(&half_sent(length)).await.unwrap();
         std::future::pending::<()>().await;
     };
     // Nothing is read from this connection while the first one holds the budget.
-    let waits = async {
+    let waiting_write = async {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         second_peer.write_all(&half_sent(length)).await.unwrap();
         second_peer
@@ -233,7 +233,7 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
         assert!(began.elapsed() < std::time::Duration::from_secs(1));
     };
     tokio::select! {
-        () = held => {}
-        _ = async { tokio::join!(waits, outcome, unaffected) } => {}
+        () = stalled_write => {}
+        _ = async { tokio::join!(waiting_write, outcome, unaffected) } => {}
     }
 }

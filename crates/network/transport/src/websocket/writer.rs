@@ -84,7 +84,7 @@ impl FrameWriter {
                 FrameOpcode::Continuation
             };
             self.output
-                .push_whole(opcode, index + 1 == pieces, message.slice(start..end));
+                .push_payload(opcode, index + 1 == pieces, message.slice(start..end));
         }
     }
 
@@ -96,11 +96,11 @@ impl FrameWriter {
             // Small: large data goes through `LargeMessage`.
             head.extend_from_slice(&data);
             self.output
-                .push_whole(FrameOpcode::Binary, true, head.into());
+                .push_payload(FrameOpcode::Binary, true, head.into());
             return;
         }
-        let room = limits::OUTGOING_FRAME_BYTES.saturating_sub(head.len());
-        let first = data.len().min(room);
+        let available = limits::OUTGOING_FRAME_BYTES.saturating_sub(head.len());
+        let first = data.len().min(available);
         let start = self.output.frame_start();
         self.output
             .frame(FrameOpcode::Binary, first == data.len(), head.len() + first);
@@ -109,7 +109,7 @@ impl FrameWriter {
         self.output.push_shared(data.slice(..first));
         for start in (first..data.len()).step_by(limits::OUTGOING_FRAME_BYTES) {
             let end = (start + limits::OUTGOING_FRAME_BYTES).min(data.len());
-            self.output.push_whole(
+            self.output.push_payload(
                 FrameOpcode::Continuation,
                 end == data.len(),
                 data.slice(start..end),

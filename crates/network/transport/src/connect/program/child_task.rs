@@ -239,8 +239,9 @@ impl<R: AsyncRead + Unpin> StderrLines<R> {
         }
         let mut parts = bytes[..count].split(|byte| *byte == b'\n').peekable();
         while let Some(part) = parts.next() {
-            let room = MAX_LINE_BYTES - self.line.len();
-            self.line.extend_from_slice(&part[..part.len().min(room)]);
+            let available = MAX_LINE_BYTES - self.line.len();
+            self.line
+                .extend_from_slice(&part[..part.len().min(available)]);
             if parts.peek().is_some() {
                 self.end_line(&mut lines);
             }

@@ -232,8 +232,8 @@ async fn a_group_that_ignores_sigterm_is_killed_two_seconds_later() {
 #[tokio::test]
 async fn remaining_group_members_are_killed_after_the_leader_exits() {
     let mut link = script("sleep 1000 & echo $!; exit 2").start().unwrap();
-    let left = pids(&mut link).await;
-    expect_none_runs(&left).await;
+    let survivors = pids(&mut link).await;
+    expect_none_runs(&survivors).await;
     assert_eq!(end(&mut link).await, "server program exited with status 2");
 }
 
@@ -273,9 +273,9 @@ async fn stderr_lines_are_logged() {
         .start()
         .unwrap();
     end(&mut link).await;
-    for said in ["one", " [31mtwo"] {
+    for text in ["one", " [31mtwo"] {
         let line = within("a line of log", lines.recv()).await.unwrap();
-        let expected = format!(r#"server program stderr program="sh" line="{said}""#);
+        let expected = format!(r#"server program stderr program="sh" line="{text}""#);
         assert!(line.contains(&expected) && line.contains("INFO"), "{line}");
     }
 }

@@ -98,8 +98,8 @@ async fn rejected_certificate_is_reported_with_its_reason() {
         TestAuthority::new(dir.path(), "ours"),
         TestAuthority::new(dir.path(), "other"),
     );
-    let again = tempfile::tempdir().unwrap();
-    let remade = TestAuthority::new(again.path(), "ours");
+    let other_dir = tempfile::tempdir().unwrap();
+    let remade = TestAuthority::new(other_dir.path(), "ours");
     let good = ours.listen("127.0.0.1", |_| {}).await;
     let misnamed = ours.listen("else.test", |_| {}).await;
     let expired = ours

@@ -20,7 +20,7 @@ use crate::{
     websocket::socket::RawMessage,
 };
 
-/// Echoes bodies, upgrades `/door`, and never responds to `/slow`.
+/// Echoes bodies, upgrades `/socket`, and never responds to `/slow`.
 struct EchoService;
 
 impl HttpService for EchoService {
@@ -34,7 +34,7 @@ impl HttpService for EchoService {
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             match path.as_str() {
-                "/door" => HttpOutcome::Upgrade(path),
+                "/socket" => HttpOutcome::Upgrade(path),
                 "/slow" => std::future::pending().await,
                 _ => match Limited::new(request.into_body(), 8).collect().await {
                     Ok(body) => HttpOutcome::Reply(Response::new(Full::new(body.to_bytes()))),
@@ -101,26 +101,26 @@ async fn service_reads_bodies_and_requests_with_origin_are_refused() {
     assert_eq!(status, "HTTP/1.1 413 Payload Too Large");
     let (status, _) = send_request(&served.address, &post("/x", "Origin: http://a\r\n", "")).await;
     assert_eq!(status, "HTTP/1.1 403 Forbidden");
-    let (status, _) = send_request(&served.address, &post("/door", "", "")).await;
+    let (status, _) = send_request(&served.address, &post("/socket", "", "")).await;
     assert_eq!(status, "HTTP/1.1 426 Upgrade Required");
 }
 
 #[tokio::test]
 async fn upgraded_socket_is_handed_over_with_its_context() {
     let mut served = serve_echo(HttpServiceOptions::default()).await;
-    let url = format!("ws://{}/door", served.address);
+    let url = format!("ws://{}/socket", served.address);
     let mut client = WebSocketConnector::new(url.parse().unwrap())
         .open_socket()
         .await
         .unwrap();
     let (what, mut server) = served.sockets.recv().await.unwrap();
-    assert_eq!(what, "/door");
+    assert_eq!(what, "/socket");
     let message = Bytes::from(vec![7; 200_000]);
     client.writer.push(message.clone());
     let (sent, received) = tokio::join!(client.writer.flush(), server.reader.next());
     sent.unwrap();
     assert!(received.unwrap() == Some(RawMessage::Binary(message)));
-    let refused = WebSocketConnector::new(url.replace("door", "x").parse().unwrap());
+    let refused = WebSocketConnector::new(url.replace("socket", "x").parse().unwrap());
     let error = refused.open_socket().await.unwrap_err();
     assert!(
         matches!(error, ConnectError::Refused { status: 200, .. }),
@@ -135,7 +135,7 @@ async fn connection_slot_is_released_when_both_socket_halves_are_dropped() {
         ..HttpServiceOptions::default()
     };
     let mut served = serve_echo(options).await;
-    let url = format!("ws://{}/door", served.address);
+    let url = format!("ws://{}/socket", served.address);
     let client = WebSocketConnector::new(url.parse().unwrap());
     let _first = client.open_socket().await.unwrap();
     let (_, BinarySocket { reader, writer }) = served.sockets.recv().await.unwrap();
@@ -185,7 +185,7 @@ async fn sockets_carry_messages_over_tls() {
     std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
     let acceptor = tls::acceptor(&certificate, &key).unwrap();
     let mut served = serve_echo_with_tls(HttpServiceOptions::default(), Some(acceptor)).await;
-    let url = format!("wss://{}/door", served.address);
+    let url = format!("wss://{}/socket", served.address);
     let client = WebSocketConnector {
         trust: TrustStore::only(&certificate),
         ..WebSocketConnector::new(url.parse().unwrap())
@@ -234,7 +234,7 @@ async fn idle_connections_are_evicted_and_time_out() {
         idle.push(stream);
     }
     // Upgraded connections are neither counted nor timed out.
-    let url = format!("ws://{}/door", served.address);
+    let url = format!("ws://{}/socket", served.address);
     let mut client = WebSocketConnector::new(url.parse().unwrap())
         .open_socket()
         .await

@@ -179,8 +179,8 @@ impl<'a> ExecutorConnection<'a> {
                 KeepaliveAction::Idle => {}
                 KeepaliveAction::Ping => self.socket.writer.ping(),
                 KeepaliveAction::Disconnect => {
-                    let what = "relay did not answer the keepalive ping";
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                    let message = "relay did not answer the keepalive ping";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
                 }
             }
         }
@@ -422,8 +422,8 @@ impl PendingHandshakes {
 
     /// Returns the delivery mode for a handshake and removes the announcement.
     fn take_delivery(&mut self, stream_id: &StreamId) -> DeliveryMode {
-        let found = self.announced.iter().position(|id| id == stream_id);
-        match found.and_then(|index| self.announced.remove(index)) {
+        let position = self.announced.iter().position(|id| id == stream_id);
+        match position.and_then(|index| self.announced.remove(index)) {
             Some(_) => DeliveryMode::Reliable,
             None => DeliveryMode::Plain,
         }
@@ -497,8 +497,8 @@ impl PendingHandshakes {
 
     fn stream_of_task(&self, id: tokio::task::Id) -> Option<StreamId> {
         let mut pending = self.pending.iter();
-        let found = pending.find(|(_, one)| one.validation.id() == id);
-        found.map(|(stream_id, _)| stream_id.clone())
+        let entry = pending.find(|(_, one)| one.validation.id() == id);
+        entry.map(|(stream_id, _)| stream_id.clone())
     }
 }
 

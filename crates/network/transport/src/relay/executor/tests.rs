@@ -266,16 +266,16 @@ impl ExecutorFixture {
         socket: BinarySocket,
     ) -> ExecutorDisconnect {
         self.relay = relay;
-        let gone = tokio::spawn(std::future::pending());
-        let serving = std::mem::replace(&mut self.serving, gone);
+        let placeholder = tokio::spawn(std::future::pending());
+        let serving = std::mem::replace(&mut self.serving, placeholder);
         let (executor, ended) = within("the end", serving).await.unwrap();
         self.serving = serve(executor, socket);
         ended
     }
 }
 
-fn note(what: &str) -> String {
-    format!(r#"{{"method":"{what}","params":null}}"#)
+fn note(method: &str) -> String {
+    format!(r#"{{"method":"{method}","params":null}}"#)
 }
 
 async fn read(link: &mut Link) -> Bytes {
@@ -285,8 +285,8 @@ async fn read(link: &mut Link) -> Bytes {
         .unwrap()
 }
 
-async fn respond(link: &mut Link, what: &str) {
-    let message = OutgoingMessage::notification(what, &());
+async fn respond(link: &mut Link, method: &str) {
+    let message = OutgoingMessage::notification(method, &());
     link.writer.push(message, DataEncoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
 }

@@ -48,7 +48,7 @@ pub(super) struct StreamDriver {
     /// Fires at the next deadline.
     timer: DeadlineTimer,
     /// When the last frame arrived on this websocket, or when it was opened.
-    last_heard_at: Instant,
+    last_frame_at: Instant,
     /// Set from the loss of a websocket until the executor is heard on another.
     backoff: Option<ReconnectBackoff>,
     /// Publishes the same state to users of the link.
@@ -91,7 +91,7 @@ impl StreamDriver {
             socket_state: SocketState::Connected(Box::new(socket)),
             reconnector,
             timer: DeadlineTimer::default(),
-            last_heard_at: Instant::now(),
+            last_frame_at: Instant::now(),
             backoff: None,
             path,
             is_closing: false,
@@ -137,8 +137,8 @@ impl StreamDriver {
                     };
                     self.backoff = Some(backoff);
                     self.socket_state = SocketState::Connected(Box::new(socket));
-                    self.last_heard_at = Instant::now();
-                    self.shared.handle_reconnect(self.last_heard_at.into_std());
+                    self.last_frame_at = Instant::now();
+                    self.shared.handle_reconnect(self.last_frame_at.into_std());
                 }
             }
         }
@@ -220,13 +220,13 @@ impl StreamDriver {
             | FrameBody::Resume { .. }
             | FrameBody::Heartbeat => {}
         }
-        self.last_heard_at = Instant::now();
+        self.last_frame_at = Instant::now();
         if self.backoff.take().is_some() {
             self.set_path(LinkPathState::Connected);
         }
         let handled = self
             .shared
-            .handle_frame(frame, self.last_heard_at.into_std());
+            .handle_frame(frame, self.last_frame_at.into_std());
         Poll::Ready(handled.map_err(|error| SocketFailure::Fatal(error.into())))
     }
 
@@ -242,10 +242,10 @@ impl StreamDriver {
             let full = socket.writer.buffered() >= SEND_BUFFER_BYTES;
             while socket.writer.buffered() < SEND_BUFFER_BYTES && self.ready_queue.pop().is_some() {
                 progressed = true;
-                let room = SEND_BUFFER_BYTES - socket.writer.buffered();
+                let available = SEND_BUFFER_BYTES - socket.writer.buffered();
                 let now = Instant::now().into_std();
                 let push = |frame| socket.writer.push(frame);
-                if self.shared.take_frames(now, room, push) == SendProgress::Done
+                if self.shared.take_frames(now, available, push) == SendProgress::Done
                     && !self.is_closing
                 {
                     self.is_closing = true;
@@ -303,7 +303,7 @@ impl StreamDriver {
             return Ok(TimerState::Later);
         };
         let now = Instant::now();
-        let mut silent_at = self.last_heard_at + SILENCE_TIMEOUT;
+        let mut silent_at = self.last_frame_at + SILENCE_TIMEOUT;
         if let Some(backoff) = self.backoff {
             silent_at = silent_at.min(backoff.deadline);
         }
@@ -321,8 +321,10 @@ impl StreamDriver {
     }
 }
 
-fn fatal(what: &'static str) -> Poll<Result<(), SocketFailure>> {
-    Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Protocol(what))))
+fn fatal(message: &'static str) -> Poll<Result<(), SocketFailure>> {
+    Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Protocol(
+        message,
+    ))))
 }
 
 /// Delay before the second attempt; doubled each time.

@@ -169,18 +169,18 @@ async fn memory_stays_bounded_when_the_peer_never_drains_the_buffer() {
     for role in [LinkRole::Client, LinkRole::Server] {
         let (mut peer, end) = tokio::io::duplex(10_000);
         let mut near = socket(end, role);
-        let mut taken = vec![0; 10_000];
+        let mut chunk = vec![0; 10_000];
         for round in 0..1000 {
             // Yield, because the pipe would otherwise exhaust tokio's cooperative budget.
             tokio::task::yield_now().await;
             near.writer.push(Bytes::from(vec![7; 10_000]));
             let flushed = poll_fn(|cx| Poll::Ready(near.writer.poll_flush(cx))).await;
             assert!(flushed.is_pending(), "it takes everything in round {round}");
-            peer.read_exact(&mut taken).await.unwrap();
+            peer.read_exact(&mut chunk).await.unwrap();
         }
         assert!(near.writer.buffered() < 50_000);
-        let kept = near.writer.output.encoded.capacity();
-        assert!(kept <= 512 << 10, "{kept} bytes are kept");
+        let capacity = near.writer.output.encoded.capacity();
+        assert!(capacity <= 512 << 10, "{capacity} bytes are kept");
     }
 }
 
@@ -198,14 +198,14 @@ async fn frames_survive_buffer_compaction() {
         let read = near.read(&mut some).await.unwrap();
         received.extend_from_slice(&some[..read]);
     }
-    let rest = async {
+    let flush_all = async {
         far.writer.flush().await.unwrap();
         drop(far);
     };
-    let ((), read) = tokio::join!(rest, near.read_to_end(&mut received));
+    let ((), read) = tokio::join!(flush_all, near.read_to_end(&mut received));
     read.unwrap();
     let (input, output) = split(tokio::io::duplex(1).0);
-    let mut again = BinarySocket::new(
+    let mut decoded = BinarySocket::new(
         input,
         output,
         &received,
@@ -213,7 +213,7 @@ async fn frames_survive_buffer_compaction() {
         SocketLimits::default(),
     );
     for number in 0..200_u8 {
-        let message = again.reader.next().await.unwrap().unwrap();
+        let message = decoded.reader.next().await.unwrap().unwrap();
         let expected = Bytes::from(vec![number; 9_000 + usize::from(number)]);
         assert!(message == RawMessage::Binary(expected), "message {number}");
     }

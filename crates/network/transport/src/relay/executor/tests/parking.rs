@@ -183,12 +183,12 @@ async fn dropping_the_executor_ends_parked_streams() {
 
 /// Lets the relay read and answer pings for a while. Returns the number of frames.
 async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize {
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     let BinarySocket { reader, writer } = &mut fixture.relay;
     let mut frames = 0;
     loop {
         tokio::select! {
-            () = tokio::time::sleep_until(until) => return frames,
+            () = tokio::time::sleep_until(deadline) => return frames,
             read = reader.next() => {
                 read.unwrap().unwrap();
                 frames += 1;
@@ -207,8 +207,8 @@ async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
     let (mut stream, mut link) = fixture.open_stream("a", DeliveryMode::Reliable).await;
     fixture.echo(&mut stream, &mut link).await;
     let start = Instant::now();
-    let gone = tokio::spawn(std::future::pending());
-    let serving = std::mem::replace(&mut fixture.serving, gone);
+    let placeholder = tokio::spawn(std::future::pending());
+    let serving = std::mem::replace(&mut fixture.serving, placeholder);
     let (executor, ended) = within("the end", serving).await.unwrap();
     assert!(
         matches!(&ended, ExecutorDisconnect::Write(error) if error.kind() == io::ErrorKind::TimedOut),

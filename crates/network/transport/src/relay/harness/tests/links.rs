@@ -164,8 +164,11 @@ async fn foreign_frames_are_ignored_and_invalid_ones_end_the_link() {
         fixture.relay.send_to_harnesses(reset.encode()).await;
         echo(&mut near, &mut far).await;
         let own = StreamId::new(&fixture.relay.streams()[0]).unwrap();
-        let again = RelayFrame::new(own, FrameBody::Handshake(Bytes::from_static(b"x")));
-        fixture.relay.send_to_harnesses(again.encode()).await;
+        let second_handshake = RelayFrame::new(own, FrameBody::Handshake(Bytes::from_static(b"x")));
+        fixture
+            .relay
+            .send_to_harnesses(second_handshake.encode())
+            .await;
         let end = end_of(&mut near).await;
         assert!(matches!(end, Err(LinkReadError::Protocol(_))), "{end:?}");
         let (mut near, _far) = fixture.pair(reliable()).await;

@@ -13,7 +13,7 @@ async fn expect_no_loss(fixture: &mut RelayFixture, cut: impl Fn(&TestRelay)) {
     let (near_reader, far_reader) = (&mut near.reader, &mut far.reader);
     let relay = &fixture.relay;
     let size = |number: usize| number * 7919 % 100_000;
-    let up = async {
+    let send_up = async {
         for number in 0..MESSAGES {
             let text = OutgoingMessage::Text(numbered_message(number, size(number)));
             near_writer.push(text, DataEncoding::Text);
@@ -23,26 +23,26 @@ async fn expect_no_loss(fixture: &mut RelayFixture, cut: impl Fn(&TestRelay)) {
             }
         }
     };
-    let down = async {
+    let send_down = async {
         for number in 0..MESSAGES {
             let text = OutgoingMessage::Text(numbered_message(number, size(number)));
             far_writer.push(text, DataEncoding::Text);
             within("flushed", far_writer.flush()).await.unwrap();
         }
     };
-    let up_there = async {
+    let receive_up = async {
         for number in 0..MESSAGES {
             let message = within("a message", far_reader.next()).await;
             assert!(message.unwrap().unwrap() == numbered_message(number, size(number)));
         }
     };
-    let down_here = async {
+    let receive_down = async {
         for number in 0..MESSAGES {
             let message = within("a message", near_reader.next()).await;
             assert!(message.unwrap().unwrap() == numbered_message(number, size(number)));
         }
     };
-    tokio::join!(up, down, up_there, down_here);
+    tokio::join!(send_up, send_down, receive_up, receive_down);
     assert_eq!(
         fixture.handshakes(),
         handshakes,
@@ -75,8 +75,8 @@ async fn link_reports_path_loss_and_recovery() {
     fixture.relay.refuse(&[503, 503]);
     fixture.relay.cut_harnesses();
     for expected in [LinkPathState::Lost, LinkPathState::Connected] {
-        let seen = within("a change", path.wait_for(|path| *path == expected)).await;
-        assert_eq!(seen.map(|path| *path).ok(), Some(expected));
+        let state = within("a change", path.wait_for(|path| *path == expected)).await;
+        assert_eq!(state.map(|path| *path).ok(), Some(expected));
     }
     echo(&mut near, &mut far).await;
 }

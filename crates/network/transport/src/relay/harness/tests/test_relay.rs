@@ -44,7 +44,7 @@ struct RelayState {
     streams: HashMap<String, u64>,
     next: u64,
     /// Frames of harnesses up to this number are silently dropped.
-    held_up_to: u64,
+    blackholed_up_to: u64,
     /// Frames of the current executor are silently dropped.
     executor_is_blackholed: bool,
     is_closed_to_executors: bool,
@@ -78,7 +78,7 @@ impl TestRelay {
         });
         let service = Arc::new(RelayService(Arc::clone(&routes)));
         let upgraded = Arc::clone(&routes);
-        let site = listener.serve_http(
+        let server = listener.serve_http(
             service,
             None,
             HttpServiceOptions::default(),
@@ -89,7 +89,7 @@ impl TestRelay {
         Self {
             address,
             routes,
-            serving: tokio::spawn(site),
+            serving: tokio::spawn(server),
         }
     }
 
@@ -98,14 +98,15 @@ impl TestRelay {
     }
 
     pub(super) async fn executor_connected(&self) {
-        let mut there = self.routes.executor_connected.subscribe();
-        there.wait_for(|there| *there).await.unwrap();
+        let mut connected = self.routes.executor_connected.subscribe();
+        connected.wait_for(|connected| *connected).await.unwrap();
     }
 
     /// Disconnects every harness and informs the executor.
     pub(super) fn cut_harnesses(&self) {
-        let gone: Vec<u64> = self.state(|state| state.harnesses.keys().copied().collect());
-        gone.into_iter()
+        let harnesses: Vec<u64> = self.state(|state| state.harnesses.keys().copied().collect());
+        harnesses
+            .into_iter()
             .for_each(|one| self.routes.disconnect_harness(one));
     }
 
@@ -116,7 +117,7 @@ impl TestRelay {
 
     /// Drops all frames from and to the connected harnesses.
     pub(super) fn blackhole_harnesses(&self) {
-        self.state(|state| state.held_up_to = state.next);
+        self.state(|state| state.blackholed_up_to = state.next);
     }
 
     /// Drops all frames and pings from and to the executor until it reconnects.
@@ -131,7 +132,7 @@ impl TestRelay {
 
     /// Drops all frames from and to all harnesses, including future ones.
     pub(super) fn blackhole_all_harnesses(&self) {
-        self.state(|state| state.held_up_to = u64::MAX);
+        self.state(|state| state.blackholed_up_to = u64::MAX);
     }
 
     /// Disconnects the executor for good: harnesses are accepted and then closed.
@@ -156,15 +157,15 @@ impl TestRelay {
 
     /// Sends a message to every harness.
     pub(super) async fn send_to_harnesses(&self, message: Bytes) {
-        let outs: Vec<_> = self.state(|state| {
+        let senders: Vec<_> = self.state(|state| {
             state
                 .harnesses
                 .values()
                 .map(|one| one.out.clone())
                 .collect()
         });
-        for out in outs {
-            out.send(message.clone()).await.unwrap();
+        for sender in senders {
+            sender.send(message.clone()).await.unwrap();
         }
     }
 
@@ -260,13 +261,13 @@ impl RelayRoutes {
                 match role {
                     Role::Executor => {
                         let owner = state.streams.get(stream_id);
-                        if owner.is_some_and(|owner| *owner <= state.held_up_to) {
+                        if owner.is_some_and(|owner| *owner <= state.blackholed_up_to) {
                             continue;
                         }
                         let harness = owner.and_then(|owner| state.harnesses.get(owner));
                         harness.map(|one| one.out.clone())
                     }
-                    Role::Harness if number <= state.held_up_to => continue,
+                    Role::Harness if number <= state.blackholed_up_to => continue,
                     Role::Harness => {
                         state.received_kinds.push(kind);
                         state.streams.insert(stream_id.to_owned(), number);
@@ -291,7 +292,7 @@ impl RelayRoutes {
 
     fn disconnect_harness(&self, number: u64) {
         let mut state = self.state.lock().unwrap();
-        let gone = state.harnesses.remove(&number);
+        let removed = state.harnesses.remove(&number);
         let streams = state.streams.iter().filter(|(_, owner)| **owner == number);
         for (stream, _) in streams {
             let reason = "harness_disconnected".to_owned();
@@ -304,15 +305,15 @@ impl RelayRoutes {
             }
         }
         drop(state);
-        drop(gone);
+        drop(removed);
     }
 
     fn disconnect_executor(&self) {
         let mut state = self.state.lock().unwrap();
         self.executor_connected.send_replace(false);
-        let gone = (state.executor.take(), std::mem::take(&mut state.harnesses));
+        let removed = (state.executor.take(), std::mem::take(&mut state.harnesses));
         drop(state);
-        drop(gone);
+        drop(removed);
     }
 }
 
