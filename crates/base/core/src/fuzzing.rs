@@ -39,7 +39,7 @@ pub fn rpc_peer(program: &[u8]) {
             5 | 6 => order.submit(operand),
             7 => order.poll(),
             8 => order.finish(operand),
-            9 => calls.ask(operand),
+            9 => calls.start_call(operand),
             10 => calls.answer(operand),
             _ => calls.forget(operand),
         }
@@ -228,11 +228,11 @@ impl OrderModel {
     /// Runs until every queued request has completed.
     fn run_to_completion(mut self) {
         while !(self.waiting.is_empty() && self.running.is_empty()) {
-            let left = self.waiting.len() + self.running.len();
+            let outstanding = self.waiting.len() + self.running.len();
             self.poll();
             self.finish(0);
             assert!(
-                self.waiting.len() + self.running.len() < left,
+                self.waiting.len() + self.running.len() < outstanding,
                 "a request starved"
             );
         }
@@ -258,7 +258,7 @@ impl CallsModel {
         }
     }
 
-    fn ask(&mut self, operand: u8) {
+    fn start_call(&mut self, operand: u8) {
         let id = self.calls.register(operand);
         if self.waiting.len() >= self.max_pending {
             return assert_eq!(id, Err(PendingCallsError::TooMany(self.max_pending)));

@@ -336,14 +336,14 @@ impl StreamHead {
         if available == 0 {
             return;
         }
-        let taken = data.slice(..available.min(data.len()));
-        self.head_bytes += taken.len();
-        if taken.len() == data.len() {
+        let part = data.slice(..available.min(data.len()));
+        self.head_bytes += part.len();
+        if part.len() == data.len() {
             self.last = seq;
         } else {
-            self.split = Some((seq, taken.len()));
+            self.split = Some((seq, part.len()));
         }
-        self.parts.push(taken);
+        self.parts.push(part);
     }
 }
 

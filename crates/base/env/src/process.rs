@@ -354,9 +354,9 @@ impl<'a> WindowCollector<'a> {
     fn finish(mut self) -> CollectedOutput {
         let status = self.process.status();
         // The exit has its own sequence number, so it was reported if all numbers were taken.
-        let all_taken = self.collected.last.next() >= status.next_seq;
+        let all_collected = self.collected.last.next() >= status.next_seq;
         self.collected.running =
-            self.collected.exit.is_none() && !(all_taken && status.exit.is_some());
+            self.collected.exit.is_none() && !(all_collected && status.exit.is_some());
         self.collected
     }
 

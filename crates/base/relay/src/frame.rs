@@ -424,26 +424,26 @@ pub struct FrameRoute<'a> {
 impl<'a> FrameRoute<'a> {
     /// Reads the route of one websocket message. The content of the body is not checked.
     pub fn peek(message: &'a [u8]) -> Result<Self, RelayFrameError> {
-        let mut rest = FieldCursor(message);
+        let mut fields = FieldCursor(message);
         let (mut version, mut stream_id, mut kind) = (0, &b""[..], None);
-        while !rest.0.is_empty() {
-            let tag = rest.varint()?;
+        while !fields.0.is_empty() {
+            let tag = fields.varint()?;
             match (tag >> 3, tag & 7) {
                 // Like the schema's decoder: truncate to 32 bits.
-                (1, VARINT) => version = rest.varint()? & u64::from(u32::MAX),
-                (2, BYTES) => stream_id = rest.bytes()?,
+                (1, VARINT) => version = fields.varint()? & u64::from(u32::MAX),
+                (2, BYTES) => stream_id = fields.bytes()?,
                 (field @ 5..=10, BYTES) => {
                     // The last body wins, as in every decoder of the schema.
                     kind = FrameKind::from_field(field);
-                    rest.bytes()?;
+                    fields.bytes()?;
                 }
-                (11 | 12, BYTES) => rest.bytes().map(drop)?,
-                (3 | 4, VARINT) => rest.varint().map(drop)?,
+                (11 | 12, BYTES) => fields.bytes().map(drop)?,
+                (3 | 4, VARINT) => fields.varint().map(drop)?,
                 // Unknown fields of later schemas are skipped.
-                (13.., VARINT) => rest.varint().map(drop)?,
-                (13.., BYTES) => rest.bytes().map(drop)?,
-                (13.., FIXED_64) => rest.take(8).map(drop)?,
-                (13.., FIXED_32) => rest.take(4).map(drop)?,
+                (13.., VARINT) => fields.varint().map(drop)?,
+                (13.., BYTES) => fields.bytes().map(drop)?,
+                (13.., FIXED_64) => fields.take(8).map(drop)?,
+                (13.., FIXED_32) => fields.take(4).map(drop)?,
                 _ => return Err(RelayFrameError::Malformed),
             }
         }

@@ -32,9 +32,9 @@ pub fn relay_frame(bytes: &[u8]) {
     };
     assert_eq!(route.stream_id, frame.stream_id.as_str());
     assert_eq!(route.kind, frame.body.kind());
-    let again = frame.encode();
+    let reencoded = frame.encode();
     assert_eq!(
-        RelayFrame::decode(again),
+        RelayFrame::decode(reencoded),
         Ok(frame),
         "re-encoded frame differs"
     );
@@ -114,7 +114,7 @@ impl NoiseProgram {
         }
     }
 
-    fn seal(&mut self, plaintext: &[u8], place: u8) {
+    fn seal(&mut self, plaintext: &[u8], position: u8) {
         let mut payload = plaintext.to_vec();
         let seq = self.peer.next_seq();
         if self.peer.seal(&mut payload, 0).is_err() {
@@ -122,10 +122,10 @@ impl NoiseProgram {
         }
         self.bytes.extend_from_slice(plaintext);
         // Mostly whole messages, otherwise an index within a few segments.
-        let count = u32::from(place / 12 % 4) + 1;
+        let count = u32::from(position / 12 % 4) + 1;
         self.records.push(SealedRecord {
             seq,
-            segment_index: u32::from(place / 48) % count,
+            segment_index: u32::from(position / 48) % count,
             segment_count: count,
             payload: payload.into(),
         });
@@ -167,9 +167,9 @@ impl NoiseProgram {
         self.now += Duration::from_millis(u64::from(operand) * 20);
         let result = self.stream.handle_timeout(self.now);
         self.check_result(result);
-        let due = self.stream.poll_timeout();
+        let deadline = self.stream.poll_timeout();
         assert!(
-            self.error.is_some() || due.is_none_or(|due| due > self.now),
+            self.error.is_some() || deadline.is_none_or(|deadline| deadline > self.now),
             "the driver would spin"
         );
     }

@@ -178,7 +178,7 @@ impl RelayStream {
         let message = self.receiver.poll_message()?;
         if let Some(reliable) = &mut self.reliable {
             // Buffered records arrived earlier, so the current time does not count as activity.
-            let delivered = reliable.handle_message_taken(&mut self.receiver, self.now);
+            let delivered = reliable.handle_message_read(&mut self.receiver, self.now);
             self.failed = self.failed.or(delivered.err());
         }
         Some(message)

@@ -35,10 +35,10 @@ pub fn wire_message(message: &[u8]) {
     match split_binary(&frame) {
         None => check_text(message, None),
         Some(Ok((header, data))) => {
-            let mut again = Vec::new();
-            encode_binary_head(&header, &mut again);
-            again.extend_from_slice(&data);
-            assert_eq!(again, message, "re-encoded binary message differs");
+            let mut reencoded = Vec::new();
+            encode_binary_head(&header, &mut reencoded);
+            reencoded.extend_from_slice(&data);
+            assert_eq!(reencoded, message, "re-encoded binary message differs");
             check_text(&header, Some(&data));
         }
         Some(Err(_)) => {}
@@ -97,10 +97,10 @@ fn check_id(id: &RequestId, member: &Value) {
 }
 
 /// Checks that a re-encoded message has the announced length and decodes to the same message.
-fn check_round_trip(message: &RpcMessage<'_>, again: &OutgoingMessage) {
+fn check_round_trip(message: &RpcMessage<'_>, reencoded: &OutgoingMessage) {
     let mut text = Vec::new();
-    again.encode_text(&mut text);
-    assert_eq!(text.len(), again.text_len());
+    reencoded.encode_text(&mut text);
+    assert_eq!(text.len(), reencoded.text_len());
     let decoded = RpcMessage::decode(&text);
     let decoded = decoded.as_ref().map(comparable);
     assert_eq!(
@@ -220,8 +220,8 @@ pub fn path_resolve(input: &[u8]) {
 }
 
 fn check_uri(uri: &PathUri, name: &[u8]) {
-    let again = PathUri::parse(uri.as_str());
-    assert_eq!(again.as_ref().map(PathUri::as_str), Ok(uri.as_str()));
+    let reparsed = PathUri::parse(uri.as_str());
+    assert_eq!(reparsed.as_ref().map(PathUri::as_str), Ok(uri.as_str()));
     // Containment fails closed for ambiguous segments.
     let parent = uri.parent().unwrap_or_else(|| uri.clone());
     assert!(
@@ -231,8 +231,8 @@ fn check_uri(uri: &PathUri, name: &[u8]) {
     if let Ok(text) = std::str::from_utf8(name)
         && let Ok(joined) = uri.join(text)
     {
-        let again = PathUri::parse(joined.as_str());
-        assert_eq!(again.as_ref().map(PathUri::as_str), Ok(joined.as_str()));
+        let reparsed = PathUri::parse(joined.as_str());
+        assert_eq!(reparsed.as_ref().map(PathUri::as_str), Ok(joined.as_str()));
     }
     if let Ok(native) = uri.to_native() {
         assert!(native.is_absolute());

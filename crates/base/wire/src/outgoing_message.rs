@@ -192,10 +192,12 @@ impl OutgoingMessage {
             Self::Data(message) => &message.head,
         };
         // Quotes in a text id are escaped, so the first match is the response's own member.
-        let rest = text.strip_prefix(br#"{"id":"#)?;
+        let after_prefix = text.strip_prefix(br#"{"id":"#)?;
         let mark = br#","result":"#;
-        let length = rest.windows(mark.len()).position(|part| part == mark)?;
-        Some(encode_error(&rest[..length], error))
+        let length = after_prefix
+            .windows(mark.len())
+            .position(|part| part == mark)?;
+        Some(encode_error(&after_prefix[..length], error))
     }
 
     /// Appends the message as JSON text.

@@ -218,7 +218,7 @@ proptest! {
         }
         log.record_exit(exit(0));
         log.record_close();
-        let whole = log.page(OutputSeq(0), None).chunks;
+        let retained = log.page(OutputSeq(0), None).chunks;
         let mut joined = Vec::new();
         let mut after = OutputSeq(0);
         loop {
@@ -228,7 +228,7 @@ proptest! {
             if page.chunks.is_empty() { break; }
             joined.extend(page.chunks);
         }
-        prop_assert_eq!(joined, whole);
+        prop_assert_eq!(joined, retained);
     }
 
     /// A snapshot is a prefix and a suffix of the output, and counts the bytes between.
@@ -244,10 +244,10 @@ proptest! {
             log.append(if out { OUT } else { ERR }, Bytes::from(data));
         }
         let snapshot = log.snapshot();
-        for (kept, all) in [(snapshot.stdout, &written[0]), (snapshot.stderr, &written[1])] {
-            prop_assert_eq!(kept.data.len() as u64 + kept.omitted, all.len() as u64);
-            let agrees = (0..=kept.data.len()).any(|split| {
-                all.starts_with(&kept.data[..split]) && all.ends_with(&kept.data[split..])
+        for (head_tail, all) in [(snapshot.stdout, &written[0]), (snapshot.stderr, &written[1])] {
+            prop_assert_eq!(head_tail.data.len() as u64 + head_tail.omitted, all.len() as u64);
+            let agrees = (0..=head_tail.data.len()).any(|split| {
+                all.starts_with(&head_tail.data[..split]) && all.ends_with(&head_tail.data[split..])
             });
             prop_assert!(agrees);
         }

@@ -275,15 +275,15 @@ impl HeadTailBuffer {
 
     /// Appends `data` and drops bytes from the middle if the limit is exceeded.
     pub fn push(&mut self, data: &[u8]) {
-        let room = self.head_limit - self.head.len();
-        let (head, rest) = data.split_at(room.min(data.len()));
+        let available = self.head_limit - self.head.len();
+        let (head, rest) = data.split_at(available.min(data.len()));
         self.head.extend_from_slice(head);
         // Skip bytes that would be dropped again immediately.
-        let kept = &rest[rest.len().saturating_sub(self.tail_limit)..];
-        let excess = (self.tail.len() + kept.len()).saturating_sub(self.tail_limit);
+        let retained = &rest[rest.len().saturating_sub(self.tail_limit)..];
+        let excess = (self.tail.len() + retained.len()).saturating_sub(self.tail_limit);
         self.tail.drain(..excess);
-        self.tail.extend(kept);
-        self.omitted += (rest.len() - kept.len() + excess) as u64;
+        self.tail.extend(retained);
+        self.omitted += (rest.len() - retained.len() + excess) as u64;
     }
 
     /// Empties the buffer and returns its contents.
@@ -333,7 +333,7 @@ impl HeadTailBuffer {
 mod tests {
     use super::*;
 
-    fn kept(max_bytes: usize, pieces: &[&str]) -> (String, u64) {
+    fn retained(max_bytes: usize, pieces: &[&str]) -> (String, u64) {
         let mut buffer = HeadTailBuffer::new(max_bytes);
         for piece in pieces {
             buffer.push(piece.as_bytes());
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn output_within_the_limit_is_kept_whole() {
-        assert_eq!(kept(6, &["ab", "", "cdef"]), ("abcdef".to_owned(), 0));
+        assert_eq!(retained(6, &["ab", "", "cdef"]), ("abcdef".to_owned(), 0));
     }
 
     #[test]
@@ -353,14 +353,14 @@ mod tests {
         let letters: Vec<&str> = alphabet.split("").collect();
         let expected = ("abcxyz".to_owned(), 20);
         for pieces in [&[alphabet][..], &letters, &[&alphabet[..2], &alphabet[2..]]] {
-            assert_eq!(kept(6, pieces), expected);
+            assert_eq!(retained(6, pieces), expected);
         }
-        assert_eq!(kept(5, &[alphabet]), ("abxyz".to_owned(), 21));
+        assert_eq!(retained(5, &[alphabet]), ("abxyz".to_owned(), 21));
     }
 
     #[test]
     fn zero_limit_keeps_nothing() {
-        assert_eq!(kept(0, &["abc", "d"]), (String::new(), 4));
+        assert_eq!(retained(0, &["abc", "d"]), (String::new(), 4));
     }
 
     #[test]

@@ -120,8 +120,8 @@ impl ProcessTable {
         let mut state = self.lock();
         let mut removed = None;
         if !state.entries.has_capacity() {
-            let room = state.entries.evict();
-            removed = Some(room.ok_or(TableFull(state.entries.capacity))?);
+            let evicted = state.entries.evict();
+            removed = Some(evicted.ok_or(TableFull(state.entries.capacity))?);
         }
         let process = Arc::clone(process);
         state.entries.insert(allocated.number, process, last);

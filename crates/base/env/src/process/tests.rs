@@ -21,7 +21,7 @@ fn fake() -> (Arc<FakeProcess>, Arc<dyn ExecProcess>) {
     (Arc::clone(&fake), fake)
 }
 
-fn gone() -> ProcessError {
+fn disconnected() -> ProcessError {
     DisconnectReason::Transport("cut".to_owned()).into()
 }
 
@@ -108,12 +108,12 @@ async fn communicate_succeeds_if_stdin_closes_early() {
 async fn stream_failure_ends_communicate_immediately() {
     let (fake, process) = fake();
     fake.print("something");
-    fake.fail(gone());
+    fake.fail(disconnected());
     let before = Instant::now();
     let outcome = process
         .communicate(INPUT, CommunicateOptions::default())
         .await;
-    assert_eq!(outcome, Err(CommunicateError::Process(gone())));
+    assert_eq!(outcome, Err(CommunicateError::Process(disconnected())));
     assert_eq!(Instant::now(), before);
 }
 
@@ -156,20 +156,20 @@ async fn byte_limit_ends_a_window_before_the_chunk_that_exceeds_it() {
     fake.close();
     let before = Instant::now();
     let mut last = OutputSeq(0);
-    let mut shown = Vec::new();
+    let mut windows = Vec::new();
     for _ in 0..4 {
         let collected = window(&process, last, 7).await;
         last = collected.last;
         let exit = collected.exit.is_some();
         let text = String::from_utf8(collected.bytes()).unwrap();
-        shown.push((text, exit, collected.running, collected.closed));
+        windows.push((text, exit, collected.running, collected.closed));
     }
-    let shown: Vec<_> = shown
+    let windows: Vec<_> = windows
         .iter()
         .map(|(a, b, c, d)| (&a[..], *b, *c, *d))
         .collect();
     assert_eq!(
-        shown,
+        windows,
         [
             ("onetwo", false, true, false),
             ("three", false, true, false),
@@ -177,9 +177,9 @@ async fn byte_limit_ends_a_window_before_the_chunk_that_exceeds_it() {
             ("", true, false, true),
         ]
     );
-    let behind = window(&process, last, 7).await;
+    let after_close = window(&process, last, 7).await;
     assert_eq!(
-        (behind.closed, behind.running, behind.exit),
+        (after_close.closed, after_close.running, after_close.exit),
         (true, false, None)
     );
     assert_eq!(Instant::now(), before, "no window waited");
@@ -222,13 +222,13 @@ async fn chunks_dropped_between_windows_are_counted() {
 async fn output_before_a_failure_is_returned_first() {
     let (fake, process) = fake();
     fake.print("last words");
-    fake.fail(gone());
+    fake.fail(disconnected());
     let first = window(&process, OutputSeq(0), 100).await;
     assert_eq!(first.bytes(), b"last words");
     let second = process
         .collect(CollectOptions::after_write(first.last))
         .await;
-    assert_eq!(second, Err(gone()));
+    assert_eq!(second, Err(disconnected()));
 }
 
 #[tokio::test]
@@ -282,11 +282,11 @@ async fn output_available_at_the_deadline_is_collected() {
 #[tokio::test(start_paused = true)]
 async fn disconnected_write_ends_communicate_immediately() {
     let (fake, process) = fake();
-    fake.script_writes(&[Err(gone())]);
+    fake.script_writes(&[Err(disconnected())]);
     let before = Instant::now();
     let outcome = process
         .communicate(INPUT, CommunicateOptions::default())
         .await;
-    assert_eq!(outcome, Err(CommunicateError::Process(gone())));
+    assert_eq!(outcome, Err(CommunicateError::Process(disconnected())));
     assert_eq!(Instant::now(), before);
 }

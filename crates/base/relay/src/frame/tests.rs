@@ -28,12 +28,12 @@ prop_compose! {
     fn any_data()(
         seq: u32,
         count in 1..=limits::MAX_SEGMENTS,
-        place: prop::sample::Index,
+        position: prop::sample::Index,
         payload in prop::collection::vec(any::<u8>(), 1..400),
     ) -> SealedRecord {
         SealedRecord {
             seq,
-            segment_index: u32::try_from(place.index(count as usize)).unwrap(),
+            segment_index: u32::try_from(position.index(count as usize)).unwrap(),
             segment_count: count,
             payload: payload.into(),
         }

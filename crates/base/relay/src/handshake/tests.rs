@@ -208,21 +208,21 @@ fn first_message_for_another_scope_or_executor_is_rejected() {
 #[test]
 fn every_part_of_both_messages_is_authenticated() {
     let (_, executor, _, first) = start_handshake();
-    for place in [
+    for offset in [
         0, 1087, 1088, 1119, 1120, 2303, 2304, 2352, 3551, 3552, 3573,
     ] {
         let mut bad = first.to_vec();
-        bad[place] ^= 0x10;
+        bad[offset] ^= 0x10;
         let error = NoiseResponder::read(&executor, SCOPE, &bad).unwrap_err();
-        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {place}");
+        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {offset}");
     }
-    for place in [0, 1088, 2191, 2192, 2224, 3407, 3408, 3423] {
+    for offset in [0, 1088, 2191, 2192, 2224, 3407, 3408, 3423] {
         let (_, executor, initiator, first) = start_handshake();
         let responder = NoiseResponder::read(&executor, SCOPE, &first).unwrap();
         let mut second = responder.accept().unwrap().0.to_vec();
-        second[place] ^= 0x10;
+        second[offset] ^= 0x10;
         let error = initiator.finish(&second).unwrap_err();
-        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {place}");
+        assert_eq!(error, NoiseHandshakeError::Rejected, "byte {offset}");
     }
 }
 

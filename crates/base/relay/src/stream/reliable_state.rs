@@ -87,7 +87,7 @@ impl ReliableState {
 
     /// Processes that the application read a message, which may free capacity here and at the
     /// sender.
-    pub(super) fn handle_message_taken(
+    pub(super) fn handle_message_read(
         &mut self,
         receiver: &mut RecordReceiver,
         now: Instant,

@@ -64,13 +64,13 @@ impl SendQueue {
     /// Removes a sealed slice.
     pub(super) fn advance(&mut self, slice: &RecordSlice) {
         self.head = slice.range.end;
-        let mut left = slice.range.len();
-        while left > 0
+        let mut remaining = slice.range.len();
+        while remaining > 0
             && let Some(first) = self.lengths.front_mut()
         {
-            let taken = left.min(*first);
-            *first -= taken;
-            left -= taken;
+            let consumed = remaining.min(*first);
+            *first -= consumed;
+            remaining -= consumed;
             if *first == 0 {
                 self.lengths.pop_front();
             }
@@ -122,15 +122,20 @@ impl SendQueue {
         self.bytes.len() - self.head
     }
 
-    fn next_segment(&self, left: usize) -> RecordSlice {
-        let len = left.min(RECORD_BYTES);
+    fn next_segment(&self, remaining: usize) -> RecordSlice {
+        let len = remaining.min(RECORD_BYTES);
         // `MESSAGE_BYTES` bounds both by `limits::MAX_SEGMENTS`.
-        let more = u32::try_from(left.div_ceil(RECORD_BYTES)).unwrap_or(limits::MAX_SEGMENTS);
+        let remaining_segments =
+            u32::try_from(remaining.div_ceil(RECORD_BYTES)).unwrap_or(limits::MAX_SEGMENTS);
         RecordSlice {
             range: self.head..self.head + len,
             segment_index: self.segment,
-            segment_count: self.segment + more,
-            next_segment: if more == 1 { 0 } else { self.segment + 1 },
+            segment_count: self.segment + remaining_segments,
+            next_segment: if remaining_segments == 1 {
+                0
+            } else {
+                self.segment + 1
+            },
         }
     }
 

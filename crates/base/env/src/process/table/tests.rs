@@ -19,7 +19,7 @@ fn table(when_full: EvictionPolicy) -> ProcessTable {
 }
 
 /// Inserts a running process.
-fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
+fn insert_process(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
     let allocated = table.allocate().unwrap();
     let number = allocated.number;
     let fake = Arc::new(FakeProcess::new(allocated.id.as_str()));
@@ -56,7 +56,7 @@ fn overlong_suffix_is_rejected() {
 #[tokio::test(start_paused = true)]
 async fn windows_are_contiguous_and_the_end_is_reported_once() {
     let table = table(EvictionPolicy::Refuse);
-    let (number, fake) = kept(&table);
+    let (number, fake) = insert_process(&table);
     fake.print("one");
     let first = table
         .check_out(number)
@@ -89,13 +89,13 @@ async fn windows_are_contiguous_and_the_end_is_reported_once() {
 #[tokio::test(start_paused = true)]
 async fn output_remains_readable_after_the_end_was_reported() {
     let table = table(EvictionPolicy::Refuse);
-    let (number, fake) = kept(&table);
+    let (number, fake) = insert_process(&table);
     assert!(table.take_ended().is_empty());
     fake.print("all");
     fake.exit(0);
     fake.close();
-    let told = table.take_ended();
-    assert_eq!((told.len(), told[0].number), (1, number));
+    let ended = table.take_ended();
+    assert_eq!((ended.len(), ended[0].number), (1, number));
     assert!(table.take_ended().is_empty());
     let window = table
         .check_out(number)
@@ -113,7 +113,7 @@ async fn output_remains_readable_after_the_end_was_reported() {
 #[tokio::test(start_paused = true)]
 async fn dropped_window_is_repeated_by_the_next() {
     let table = table(EvictionPolicy::Refuse);
-    let (number, fake) = kept(&table);
+    let (number, fake) = insert_process(&table);
     fake.print("text");
     {
         let mut session = table.check_out(number).unwrap();
@@ -136,8 +136,8 @@ fn ended_process_is_evicted_first() {
         EvictionPolicy::EvictLeastRecentlyUsed,
     ] {
         let table = table(when_full);
-        let (_, _running) = kept(&table);
-        let (ended, fake) = kept(&table);
+        let (_, _running) = insert_process(&table);
+        let (ended, fake) = insert_process(&table);
         fake.exit(1);
         let (allocated, process) = one_more(&table);
         let removed = table.insert(allocated, &process, OutputSeq(0));
@@ -151,7 +151,7 @@ fn ended_process_is_evicted_first() {
 #[test]
 fn full_table_rejects_under_the_refuse_policy() {
     let table = table(EvictionPolicy::Refuse);
-    let _kept = [kept(&table), kept(&table)];
+    let _processes = [insert_process(&table), insert_process(&table)];
     let (allocated, process) = one_more(&table);
     let refused = table.insert(allocated, &process, OutputSeq(0)).unwrap_err();
     assert_eq!(refused, TableFull(NonZeroUsize::new(2).unwrap()));
@@ -160,7 +160,7 @@ fn full_table_rejects_under_the_refuse_policy() {
 #[test]
 fn full_table_evicts_the_least_recently_used_process() {
     let table = table(EvictionPolicy::EvictLeastRecentlyUsed);
-    let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
+    let [(first, _), (second, fake)] = [insert_process(&table), insert_process(&table)];
     drop(table.check_out(first).unwrap());
     let (allocated, process) = one_more(&table);
     let third = allocated.number;
@@ -181,7 +181,7 @@ fn full_table_evicts_the_least_recently_used_process() {
 #[test]
 fn recently_used_processes_are_protected_from_eviction() {
     let table = table(EvictionPolicy::EvictLeastRecentlyUsed).with_protected(1);
-    let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
+    let [(first, _), (second, fake)] = [insert_process(&table), insert_process(&table)];
     fake.exit(0);
     assert_eq!(table.check_capacity(), Ok(()));
     let (allocated, process) = one_more(&table);
@@ -197,7 +197,7 @@ fn recently_used_processes_are_protected_from_eviction() {
         CheckoutError::Unknown(second)
     );
     let table = table.with_protected(2);
-    let _kept = kept(&table);
+    let _processes = insert_process(&table);
     let full = TableFull(NonZeroUsize::new(2).unwrap());
     assert_eq!(table.check_capacity(), Err(full));
 }
@@ -205,7 +205,7 @@ fn recently_used_processes_are_protected_from_eviction() {
 #[tokio::test(start_paused = true)]
 async fn terminate_all_ends_and_removes_every_process() {
     let table = table(EvictionPolicy::Refuse);
-    let [(first, one), (second, other)] = [kept(&table), kept(&table)];
+    let [(first, one), (second, other)] = [insert_process(&table), insert_process(&table)];
     let mode = TerminateMode::Graceful { timeout_ms: 10 };
     let outcomes = table.terminate_all(mode).await;
     assert_eq!(outcomes, [(first, Ok(true)), (second, Ok(true))]);
@@ -221,7 +221,7 @@ async fn terminate_all_ends_and_removes_every_process() {
 #[tokio::test(start_paused = true)]
 async fn dropping_the_table_drops_its_processes() {
     let table = table(EvictionPolicy::Refuse);
-    let (_, fake) = kept(&table);
+    let (_, fake) = insert_process(&table);
     let clone = table.clone();
     drop(table);
     assert_eq!(Arc::strong_count(&fake), 2);

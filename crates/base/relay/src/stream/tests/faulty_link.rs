@@ -150,12 +150,12 @@ impl StreamPair {
     /// Runs until everything is delivered and acknowledged.
     fn run(mut self, seed: u64) -> Self {
         let limit = epoch() + Duration::from_secs(3600);
-        while !self.is_done() {
+        while !self.is_complete() {
             self.exchange(seed);
             // Read received frames and send the results at the same virtual time.
             self.run_applications();
             self.exchange(seed);
-            if self.is_done() {
+            if self.is_complete() {
                 break;
             }
             let next = self.next_event();
@@ -165,7 +165,7 @@ impl StreamPair {
         self
     }
 
-    fn is_done(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.received == [self.plan.messages; 2]
             && self.streams.iter().all(|end| end.unacknowledged() == 0)
     }

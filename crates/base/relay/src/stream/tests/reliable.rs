@@ -136,13 +136,13 @@ fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
     let acks = frames(&mut b, now);
     assert_eq!((acks[0].ack, acks[0].ack_bits), (0, 0b1110));
     a.handle_frame(acks[0].clone(), now + ms(10)).unwrap();
-    let again = frames(&mut a, now + ms(10));
-    assert_eq!(again, [lost], "exactly the lost frame");
+    let retransmitted = frames(&mut a, now + ms(10));
+    assert_eq!(retransmitted, [lost], "exactly the lost frame");
     a.handle_frame(acks[0].clone(), now + ms(11)).unwrap();
     assert_eq!(frames(&mut a, now + ms(11)), []);
     a.handle_frame(acks[0].clone(), now + ms(40)).unwrap();
-    assert_eq!(frames(&mut a, now + ms(40)), again);
-    b.handle_frame(again[0].clone(), now).unwrap();
+    assert_eq!(frames(&mut a, now + ms(40)), retransmitted);
+    b.handle_frame(retransmitted[0].clone(), now).unwrap();
     assert_eq!(messages(&mut b), [[0], [1], [2], [3], [4]].map(Vec::from));
 }
 
@@ -162,12 +162,12 @@ fn retransmission_timer_resends_the_oldest_record_with_backoff() {
             "no earlier timeout"
         );
         a.handle_timeout(now).unwrap();
-        let again: Vec<_> = frames(&mut a, now)
+        let retransmitted: Vec<_> = frames(&mut a, now)
             .into_iter()
             .filter(|frame| frame.body != FrameBody::Heartbeat)
             .collect();
-        assert_eq!(again.len(), 1);
-        assert_eq!(data(&again[0]).seq, 0);
+        assert_eq!(retransmitted.len(), 1);
+        assert_eq!(data(&retransmitted[0]).seq, 0);
     }
 }
 
@@ -377,8 +377,8 @@ fn unanswered_resume_is_sent_again() {
     assert_eq!(frames(&mut a, epoch()).len(), 1);
     assert_eq!(a.poll_timeout(), Some(epoch() + ms(1000)));
     a.handle_timeout(epoch() + ms(1000)).unwrap();
-    let again = frames(&mut a, epoch() + ms(1000));
-    assert_eq!(again[0].body, FrameBody::Resume { next_seq: 0 });
+    let resent = frames(&mut a, epoch() + ms(1000));
+    assert_eq!(resent[0].body, FrameBody::Resume { next_seq: 0 });
 }
 
 #[test]

@@ -72,8 +72,8 @@ fn normalized(path: &[u8]) -> Vec<u8> {
 }
 
 fn assert_canonical(uri: &PathUri) -> Result<(), TestCaseError> {
-    let again = PathUri::parse(uri.as_str());
-    prop_assert_eq!(again.as_ref().map(PathUri::as_str), Ok(uri.as_str()));
+    let reparsed = PathUri::parse(uri.as_str());
+    prop_assert_eq!(reparsed.as_ref().map(PathUri::as_str), Ok(uri.as_str()));
     prop_assert!(
         uri.host_and_path()
             .1
@@ -99,8 +99,8 @@ proptest! {
         prop_assert_ne!(&parsed, &Err(PathUriError::Unstable));
         if let Ok(uri) = parsed {
             assert_canonical(&uri)?;
-            let again = PathUri::parse(uri.as_str()).unwrap();
-            prop_assert_eq!(again.convention(), uri.convention());
+            let reparsed = PathUri::parse(uri.as_str()).unwrap();
+            prop_assert_eq!(reparsed.convention(), uri.convention());
         }
     }
 
