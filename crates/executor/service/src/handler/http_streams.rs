@@ -49,7 +49,7 @@ impl HandlerContext<'_> {
         };
         let request_id = request.request_id.clone();
         if !request.stream_response {
-            return self.request_whole(id, &request_id, outbound_request(request, body), upload);
+            return self.request_buffered(id, &request_id, outbound_request(request, body), upload);
         }
         match self.streams.admit(&request_id) {
             Ok(reservation) => {
@@ -80,7 +80,7 @@ impl HandlerContext<'_> {
         }
     }
 
-    fn request_whole(
+    fn request_buffered(
         &self,
         id: RequestId,
         request_id: &HttpRequestId,
@@ -110,9 +110,9 @@ impl HandlerContext<'_> {
         reservation: StreamReservation,
     ) -> Dispatch {
         let response = self.session.environment.http.stream(request);
-        let (send_queue, send_turn) = (
+        let (send_queue, send_lock) = (
             Arc::clone(self.send_queue),
-            Arc::clone(&self.streams.send_turn),
+            Arc::clone(&self.streams.send_lock),
         );
         let (head_id, head_queue) = (id.clone(), Arc::clone(self.send_queue));
         // Cancellation covers the head until it is sent, and the body stream afterwards.
@@ -140,7 +140,7 @@ impl HandlerContext<'_> {
             let stream = BodySender {
                 seq: 0,
                 send_queue,
-                send_turn,
+                send_lock,
                 reservation: Arc::clone(&reservation),
             };
             reservation.attach_task(tokio::spawn(stream.run(body)).abort_handle());
@@ -154,7 +154,7 @@ impl HandlerContext<'_> {
 struct BodySender {
     seq: u64,
     send_queue: Arc<SendQueue>,
-    send_turn: Arc<Semaphore>,
+    send_lock: Arc<Semaphore>,
     reservation: Arc<StreamReservation>,
 }
 
@@ -184,7 +184,7 @@ impl BodySender {
             let part_data = part.split_to(part.len().min(BODY_PART_BYTES));
             let delta = self.delta(part_data, None);
             // The semaphore is never closed.
-            let _turn = self.send_turn.acquire().await;
+            let _permit = self.send_lock.acquire().await;
             self.send_queue.send(delta).await;
         }
     }
@@ -239,7 +239,7 @@ pub(crate) struct HttpStreams {
     active: Mutex<HttpStreamState>,
     uploads: AtomicUsize,
     /// Serialises body parts of all streams, so that a response waits for one part at most.
-    pub(crate) send_turn: Arc<Semaphore>,
+    pub(crate) send_lock: Arc<Semaphore>,
 }
 
 impl Default for HttpStreams {
@@ -247,7 +247,7 @@ impl Default for HttpStreams {
         Self {
             active: Mutex::default(),
             uploads: AtomicUsize::new(0),
-            send_turn: Arc::new(Semaphore::new(1)),
+            send_lock: Arc::new(Semaphore::new(1)),
         }
     }
 }

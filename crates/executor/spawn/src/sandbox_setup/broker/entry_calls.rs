@@ -237,7 +237,7 @@ impl TwoPathCall {
             return Some(LinkSource::ByName(target));
         }
         // Not through the link itself: `/proc/self` would resolve to the broker.
-        let opened = OwnedDescriptor::open_place(
+        let opened = OwnedDescriptor::open_path(
             target.directory.number(),
             target.name,
             0,

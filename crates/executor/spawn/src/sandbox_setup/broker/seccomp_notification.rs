@@ -227,7 +227,7 @@ impl<'a> Caller<'a> {
     pub(super) fn directory(&self, fd: c_int) -> Option<OwnedDescriptor> {
         if fd == libc::AT_FDCWD {
             let path = ShortPath::new(format_args!("{}/cwd", self.thread));
-            OwnedDescriptor::open_place(self.processes, path.text(), libc::O_DIRECTORY, 0).ok()
+            OwnedDescriptor::open_path(self.processes, path.text(), libc::O_DIRECTORY, 0).ok()
         } else {
             self.open(fd, libc::O_DIRECTORY)
         }
@@ -282,7 +282,7 @@ impl<'a> Caller<'a> {
             return None;
         }
         let path = ShortPath::new(format_args!("{}/fd/{fd}", self.thread));
-        OwnedDescriptor::open_place(self.processes, path.text(), flags, 0).ok()
+        OwnedDescriptor::open_path(self.processes, path.text(), flags, 0).ok()
     }
 }
 

@@ -80,7 +80,7 @@ impl<'a> TargetEntry<'a> {
                     .as_ref()
                     .map_or(libc::AT_FDCWD, OwnedDescriptor::number);
                 let resolve = resolve | libc::RESOLVE_NO_MAGICLINKS;
-                OwnedDescriptor::open_place(base, parent, libc::O_DIRECTORY, resolve).ok()?
+                OwnedDescriptor::open_path(base, parent, libc::O_DIRECTORY, resolve).ok()?
             }
         };
         let facts = directory.facts().ok()?;
@@ -319,7 +319,7 @@ impl FileIdentity {
 
 impl OwnedDescriptor {
     /// Opens a path with `O_PATH`.
-    pub(super) fn open_place(
+    pub(super) fn open_path(
         base: c_int,
         path: &CStr,
         flags: c_int,
@@ -400,7 +400,7 @@ impl Drop for OwnedDescriptor {
 }
 
 /// Returns the metadata of the file at a path.
-pub(super) fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
+fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
     let mut record = MaybeUninit::<libc::statx>::zeroed();
     let flags = flags | libc::AT_STATX_DONT_SYNC;
     let mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO;
