@@ -60,8 +60,7 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
     fn follow(&self, follow: FollowOptions) -> EventStream;
 
     /// Retains every event after `after` until it is acknowledged or the hold is dropped. Pauses
-    /// the process (backpressure) when more than
-    /// [`limits::UNACKNOWLEDGED_BYTES`](exec_wire::limits::UNACKNOWLEDGED_BYTES) are
+    /// the process (backpressure) when more than [`limits::UNACKNOWLEDGED_BYTES`] are
     /// unacknowledged.
     fn hold(&self, after: OutputSeq) -> Box<dyn OutputHold>;
 
