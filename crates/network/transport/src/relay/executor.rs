@@ -2,7 +2,7 @@
 //!
 //! Invariant: a harness that the [validator](HarnessValidator) has not accepted gets a reset
 //! without a reason, or learns that the registry rejects the executor itself. Reliable streams are
-//! parked in the [stream table](StreamTable) for a while when their connection is lost.
+//! parked in the stream table for a while when their connection is lost.
 
 mod connection;
 mod keepalive;
