@@ -29,7 +29,7 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 pub(super) const MAX_TOKENS: usize = 10_000;
 
 const HEADER: &str = "\
-# ActiveTokens of an exec-server hub. `exec-server hub token` writes this file; comments are not kept.
+# Tokens of an exec-server hub. `exec-server hub token` writes this file; comments are not kept.
 # Only SHA-256 hashes are here: a token is shown once, when it is made.
 ";
 
