@@ -50,7 +50,8 @@ pub struct DoctorReport {
     /// Probed abilities.
     pub abilities: HostAbilities,
     /// Mechanism for each kind of policy.
-    pub outlook: Vec<PolicySupport>,
+    #[serde(rename = "outlook")]
+    pub policies: Vec<PolicySupport>,
     /// What prevents the rest, and how to fix it.
     pub advice: Vec<DoctorAdvice>,
     /// State of the local server, if it was checked.
@@ -61,18 +62,18 @@ pub struct DoctorReport {
 impl DoctorReport {
     /// Builds the report for a server with these settings.
     pub fn new(abilities: HostAbilities, settings: SandboxSettings) -> Self {
-        Self::with_outlook(
+        Self::with_policies(
             policy_support(&abilities, settings.mechanism, settings.processes),
             abilities,
         )
     }
 
-    fn with_outlook(outlook: Vec<PolicySupport>, abilities: HostAbilities) -> Self {
+    fn with_policies(policies: Vec<PolicySupport>, abilities: HostAbilities) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            enforceable: outlook.iter().all(|outlook| outlook.mechanism.is_some()),
+            enforceable: policies.iter().all(|policies| policies.mechanism.is_some()),
             advice: advice(&abilities),
-            outlook,
+            policies,
             abilities,
             local_server: None,
         }
@@ -198,7 +199,7 @@ impl fmt::Display for DoctorReport {
             policy,
             mechanism,
             reason,
-        } in &self.outlook
+        } in &self.policies
         {
             let name = format!("  {policy:NAME$}");
             match (mechanism, reason) {
@@ -209,8 +210,8 @@ impl fmt::Display for DoctorReport {
                 }
             }
         }
-        let is_long = |outlook: &PolicySupport| outlook.reason.as_deref().is_some_and(is_long);
-        if self.outlook.iter().any(is_long) {
+        let is_long = |policies: &PolicySupport| policies.reason.as_deref().is_some_and(is_long);
+        if self.policies.iter().any(is_long) {
             writeln!(f, "  (`exec-server doctor --json` has the reasons in full)")?;
         }
         if !self.advice.is_empty() {

@@ -89,12 +89,12 @@ impl LocalMachine {
         protected.extend_from_slice(&settings.protected);
         let config = config(&settings)?;
         let http = LocalHttpClient::new(config.env.clone());
-        let places = CatalogPaths::find(&config);
+        let catalog_paths = CatalogPaths::find(&config);
         let backend = LocalBackend::with_spawner(config, Spawner::with_program(&helper));
         let backend = backend.with_protected_paths(protected);
         let files = files.with_policies(&backend);
         Ok(Self {
-            catalog: places.catalog(Arc::new(files.clone())),
+            catalog: catalog_paths.catalog(Arc::new(files.clone())),
             files,
             backend,
             http,
@@ -170,12 +170,12 @@ impl CatalogPaths {
     pub(crate) fn find(config: &LocalConfig) -> Self {
         let user_home = config.host.home.clone();
         // Only the variable counts: the account's home may be known without `HOME`.
-        let said = CodexHome::find(&|name| match name {
+        let variable = CodexHome::find(&|name| match name {
             "CODEX_HOME" => config.env.get(OsStr::new(name)).cloned(),
             _ => None,
         });
-        let codex_home = match said {
-            Some(said) => without_links(said.path()),
+        let codex_home = match variable {
+            Some(variable) => without_links(variable.path()),
             None => user_home
                 .as_deref()
                 .unwrap_or(Path::new("/"))

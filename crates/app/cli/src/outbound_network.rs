@@ -104,17 +104,17 @@ fn proxy(
         "https" => value(["HTTPS_PROXY", "https_proxy"])?,
         _ => value(["HTTP_PROXY", "http_proxy"])?,
     };
-    let chosen = if own.is_empty() { all } else { own };
-    if chosen.is_empty() || is_loopback(registry.url()) {
+    let proxy_url = if own.is_empty() { all } else { own };
+    if proxy_url.is_empty() || is_loopback(registry.url()) {
         return Ok(None);
     }
     let rules = Matcher::builder()
-        .all(chosen.as_str())
+        .all(proxy_url.as_str())
         .no(value(["NO_PROXY", "no_proxy"])?)
         .build();
     let uri: Option<Uri> = registry.url().as_str().parse().ok();
     let applies = uri.is_some_and(|uri| rules.intercept(&uri).is_some());
-    let proxy = applies.then(|| chosen.parse().map_err(OutboundNetworkError::Proxy));
+    let proxy = applies.then(|| proxy_url.parse().map_err(OutboundNetworkError::Proxy));
     proxy.transpose()
 }
 
@@ -183,14 +183,14 @@ mod tests {
 
     #[test]
     fn ssl_cert_file_replaces_roots_and_codex_ca_certificate_adds_to_them() {
-        let shown = |variables| format!("{:?}", found("https://h", variables).unwrap().trust);
-        assert_eq!(shown(&[("SSL_CERT_FILE", "")]), shown(&[]));
-        let only = shown(&[("SSL_CERT_FILE", "/a.pem")]);
+        let trust_text = |variables| format!("{:?}", found("https://h", variables).unwrap().trust);
+        assert_eq!(trust_text(&[("SSL_CERT_FILE", "")]), trust_text(&[]));
+        let only = trust_text(&[("SSL_CERT_FILE", "/a.pem")]);
         assert!(
             only.contains("roots: None") && only.contains("/a.pem"),
             "{only}"
         );
-        let more = shown(&[("CODEX_CA_CERTIFICATE", "/b.pem")]);
+        let more = trust_text(&[("CODEX_CA_CERTIFICATE", "/b.pem")]);
         assert!(
             more.contains("roots: Platform") && more.contains("/b.pem"),
             "{more}"

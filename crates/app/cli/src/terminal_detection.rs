@@ -252,8 +252,8 @@ impl DetectedTerminal {
     /// such as `xterm-kitty`, are unknown on other hosts and become `xterm-256color`, which all of
     /// these terminals understand.
     pub fn pty_variables(&self) -> PtyVariables {
-        let known = self.term.as_deref().filter(|term| COMMON.contains(term));
-        let term = match (known, self.term.as_deref()) {
+        let common = self.term.as_deref().filter(|term| COMMON.contains(term));
+        let term = match (common, self.term.as_deref()) {
             (Some(term), _) => term,
             (None, Some("dumb")) => "dumb",
             (None, Some(term)) if term.starts_with("screen") || term.starts_with("tmux") => {
@@ -269,8 +269,8 @@ impl DetectedTerminal {
 
     /// Returns whether it supports 24-bit colours.
     pub fn has_truecolor(&self) -> bool {
-        let said = self.colorterm.as_deref();
-        if matches!(said, Some("truecolor" | "24bit")) {
+        let colorterm = self.colorterm.as_deref();
+        if matches!(colorterm, Some("truecolor" | "24bit")) {
             return true;
         }
         // Screen reduces colours.
@@ -304,9 +304,9 @@ impl DetectedTerminal {
         let term = text(lookup, "TERM");
         // A multiplexer overwrites `TERM_PROGRAM`.
         let program = text(lookup, "TERM_PROGRAM").filter(|name| name != "tmux");
-        let named = program.as_deref().and_then(TerminalKind::of_program);
+        let program_kind = program.as_deref().and_then(TerminalKind::of_program);
         let marked = || MARKS.iter().find(|(name, _, _)| is_set(lookup, name));
-        let (kind, version) = match (named, &program) {
+        let (kind, version) = match (program_kind, &program) {
             (Some(kind), _) => (Some(kind), own_version(lookup)),
             (None, Some(_)) => (None, own_version(lookup)),
             (None, None) => match marked() {
@@ -385,8 +385,8 @@ const MARKS: [(&str, TerminalKind, Option<&str>); 18] = [
 /// Finds a terminal by its own description.
 fn of_term(term: &str) -> Option<TerminalKind> {
     let family = |name: &str| {
-        let rest = term.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        let suffix = term.strip_prefix(name);
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('-'))
     };
     let own = [
         ("alacritty", TerminalKind::Alacritty),

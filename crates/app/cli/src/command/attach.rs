@@ -84,7 +84,7 @@ impl AttachCommand {
             false => StdinReader::open().map_err(failed)?,
         };
         let terminal = match found.tty {
-            true => TerminalUse::Theirs,
+            true => TerminalUse::Pty,
             false => TerminalUse::None,
         };
         if found.tty {
@@ -123,15 +123,15 @@ struct ScreenSnapshot {
 impl ScreenSnapshot {
     /// Replays the retained output on a virtual screen of the local size.
     async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
-        let retained_output = retained_output(client, id).await?;
+        let output = retained_output(client, id).await?;
         let mut screen = TerminalScreen::new(terminal::size().unwrap_or_default());
-        for (_, data) in &retained_output.pieces {
+        for (_, data) in &output.pieces {
             screen.feed(data);
         }
         Ok(Self {
             bytes: screen.repaint(),
-            after: retained_output.last,
-            complete: !retained_output.incomplete && !retained_output.gap,
+            after: output.last,
+            complete: !output.incomplete && !output.gap,
         })
     }
 }

@@ -147,9 +147,9 @@ impl BenchRunner {
         let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
-            let asked = Instant::now();
+            let started = Instant::now();
             self.env.client.status().await?;
-            samples.push(asked.elapsed());
+            samples.push(started.elapsed());
         }
         Ok(MeasurementOutcome::of_times(samples))
     }
@@ -159,7 +159,7 @@ impl BenchRunner {
         let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
-            let asked = Instant::now();
+            let started = Instant::now();
             let process = self.start(&["true"], None).await?;
             let ended = process.wait(WaitUntil::Exited, Some(TIMEOUT)).await;
             let status = ended.map_err(failed)?;
@@ -167,7 +167,7 @@ impl BenchRunner {
             if code != Some(0) {
                 return Err(failed(format!("`true` ended with {code:?}")));
             }
-            samples.push(asked.elapsed());
+            samples.push(started.elapsed());
         }
         Ok(MeasurementOutcome::of_times(samples))
     }
@@ -196,11 +196,11 @@ impl BenchRunner {
         let zeros = self.start(&["cat", "/dev/zero"], None).await?;
         let mut events = follow(&*zeros);
         next_output(&mut events).await?;
-        let (begun, mut bytes) = (Instant::now(), 0);
-        while begun.elapsed() < self.span {
+        let (started, mut bytes) = (Instant::now(), 0);
+        while started.elapsed() < self.span {
             bytes += next_output(&mut events).await?;
         }
-        let took = begun.elapsed();
+        let took = started.elapsed();
         end(&*zeros).await?;
         Ok(MeasurementOutcome::of_bytes(bytes, took))
     }
@@ -226,9 +226,9 @@ impl BenchRunner {
     async fn write_file(&self, path: &PathUri) -> Result<(u64, Duration), CommandFailure> {
         let file = self.open(path, OpenMode::Replace).await?;
         let block = Bytes::from(vec![b'x'; limits::MAX_BLOCK_BYTES]);
-        let begun = Instant::now();
+        let started = Instant::now();
         let size = block.len() as u64;
-        let is_time = |_: &u64| begun.elapsed() < self.span;
+        let is_time = |_: &u64| started.elapsed() < self.span;
         let offsets = (0..FILE / size)
             .map(|index| index * size)
             .take_while(is_time);
@@ -240,14 +240,14 @@ impl BenchRunner {
             written.map_err(failed)?;
             bytes += size;
         }
-        Ok((bytes, begun.elapsed()))
+        Ok((bytes, started.elapsed()))
     }
 
     async fn read_file(&self, path: &PathUri) -> Result<(u64, Duration), CommandFailure> {
         let (size, _) = self.write_file(path).await?;
         let file = self.open(path, OpenMode::Read).await?;
-        let (begun, mut bytes) = (Instant::now(), 0);
-        while begun.elapsed() < self.span && bytes < FILE.max(size) * PASSES {
+        let (started, mut bytes) = (Instant::now(), 0);
+        while started.elapsed() < self.span && bytes < FILE.max(size) * PASSES {
             let step = limits::MAX_BLOCK_BYTES;
             let offsets = (0..size).step_by(step);
             let mut reads = stream::iter(offsets)
@@ -257,7 +257,7 @@ impl BenchRunner {
                 bytes += read.map_err(failed)?.data.len() as u64;
             }
         }
-        Ok((bytes, begun.elapsed()))
+        Ok((bytes, started.elapsed()))
     }
 
     async fn open(

@@ -88,14 +88,14 @@ async fn print(
         }
         Some(found) => FileFingerprint::from(found),
     };
-    let (mut offset, mut left) = (0, MAX_RETRIES);
+    let (mut offset, mut retries_left) = (0, MAX_RETRIES);
     loop {
-        let begun = offset;
+        let start = offset;
         match print_from(files, path, &mut offset, numbers).await {
             Ok(()) => return Ok(()),
             Err(CatError::Output(error)) => return Err(PrintError::Output(error)),
-            Err(CatError::Cut) if offset > begun => left = MAX_RETRIES,
-            Err(CatError::Cut) if left > 0 => left -= 1,
+            Err(CatError::Cut) if offset > start => retries_left = MAX_RETRIES,
+            Err(CatError::Cut) if retries_left > 0 => retries_left -= 1,
             Err(CatError::Cut) => {
                 return Err(wrong(
                     FailureKind::Lost,

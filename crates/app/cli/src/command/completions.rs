@@ -115,7 +115,7 @@ async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
         ..EnvArgs::default()
     };
     let route = EnvRoute::find(&env_args, lookup).ok()?;
-    if let RouteKind::Here(socket) = &route.route_kind
+    if let RouteKind::Local(socket) = &route.route_kind
         && UnixStream::connect(socket.path()).is_err()
     {
         return None;

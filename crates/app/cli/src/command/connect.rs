@@ -41,7 +41,7 @@ pub(crate) struct ConnectedEnv {
     /// Name shown to users.
     pub(crate) name: String,
     /// Name as given with `--env`, if any.
-    asked: Option<String>,
+    env_name: Option<String>,
     /// Connection to the server.
     pub(crate) client: ExecServerClient,
     /// Facts about the server's host.
@@ -49,7 +49,7 @@ pub(crate) struct ConnectedEnv {
     /// Route that was used.
     route: EnvRoute,
     /// Whether it is this machine. Commands then inherit the working directory and the variables.
-    pub(crate) here: bool,
+    pub(crate) is_this_machine: bool,
 }
 
 impl ConnectedEnv {
@@ -60,22 +60,22 @@ impl ConnectedEnv {
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
             env.client.set_reconnect_timeout(limit);
         }
-        let asked = env_args.env.clone();
-        Ok(Self { asked, ..env })
+        let env_name = env_args.env.clone();
+        Ok(Self { env_name, ..env })
     }
 
     /// Opens a second connection to the same environment, in its own session.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
         let env = Self::connect_route(self.route.clone()).await?;
-        let asked = self.asked.clone();
-        Ok(Self { asked, ..env })
+        let env_name = self.env_name.clone();
+        Ok(Self { env_name, ..env })
     }
 
     /// Connects along a route.
     pub(crate) async fn connect_route(route: EnvRoute) -> Result<Self, CommandFailure> {
         let EnvRoute { name, route_kind } = route.clone();
-        let (client, here) = match route_kind {
-            RouteKind::Here(socket) => {
+        let (client, is_this_machine) = match route_kind {
+            RouteKind::Local(socket) => {
                 (local_server::connect(&socket, &client_name()).await?, true)
             }
             RouteKind::Named(endpoint) => {
@@ -89,18 +89,18 @@ impl ConnectedEnv {
         let info = client.info().await.map_err(CommandFailure::from)?;
         Ok(Self {
             name,
-            asked: None,
+            env_name: None,
             client,
             info,
             route,
-            here,
+            is_this_machine,
         })
     }
 
     /// Returns a command line that the user can type for this environment.
     pub(crate) fn line(&self, command: &str, arguments: &[&str]) -> String {
         let mut line = format!("exec-server {command}");
-        for word in self.asked.iter().flat_map(|asked| ["-E", asked]) {
+        for word in self.env_name.iter().flat_map(|name| ["-E", name]) {
             line.push(' ');
             line.push_str(&shell_quoted(word));
         }
@@ -120,7 +120,7 @@ impl ConnectedEnv {
     /// path relative to the working directory (on this machine) or to the server's directory. Keeps
     /// bytes that are not UTF-8; the host resolves `..` after a symbolic link.
     pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, CommandFailure> {
-        let base = match self.here {
+        let base = match self.is_this_machine {
             true => Some(std::env::current_dir().map_err(|error| {
                 let what = format!("cannot determine the working directory: {error}");
                 CommandFailure::new(FailureKind::Failed, what)
@@ -144,10 +144,10 @@ fn shell_quoted(word: &str) -> String {
 async fn connect(
     name: &str,
     endpoint: EnvEndpoint,
-    asked: EnvOrigin,
+    origin: EnvOrigin,
 ) -> Result<ExecServerClient, CommandFailure> {
     let connecting = endpoint.clone().connect(&client_name()).await;
-    let client = connecting.map_err(|error| connect_failure(name, &endpoint, asked, error))?;
+    let client = connecting.map_err(|error| connect_failure(name, &endpoint, origin, error))?;
     if matches!(endpoint, EnvEndpoint::Relay(_)) {
         drain_connection(&client);
     }
@@ -210,7 +210,7 @@ enum EnvOrigin {
 fn connect_failure(
     name: &str,
     endpoint: &EnvEndpoint,
-    asked: EnvOrigin,
+    origin: EnvOrigin,
     error: EndpointError,
 ) -> CommandFailure {
     let error = match error {
@@ -226,7 +226,7 @@ fn connect_failure(
     };
     let failure = |kind| CommandFailure::new(kind, format!("cannot reach `{name}`: {error}"));
     match &error {
-        ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match asked {
+        ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match origin {
             EnvOrigin::Typed => {
                 "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
             }
@@ -334,13 +334,13 @@ tokio::task_local! {
 pub(crate) async fn drain_connections<T>(work: impl Future<Output = T>) -> T {
     OPEN_CONNECTIONS
         .scope(RefCell::default(), async {
-            let done = work.await;
+            let output = work.await;
             let opened = OPEN_CONNECTIONS.with(RefCell::take);
             if !opened.is_empty() {
                 // Connections that do not close in time are abandoned.
                 drop(timeout(TIMEOUT, join_all(opened)).await);
             }
-            done
+            output
         })
         .await
 }

@@ -110,7 +110,7 @@ impl CpCommand {
         };
         if operands
             .iter()
-            .all(|operand| matches!(operand, PathOperand::Here(_)))
+            .all(|operand| matches!(operand, PathOperand::Local(_)))
         {
             return Err(
                 CommandFailure::new(FailureKind::Usage, "every path is on this machine")
@@ -122,8 +122,8 @@ impl CpCommand {
             let endpoint = self.endpoint(operand, &endpoints).await?;
             endpoints.push((operand.clone(), endpoint));
         }
-        let endpoint_of = |env_args: &PathOperand| {
-            let found = endpoints.iter().find(|(operand, _)| operand == env_args);
+        let endpoint_of = |operand: &PathOperand| {
+            let found = endpoints.iter().find(|(other, _)| other == operand);
             found.map(|(_, endpoint)| endpoint.clone())
         };
         let missing = || CommandFailure::new(FailureKind::Failed, "lost track of an environment");
@@ -181,26 +181,26 @@ impl CpCommand {
     async fn endpoint(
         &self,
         operand: &PathOperand,
-        known: &[(PathOperand, CopyEndpoint)],
+        opened: &[(PathOperand, CopyEndpoint)],
     ) -> Result<CopyEndpoint, CommandFailure> {
         let same = |other: &PathOperand| match (operand, other) {
-            (PathOperand::Here(_), PathOperand::Here(_)) => true,
-            (PathOperand::There(name, _), PathOperand::There(other, _)) => name == other,
-            (PathOperand::Here(_), PathOperand::There(..))
-            | (PathOperand::There(..), PathOperand::Here(_)) => false,
+            (PathOperand::Local(_), PathOperand::Local(_)) => true,
+            (PathOperand::Remote(name, _), PathOperand::Remote(other, _)) => name == other,
+            (PathOperand::Local(_), PathOperand::Remote(..))
+            | (PathOperand::Remote(..), PathOperand::Local(_)) => false,
         };
-        if let Some((_, endpoint)) = known.iter().find(|(other, _)| same(other)) {
+        if let Some((_, endpoint)) = opened.iter().find(|(other, _)| same(other)) {
             return Ok(endpoint.clone());
         }
         match operand {
-            PathOperand::Here(_) => Ok(CopyEndpoint::here()),
-            PathOperand::There(None, _) => CopyEndpoint::there(self.env_args.clone()).await,
-            PathOperand::There(Some(name), path) => {
+            PathOperand::Local(_) => Ok(CopyEndpoint::local()),
+            PathOperand::Remote(None, _) => CopyEndpoint::connect(self.env_args.clone()).await,
+            PathOperand::Remote(Some(name), path) => {
                 let env_args = EnvArgs {
                     env: Some(name.clone()),
                     ..self.env_args.clone()
                 };
-                CopyEndpoint::there(env_args).await.map_err(|failure| {
+                CopyEndpoint::connect(env_args).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {
@@ -270,7 +270,7 @@ fn summary_line(summary: &CopySummary) -> String {
 /// Files copied concurrently.
 const CONCURRENCY: usize = 16;
 /// Queue length between scan and copy.
-const FOUND: usize = 256;
+const MAX_QUEUED_JOBS: usize = 256;
 
 /// Copies the sources of one endpoint. Ctrl-C, SIGTERM and SIGHUP cancel it and remove partial
 /// files that cannot be resumed.
@@ -308,7 +308,7 @@ async fn scan_and_copy(
     pairs: Vec<CopyPair>,
     copier: &Copier<'_>,
 ) -> Result<(), CommandFailure> {
-    let (jobs, mut found) = mpsc::channel(FOUND);
+    let (jobs, mut found) = mpsc::channel(MAX_QUEUED_JOBS);
     let find = async {
         for pair in pairs {
             scan.run(pair, &jobs).await?;
@@ -342,13 +342,13 @@ struct CopySignals(Vec<(FailureKind, Signal)>);
 
 impl CopySignals {
     fn listen() -> io::Result<Self> {
-        let heard = [
+        let signals = [
             (SignalKind::interrupt(), FailureKind::Interrupted),
             (SignalKind::terminate(), FailureKind::Signalled(15)),
             (SignalKind::hangup(), FailureKind::Signalled(1)),
         ];
         let listen = |(which, kind)| Ok((kind, signal(which)?));
-        heard
+        signals
             .into_iter()
             .map(listen)
             .collect::<io::Result<_>>()
@@ -370,10 +370,10 @@ impl CopySignals {
 
 /// Reports disconnects and reconnects in the progress bar, or as lines without one.
 async fn watch_connections(endpoints: &[&CopyEndpoint], progress: &CopyProgress) -> Infallible {
-    let places = endpoints
+    let envs = endpoints
         .iter()
         .filter_map(|endpoint| endpoint.env.as_ref());
-    let watches: FuturesUnordered<_> = places
+    let watches: FuturesUnordered<_> = envs
         .map(|env| async {
             let (mut connection, mut notice) = (env.client.connection(), ConnectionNotice::new());
             while connection.changed().await.is_ok() {
@@ -426,7 +426,7 @@ enum ProgressDisplay {
 #[derive(Debug)]
 struct CopyProgress {
     bar: ProgressBar,
-    begun: Instant,
+    started: Instant,
     counts: RefCell<CopySummary>,
     first: RefCell<Option<CommandFailure>>,
 }
@@ -444,7 +444,7 @@ impl CopyProgress {
         }
         Self {
             bar,
-            begun: Instant::now(),
+            started: Instant::now(),
             counts: RefCell::default(),
             first: RefCell::default(),
         }
@@ -532,7 +532,7 @@ impl CopyProgress {
     /// Returns the summary and the first failure.
     fn outcome(&self) -> (CopySummary, Option<CommandFailure>) {
         let mut summary = self.counts.borrow().clone();
-        let took: Duration = self.begun.elapsed();
+        let took: Duration = self.started.elapsed();
         summary.seconds = (took.as_secs_f64() * 1000.0).round() / 1000.0;
         (summary, self.first.borrow_mut().take())
     }

@@ -109,20 +109,20 @@ async fn end(
     id: ProcessId,
     grace: DurationArg,
 ) -> Result<(), CommandFailure> {
-    let asked = client.call(TerminateProcess {
+    let terminated = client.call(TerminateProcess {
         process_id: id.clone(),
         mode: Some(TerminateMode::Graceful {
             timeout_ms: grace.millis(),
         }),
     });
-    asked.await.map_err(call_failure)?;
-    let ended = client.call(WaitProcess {
+    terminated.await.map_err(call_failure)?;
+    let waited = client.call(WaitProcess {
         process_id: id.clone(),
         until: WaitUntil::Exited,
         timeout_ms: Some(DurationArg(grace.0 + KILL_GRACE).millis()),
     });
-    match ended.await.map_err(call_failure)? {
-        ended if ended.exited => Ok(()),
+    match waited.await.map_err(call_failure)? {
+        waited if waited.exited => Ok(()),
         _ => {
             let what = format!("`{id}` was killed but has not exited yet");
             Err(CommandFailure::new(FailureKind::TimedOut, what)
@@ -163,12 +163,12 @@ impl WaitCommand {
         show_outages(client, async {
             let mut status = ExitCode::SUCCESS;
             for process in find(client, &self.ids).await? {
-                let left =
+                let remaining =
                     deadline.map(|end| DurationArg(end.saturating_duration_since(Instant::now())));
                 let ended = client.call(WaitProcess {
                     process_id: process.process_id.clone(),
                     until: WaitUntil::Exited,
-                    timeout_ms: left.map(DurationArg::millis),
+                    timeout_ms: remaining.map(DurationArg::millis),
                 });
                 let ended = ended.await.map_err(call_failure)?;
                 if !ended.exited {
@@ -226,7 +226,7 @@ pub(crate) async fn find_attachable(
         processes.into_iter().partition(|process| process.detached);
     match select_process(&detached, typed) {
         Err(failure) if failure.kind == FailureKind::NotFound => select_process(&others, typed),
-        picked => picked,
+        selected => selected,
     }
 }
 
@@ -279,11 +279,11 @@ fn select_process(
     typed: &str,
 ) -> Result<ProcessSummary, CommandFailure> {
     let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
-    let path_bytes: Vec<_> = processes
+    let exact: Vec<_> = processes
         .iter()
         .filter(|process| id(process) == typed)
         .collect();
-    match path_bytes[..] {
+    match exact[..] {
         [] => {}
         [one] => return Ok(one.clone()),
         // Ids are unique only within a session.
@@ -372,13 +372,13 @@ mod tests {
     #[test]
     fn unique_prefix_or_full_id_selects_a_process() {
         let processes = ["build", "build-2", "serve"].map(process);
-        let picked =
+        let select_id =
             |typed| select_process(&processes, typed).map(|process| process.process_id.to_string());
-        assert_eq!(picked("s"), Ok("serve".to_owned()));
-        assert_eq!(picked("build"), Ok("build".to_owned()));
-        assert_eq!(picked("b").unwrap_err().kind, FailureKind::Usage);
+        assert_eq!(select_id("s"), Ok("serve".to_owned()));
+        assert_eq!(select_id("build"), Ok("build".to_owned()));
+        assert_eq!(select_id("b").unwrap_err().kind, FailureKind::Usage);
         for wrong in ["", "x", "serve-"] {
-            let failure = picked(wrong).unwrap_err();
+            let failure = select_id(wrong).unwrap_err();
             assert_eq!(failure.kind, FailureKind::NotFound, "{wrong}");
             assert!(failure.to_string().contains("exec-server ps"));
         }

@@ -65,11 +65,11 @@ impl EditCommand {
         let draft = LocalDraft::write(&name, before.as_deref().unwrap_or_default())
             .map_err(|error| failed("keep a copy here", error))?;
         let edited = draft.edit(&editor()).await;
-        let kept = |failure: CommandFailure| {
-            let kept = draft.path().display().to_string();
-            let line = env.line("cp", &[&kept, &format!(":{}", display_path(&path))]);
+        let with_draft = |failure: CommandFailure| {
+            let draft_path = draft.path().display().to_string();
+            let line = env.line("cp", &[&draft_path, &format!(":{}", display_path(&path))]);
             failure.next(format!(
-                "your changes are kept in {kept}; `{line}` uploads them"
+                "your changes are kept in {draft_path}; `{line}` uploads them"
             ))
         };
         let after = draft.read();
@@ -78,12 +78,12 @@ impl EditCommand {
             (Ok(after), None) => after.is_empty(),
             (Err(_), _) => false,
         };
-        let trouble = match edited {
+        let problem = match edited {
             Ok(status) if status.success() => None,
             Ok(status) => Some(format!("the editor failed ({status})")),
             Err(error) => Some(format!("cannot start the editor: {error}")),
         };
-        if let Some(what) = trouble {
+        if let Some(what) = problem {
             let failure = CommandFailure::new(FailureKind::Failed, what);
             if is_same {
                 draft.remove();
@@ -91,14 +91,14 @@ impl EditCommand {
                     failure.next("nothing was changed; set $VISUAL or $EDITOR to another editor")
                 );
             }
-            return Err(kept(failure));
+            return Err(with_draft(failure));
         }
         if is_same {
             draft.remove();
             print_notice(&format!("`{}` is unchanged", display_path(&path)));
             return Ok(ExitCode::SUCCESS);
         }
-        let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
+        let after = after.map_err(|error| with_draft(failed("read the edited copy", error)))?;
         let atomic = env.client.has_extensions();
         let back = write_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
         let back = tokio::select! {
@@ -109,7 +109,7 @@ impl EditCommand {
                 Err(CommandFailure::new(FailureKind::Interrupted, what))
             }
         };
-        back.map_err(kept)?;
+        back.map_err(with_draft)?;
         if !atomic {
             let path = display_path(&path);
             print_notice(&format!(
@@ -181,11 +181,11 @@ async fn write_back(
 
 /// Returns the configured editor.
 fn editor() -> OsString {
-    let chosen = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
+    let editor = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
         let editor = std::env::var_os(name);
         editor.filter(|editor| !editor.is_empty())
     });
-    chosen.unwrap_or_else(|| OsStr::new("vi").to_owned())
+    editor.unwrap_or_else(|| OsStr::new("vi").to_owned())
 }
 
 /// Local copy of the file. Dropping it keeps the copy.

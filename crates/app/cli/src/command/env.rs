@@ -127,7 +127,7 @@ impl EnvAddCommand {
         }
         let file = EnvironmentsFile::open(lookup)?;
         let before = ids(file.text());
-        if before.iter().any(|known| known == id.as_str()) {
+        if before.iter().any(|other| other == id.as_str()) {
             let what = format!("`{id}` already exists in `{}`", file.path().display());
             return Err(CommandFailure::new(FailureKind::Failed, what)
                 .next(format!("remove it first: exec-server env remove {id}")));
@@ -150,7 +150,7 @@ impl EnvAddCommand {
             let what = format!("cannot append to `{}`", file.path().display());
             return Err(CommandFailure::new(FailureKind::Failed, what).next("edit it by hand"));
         }
-        let hides = file.base().remotes.iter().any(|known| known.id == id);
+        let hides = file.base().remotes.iter().any(|other| other.id == id);
         file.replace(&text)?;
         if hides {
             print_stderr(&format!(
@@ -158,7 +158,7 @@ impl EnvAddCommand {
             ));
         }
         let selected = select(lookup)?;
-        if selected.remotes.iter().all(|known| known.id != id) {
+        if selected.remotes.iter().all(|other| other.id != id) {
             print_stderr("note: variables select the environments at present, not the file");
         }
         Ok(ExitCode::SUCCESS)
@@ -222,7 +222,7 @@ impl EnvRemoveCommand {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
         let file = EnvironmentsFile::open(lookup)?;
-        let display_path = file.path().display();
+        let displayed = file.path().display();
         let Some(index) = ids(file.text()).iter().position(|id| id == name) else {
             let mut others = file.base().remotes.iter();
             return Err(match others.any(|other| other.id.as_str() == name) {
@@ -232,14 +232,14 @@ impl EnvRemoveCommand {
                         .next("exec-server does not change those; remove it there by hand")
                 }
                 false => {
-                    let what = format!("`{display_path}` has no environment `{name}`");
+                    let what = format!("`{displayed}` has no environment `{name}`");
                     CommandFailure::new(FailureKind::UnknownEnvironment, what)
                         .next("`exec-server env list` shows the known environments")
                 }
             });
         };
         let Some(text) = without(file.text(), index) else {
-            let what = format!("cannot determine which lines of `{display_path}` define `{name}`");
+            let what = format!("cannot determine which lines of `{displayed}` define `{name}`");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
         if let Err(error) = file.understand(&text, lookup) {

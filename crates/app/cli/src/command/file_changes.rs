@@ -61,7 +61,7 @@ impl MkdirCommand {
             return Err(CommandFailure::new(FailureKind::Failed, what));
         }
         let mut attempts = 0;
-        let made = retry_disconnected(|| {
+        let created = retry_disconnected(|| {
             attempts += 1;
             files.create_directory(CreateDirectory {
                 path: operand.path.clone(),
@@ -71,7 +71,7 @@ impl MkdirCommand {
                 sandbox: None,
             })
         });
-        made.await.map_err(failed)
+        created.await.map_err(failed)
     }
 }
 
@@ -234,12 +234,12 @@ impl RmCommand {
     async fn remove(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
         let files = operand.env.environment().files;
         let path = &operand.path;
-        let metadata_if_exists = GetMetadata {
+        let get_metadata = GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
             sandbox: None,
         };
-        let found = retry_disconnected(|| files.metadata(metadata_if_exists.clone())).await;
+        let found = retry_disconnected(|| files.metadata(get_metadata.clone())).await;
         let is_directory = match &found {
             Ok(found) => found.is_directory && !found.is_symlink,
             // A dangling link is found when removing it.

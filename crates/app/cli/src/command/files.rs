@@ -28,12 +28,12 @@ pub(crate) const MAX_RETRIES: u32 = 8;
 
 /// Repeats an idempotent request while the connection is lost during it.
 pub(crate) async fn retry_disconnected<T>(
-    mut ask: impl FnMut() -> FileFuture<T>,
+    mut request: impl FnMut() -> FileFuture<T>,
 ) -> Result<T, FileError> {
-    let mut left = MAX_RETRIES;
+    let mut retries_left = MAX_RETRIES;
     loop {
-        match ask().await {
-            Err(FileError::Disconnected(_)) if left > 0 => left -= 1,
+        match request().await {
+            Err(FileError::Disconnected(_)) if retries_left > 0 => retries_left -= 1,
             outcome => return outcome,
         }
     }
@@ -163,15 +163,15 @@ pub(crate) fn display_relative(typed: &str, root: &PathUri, path: &PathUri) -> S
 /// Returns the same path as bytes.
 pub(crate) fn relative_path_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
     let (root_path, path) = (path_bytes(root), path_bytes(path));
-    let child_path = path
+    let relative = path
         .strip_prefix(&root_path[..])
         .filter(|_| root_path != b"/");
-    match child_path.and_then(|child_path| child_path.strip_prefix(b"/")) {
-        Some(child_path) if typed == b"." => child_path.to_vec(),
-        Some(child_path) => {
+    match relative.and_then(|relative| relative.strip_prefix(b"/")) {
+        Some(relative) if typed == b"." => relative.to_vec(),
+        Some(relative) => {
             let end = typed.iter().rposition(|&byte| byte != b'/');
             let typed = &typed[..end.map_or(0, |end| end + 1)];
-            [typed, b"/", child_path].concat()
+            [typed, b"/", relative].concat()
         }
         None => path,
     }
@@ -185,8 +185,8 @@ pub(crate) fn child_path(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
     directory.child(OsStr::from_bytes(name)).or_else(|| {
         let name = std::str::from_utf8(name).ok()?;
         // On such hosts these characters separate components, too.
-        let is_file_name = !name.contains(['\\', ':']);
-        directory.join(name).ok().filter(|_| is_file_name)
+        let is_valid = !name.contains(['\\', ':']);
+        directory.join(name).ok().filter(|_| is_valid)
     })
 }
 

@@ -55,36 +55,32 @@ impl LogsCommand {
         let client = &env.client;
         let found = show_outages(client, detached::find_one(client, &self.id)).await?;
         let id = found.process_id;
-        let retained_output = show_outages(client, retained_output(client, &id)).await?;
-        if retained_output.incomplete && self.tail.is_none() {
+        let output = show_outages(client, retained_output(client, &id)).await?;
+        if output.incomplete && self.tail.is_none() {
             print_notice("earlier output is no longer retained");
         }
         let pieces = match self.tail {
-            Some(lines) => last_lines(retained_output.pieces, lines),
-            None => retained_output.pieces,
+            Some(lines) => last_lines(output.pieces, lines),
+            None => output.pieces,
         };
         for (stream, data) in pieces {
             if let Err(error) = OutputSink.write(stream, data).await {
                 return output_failure(&error);
             }
         }
-        if retained_output.gap {
+        if output.gap {
             print_notice("some output is missing here: it was written faster than it was read");
         }
-        if !self.follow || retained_output.closed {
+        if !self.follow || output.closed {
             return Ok(ExitCode::SUCCESS);
         }
-        let attached = show_outages(
-            client,
-            client.attach(id.clone(), Some(retained_output.last)),
-        )
-        .await;
+        let attached = show_outages(client, client.attach(id.clone(), Some(output.last))).await;
         let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let session = ProcessSession {
             client: client.clone(),
             process: attached.map_err(call_failure)?,
             signals: SignalListener::listen().map_err(failed)?,
-            after: retained_output.last,
+            after: output.last,
             owner: SessionOwner::Server,
             input: None,
             terminal: TerminalUse::None,
@@ -108,7 +104,7 @@ pub(crate) async fn retained_output(
 ) -> Result<RetainedOutput, CommandFailure> {
     // Does not wait for new output, which may never end.
     let now = detached::output_position(client, id).await?;
-    let ask = async |after| {
+    let read_page = async |after| {
         let page = client.call(ReadProcess {
             process_id: id.clone(),
             after_seq: Some(after),
@@ -117,7 +113,7 @@ pub(crate) async fn retained_output(
         });
         page.await.map_err(call_failure)
     };
-    RetainedOutput::read(now.next_seq, ask).await
+    RetainedOutput::read(now.next_seq, read_page).await
 }
 
 /// Output that the server retains of a process, bounded by its limit.
@@ -136,33 +132,33 @@ pub(crate) struct RetainedOutput {
 }
 
 impl RetainedOutput {
-    /// Reads up to `until`; of an exited process, everything. `ask` returns the page after an
+    /// Reads up to `until`; of an exited process, everything. `read_page` returns the page after an
     /// event.
     async fn read(
         until: OutputSeq,
-        ask: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
+        read_page: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
     ) -> Result<Self, CommandFailure> {
-        let mut retained_output = Self::default();
+        let mut output = Self::default();
         loop {
-            let page = ask(retained_output.last).await?;
+            let page = read_page(output.last).await?;
             let first = page.chunks.first().map(|chunk| chunk.seq);
             // The exit has a number, too: only output at the beginning can be missing.
-            let beginning = retained_output.pieces.is_empty() && !retained_output.incomplete;
-            let missing = first.is_some_and(|seq| seq > retained_output.last.next());
-            retained_output.incomplete |= beginning && missing;
-            retained_output.gap |= !beginning && missing;
+            let beginning = output.pieces.is_empty() && !output.incomplete;
+            let missing = first.is_some_and(|seq| seq > output.last.next());
+            output.incomplete |= beginning && missing;
+            output.gap |= !beginning && missing;
             let last = OutputSeq(page.next_seq.0.saturating_sub(1));
             // `closed` does not describe this page, but then the end no longer moves.
             let is_enough = !page.closed && last.next() >= until;
-            let over = page.chunks.is_empty() || last <= retained_output.last || is_enough;
-            retained_output.last = retained_output.last.max(last);
+            let over = page.chunks.is_empty() || last <= output.last || is_enough;
+            output.last = output.last.max(last);
             let pieces = page.chunks.into_iter();
-            retained_output
+            output
                 .pieces
                 .extend(pieces.map(|chunk| (chunk.stream, chunk.chunk.0)));
             if over {
-                retained_output.closed = page.closed;
-                return Ok(retained_output);
+                output.closed = page.closed;
+                return Ok(output);
             }
         }
     }
@@ -173,7 +169,7 @@ fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
     if lines == 0 {
         return Vec::new();
     }
-    let mut left = lines;
+    let mut remaining = lines;
     let mut last = true;
     for index in (0..pieces.len()).rev() {
         let data = &pieces[index].1;
@@ -181,16 +177,16 @@ fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
             .iter()
             .enumerate()
             .rev()
-            .filter(|(_, exit_byte)| **exit_byte == b'\n');
+            .filter(|(_, byte)| **byte == b'\n');
         for (end, _) in ends {
             // The newline at the very end starts no new line.
             if std::mem::take(&mut last) && end + 1 == data.len() {
                 continue;
             }
-            left -= 1;
-            if left == 0 {
-                let rest = data.slice(end + 1..);
-                pieces[index].1 = rest;
+            remaining -= 1;
+            if remaining == 0 {
+                let tail = data.slice(end + 1..);
+                pieces[index].1 = tail;
                 pieces.drain(..index);
                 pieces.retain(|(_, data)| !data.is_empty());
                 return pieces;
@@ -227,23 +223,17 @@ mod tests {
     #[tokio::test]
     async fn output_of_a_running_process_is_read_up_to_the_start_position() {
         let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
-        let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!(
-            (retained_output.pieces.len(), retained_output.last),
-            (2, OutputSeq(2))
-        );
-        assert!(!retained_output.closed && !retained_output.gap && !retained_output.incomplete);
+        let output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!((output.pieces.len(), output.last), (2, OutputSeq(2)));
+        assert!(!output.closed && !output.gap && !output.incomplete);
     }
 
     #[tokio::test]
     async fn output_of_a_process_that_exits_meanwhile_is_read_completely() {
         let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
-        let retained_output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!(
-            (retained_output.pieces.len(), retained_output.last),
-            (5, OutputSeq(5))
-        );
-        assert!(retained_output.closed && !retained_output.gap && !retained_output.incomplete);
+        let output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
+        assert_eq!((output.pieces.len(), output.last), (5, OutputSeq(5)));
+        assert!(output.closed && !output.gap && !output.incomplete);
     }
 
     fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<OutputPiece> {

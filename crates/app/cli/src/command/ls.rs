@@ -107,18 +107,18 @@ impl LsCommand {
             print_notice("the listing is incomplete; `exec-server find --glob` searches by name");
         }
         let visible = |name: &[u8]| self.all || !name.starts_with(b".");
-        let display_path = listed
+        let visible_entries = listed
             .entries
             .into_iter()
             .filter(|entry| visible(&entry.name));
-        let mut looked = stream::iter(display_path)
+        let mut lookups = stream::iter(visible_entries)
             .map(|entry| async {
                 let found = metadata_if_exists(files, &entry.path).await;
                 (entry, found)
             })
             .buffered(CONCURRENT_LOOKUPS);
         let mut rows = Vec::new();
-        while let Some((entry, found)) = looked.next().await {
+        while let Some((entry, found)) = lookups.next().await {
             // Removed meanwhile.
             if let Some(found) = found.map_err(failed)? {
                 rows.push(ListingRow::new(&entry.name, entry.path, found));

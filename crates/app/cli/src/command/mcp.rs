@@ -106,7 +106,7 @@ enum McpSandbox {
 impl McpCommand {
     /// Serves MCP clients until shutdown.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let door = match self.http {
+        let http_server = match self.http {
             Some(address) => Some(McpHttpServer::open(address, &self)?),
             None => None,
         };
@@ -116,18 +116,18 @@ impl McpCommand {
             let what = "--writable and --allow-git need --sandbox workspace-write";
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
-        let scene = McpContext::open(&self.env_args).await?;
-        let workspace = scene.workspace(&self.workspace, self.access(), self.network());
+        let context = McpContext::open(&self.env_args).await?;
+        let workspace = context.workspace(&self.workspace, self.access(), self.network());
         let workspace = workspace.await?.with_git(match self.allow_git {
             true => GitAccess::Writable,
             false => GitAccess::Protected,
         });
-        let workspace = workspace.with_more(scene.paths(&self.writable).await?);
-        let tools = McpTools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
+        let workspace = workspace.with_more(context.paths(&self.writable).await?);
+        let tools = McpTools::new(context.environment, workspace, env!("CARGO_PKG_VERSION"));
         let mut stop = ShutdownSignal::new(StdinClose::Ignored)
             .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
-        match door {
-            Some(door) => door.serve(tools, &mut stop).await?,
+        match http_server {
+            Some(http_server) => http_server.serve(tools, &mut stop).await?,
             None => {
                 let served = tokio::select! {
                     served = tools.serve(tokio::io::stdin(), tokio::io::stdout()) => served,
@@ -219,7 +219,7 @@ impl McpContext {
     ) -> Result<AgentWorkspace, CommandFailure> {
         let mut roots = self.paths(directories).await?;
         if roots.is_empty() {
-            roots.push(self.here().await?);
+            roots.push(self.default_root().await?);
         }
         let root = roots.remove(0);
         let workspace = AgentWorkspace::new(root, access, network);
@@ -254,13 +254,13 @@ impl McpContext {
         }
     }
 
-    async fn here(&self) -> Result<PathUri, CommandFailure> {
-        if self.env.as_ref().is_none_or(|env| env.here) {
+    async fn default_root(&self) -> Result<PathUri, CommandFailure> {
+        if self.env.as_ref().is_none_or(|env| env.is_this_machine) {
             return self.path(&PathBuf::from(".")).await;
         }
         let info = &self.info;
-        let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
-        theirs.ok_or_else(|| {
+        let directory = info.cwd.clone().or_else(|| info.user_home_dir.clone());
+        directory.ok_or_else(|| {
             CommandFailure::new(
                 FailureKind::Failed,
                 "the server reports no working directory",
@@ -347,34 +347,34 @@ impl McpHttpServer {
             }),
             hosts: self.hosts,
         };
-        let door = McpHttpEndpoint::new(tools, options);
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let endpoint = McpHttpEndpoint::new(tools, options);
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 () = stop.recv() => break,
                 Some(_) = connections.join_next() => {}
-                (stream, permit) = next(&listener, &room) => {
-                    let door = door.clone();
+                (stream, permit) = accept(&listener, &permits) => {
+                    let endpoint = endpoint.clone();
                     connections.spawn(async move {
-                        connection(stream, door).await;
+                        serve_connection(stream, endpoint).await;
                         drop(permit);
                     });
                 }
             }
         }
-        door.close().await;
+        endpoint.close().await;
         Ok(())
     }
 }
 
 /// Waits for a permit, then for a connection.
-async fn next(
+async fn accept(
     listener: &TcpListener,
-    room: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> (TcpStream, Option<tokio::sync::OwnedSemaphorePermit>) {
     // The semaphore is never closed.
-    let permit = room.clone().acquire_owned().await.ok();
+    let permit = permits.clone().acquire_owned().await.ok();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return (stream, permit),
@@ -403,13 +403,13 @@ fn rejection_text(rejection: AuthRejection) -> String {
     format!("{what}: send `Authorization: Bearer` and the token of --http-token-file\n")
 }
 
-async fn connection(stream: TcpStream, door: McpHttpEndpoint) {
+async fn serve_connection(stream: TcpStream, endpoint: McpHttpEndpoint) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let service = service_fn(|request: Request<Incoming>| {
-        let door = door.clone();
-        async move { Ok::<_, Infallible>(door.handle(request).await) }
+        let endpoint = endpoint.clone();
+        async move { Ok::<_, Infallible>(endpoint.handle(request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -17,9 +17,9 @@ use crate::command::{
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum PathOperand {
     /// Local path.
-    Here(PathBuf),
+    Local(PathBuf),
     /// Path in an environment: the one of `--env`, or a named one.
-    There(Option<String>, OsString),
+    Remote(Option<String>, OsString),
 }
 
 impl PathOperand {
@@ -32,7 +32,7 @@ impl PathOperand {
         }
         let mark = bytes.iter().position(|&byte| matches!(byte, b':' | b'/'));
         let Some(colon) = mark.filter(|&mark| bytes[mark] == b':') else {
-            return Ok(Self::Here(PathBuf::from(typed)));
+            return Ok(Self::Local(PathBuf::from(typed)));
         };
         let (name, path) = (&bytes[..colon], &bytes[colon + 1..]);
         if !name.is_empty() && path.starts_with(b"//") {
@@ -55,14 +55,14 @@ impl PathOperand {
             b"" => OsString::from("."),
             path => OsString::from_vec(path.to_vec()),
         };
-        Ok(Self::There(name, path))
+        Ok(Self::Remote(name, path))
     }
 
     /// Returns the path as typed.
     pub(crate) fn path(&self) -> &OsStr {
         match self {
-            Self::Here(path) => path.as_os_str(),
-            Self::There(_, path) => path,
+            Self::Local(path) => path.as_os_str(),
+            Self::Remote(_, path) => path,
         }
     }
 
@@ -112,20 +112,20 @@ impl<'a> OperandResolver<'a> {
 
     /// Resolves one operand.
     pub(crate) async fn resolve(&mut self, typed: &OsStr) -> Result<RemotePath, CommandFailure> {
-        let (name, prefix, rest) = match PathOperand::read(typed) {
+        let (name, prefix, path_text) = match PathOperand::read(typed) {
             // A `file:` URI is a path.
             _ if typed.as_bytes().starts_with(b"file:") => (None, "", typed.to_owned()),
-            Ok(PathOperand::Here(path)) => (None, "", path.into_os_string()),
-            Ok(PathOperand::There(None, path)) => (None, ":", path),
-            Ok(PathOperand::There(Some(name), path)) => (Some(name), ":", path),
+            Ok(PathOperand::Local(path)) => (None, "", path.into_os_string()),
+            Ok(PathOperand::Remote(None, path)) => (None, ":", path),
+            Ok(PathOperand::Remote(Some(name), path)) => (Some(name), ":", path),
             Err(failure) => return Err(failure),
         };
         let env = self.env(name.as_deref(), typed).await?;
-        let path = env.path(&rest).await?;
+        let path = env.path(&path_text).await?;
         Ok(RemotePath {
             path,
             prefix: format!("{}{prefix}", name.unwrap_or_default()),
-            typed: rest,
+            typed: path_text,
             env,
         })
     }
@@ -135,8 +135,11 @@ impl<'a> OperandResolver<'a> {
         name: Option<&str>,
         typed: &OsStr,
     ) -> Result<ConnectedEnv, CommandFailure> {
-        let known = self.open.iter().find(|(known, _)| known.as_deref() == name);
-        if let Some((_, env)) = known {
+        let opened = self
+            .open
+            .iter()
+            .find(|(opened, _)| opened.as_deref() == name);
+        if let Some((_, env)) = opened {
             return Ok(env.clone());
         }
         let opened = match name {
@@ -172,19 +175,19 @@ mod tests {
         PathOperand::read(OsStr::new(text)).unwrap()
     }
 
-    fn there(name: Option<&str>, path: &str) -> PathOperand {
-        PathOperand::There(name.map(str::to_owned), path.into())
+    fn remote(name: Option<&str>, path: &str) -> PathOperand {
+        PathOperand::Remote(name.map(str::to_owned), path.into())
     }
 
     #[test]
     fn colon_before_the_first_slash_separates_the_environment() {
-        assert_eq!(read(":/srv/x"), there(None, "/srv/x"));
-        assert_eq!(read(":logs"), there(None, "logs"));
-        assert_eq!(read("box:/x:y"), there(Some("box"), "/x:y"));
-        assert_eq!(read("box:"), there(Some("box"), "."));
-        assert_eq!(read(":"), there(None, "."));
-        for here in ["notes.txt", "./a:b", "/tmp/a:b", "."] {
-            assert_eq!(read(here), PathOperand::Here(here.into()));
+        assert_eq!(read(":/srv/x"), remote(None, "/srv/x"));
+        assert_eq!(read(":logs"), remote(None, "logs"));
+        assert_eq!(read("box:/x:y"), remote(Some("box"), "/x:y"));
+        assert_eq!(read("box:"), remote(Some("box"), "."));
+        assert_eq!(read(":"), remote(None, "."));
+        for local in ["notes.txt", "./a:b", "/tmp/a:b", "."] {
+            assert_eq!(read(local), PathOperand::Local(local.into()));
         }
     }
 
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn operand_without_a_name_stands_for_its_contents() {
-        for (typed, named, directory) in [
+        for (typed, has_name, directory) in [
             ("a/b", true, false),
             ("a/b/", true, true),
             (".", false, true),
@@ -209,7 +212,7 @@ mod tests {
             (":.hidden", true, false),
         ] {
             let operand = read(typed);
-            assert_eq!(operand.has_name(), named, "{typed}");
+            assert_eq!(operand.has_name(), has_name, "{typed}");
             assert_eq!(operand.is_directory(), directory, "{typed}");
         }
     }

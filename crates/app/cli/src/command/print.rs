@@ -58,7 +58,7 @@ impl TextTable {
 
     /// Adds a row. Empty cells are shown as a dash.
     pub fn push(&mut self, row: impl IntoIterator<Item = String>) {
-        let display_path = |cell: String| {
+        let printable_cell = |cell: String| {
             if cell.is_empty() {
                 "-".to_owned()
             } else {
@@ -66,7 +66,7 @@ impl TextTable {
                 printable(&cell)
             }
         };
-        self.0.push(row.into_iter().map(display_path).collect());
+        self.0.push(row.into_iter().map(printable_cell).collect());
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct ProcessSession {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SessionOwner {
     /// This client: the process receives its signals and ends with it.
-    Us,
+    Client,
     /// The server: the process outlives this client.
     Server,
 }
@@ -92,7 +92,7 @@ pub(crate) enum TerminalUse {
     /// Pipes.
     None,
     /// A terminal. The local one is switched to raw mode, if there is one.
-    Theirs,
+    Pty,
 }
 
 /// How a session ended.
@@ -110,7 +110,7 @@ pub(crate) enum SessionEnd {
     Detached,
     /// Local output failed, for example because the pipe is closed. A process of ours was
     /// terminated.
-    Unwritten(io::Error),
+    OutputFailed(io::Error),
     /// The process can no longer be reached.
     Lost(ProcessError),
 }
@@ -119,7 +119,7 @@ impl ProcessSession {
     /// Runs the session to its end and restores the terminal. Dropping the future restores it, too.
     pub(crate) async fn run(mut self) -> io::Result<SessionEnd> {
         let raw = match (self.terminal, &self.input) {
-            (TerminalUse::Theirs, Some(_)) => RawTerminal::take()?,
+            (TerminalUse::Pty, Some(_)) => RawTerminal::take()?,
             (TerminalUse::None, _) | (_, None) => None,
         };
         let mut modes = TerminalModeTracker::default();
@@ -169,12 +169,12 @@ impl ProcessSession {
         notice.show(*connection.borrow_and_update());
         let mut stop_requests = StopRequests::default();
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
-        let mut timed_out = false;
+        let mut is_timed_out = false;
         loop {
             tokio::select! {
                 biased;
                 end = &mut output => {
-                    if let SessionEnd::Unwritten(error) = &end {
+                    if let SessionEnd::OutputFailed(error) = &end {
                         // The local window was closed.
                         if self.owner == SessionOwner::Server && is_hung_up(error) {
                             return SessionEnd::Detached;
@@ -186,9 +186,9 @@ impl ProcessSession {
                         // The exit arrived over this connection.
                         notice.show(ConnectionState::Connected);
                     }
-                    return if over && timed_out { SessionEnd::TimedOut } else { end };
+                    return if over && is_timed_out { SessionEnd::TimedOut } else { end };
                 }
-                heard = self.signals.next() => match heard {
+                event = self.signals.next() => match event {
                     SignalEvent::Window => self.follow_window(),
                     SignalEvent::Stop => self.stop(raw).await,
                     SignalEvent::Passed(passed) => {
@@ -213,12 +213,12 @@ impl ProcessSession {
                 },
                 () = until(deadline) => {
                     // It exited in time; only its descendants did not.
-                    let over = exited.borrow().clone().filter(|_| !timed_out);
-                    if timed_out || over.is_some() {
+                    let over = exited.borrow().clone().filter(|_| !is_timed_out);
+                    if is_timed_out || over.is_some() {
                         self.end_now().await;
                         return over.map_or(SessionEnd::TimedOut, SessionEnd::Exited);
                     }
-                    timed_out = true;
+                    is_timed_out = true;
                     deadline = Some(Instant::now() + GRACE + PARTING);
                     drop(self.process.terminate(self.graceful(GRACE)));
                 }
@@ -281,7 +281,7 @@ impl ProcessSession {
     }
 
     async fn end_now(&self) {
-        if self.owner == SessionOwner::Us {
+        if self.owner == SessionOwner::Client {
             let ended = self.process.terminate(TerminateMode::Force);
             drop(timeout(PARTING, ended).await);
         }
@@ -289,15 +289,15 @@ impl ProcessSession {
 
     /// Terminates the process as SIGPIPE would.
     async fn end_gently(&self) {
-        if self.owner == SessionOwner::Us {
-            let asked = self.process.terminate(self.graceful(PARTING));
+        if self.owner == SessionOwner::Client {
+            let terminated = self.process.terminate(self.graceful(PARTING));
             let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
-            drop(timeout(PARTING * 2, async { (asked.await, ended.await) }).await);
+            drop(timeout(PARTING * 2, async { (terminated.await, ended.await) }).await);
         }
     }
 
     fn follow_window(&self) {
-        if let (TerminalUse::Theirs, Some(size)) = (self.terminal, terminal::size()) {
+        if let (TerminalUse::Pty, Some(size)) = (self.terminal, terminal::size()) {
             drop(self.process.resize(size));
         }
     }
@@ -305,9 +305,9 @@ impl ProcessSession {
     /// Suspends this program, and a process of ours with it, until SIGCONT.
     async fn stop(&self, raw: Option<&RawTerminal>) {
         if let Some(raw) = raw {
-            raw.give_back();
+            raw.restore();
         }
-        if self.owner == SessionOwner::Us {
+        if self.owner == SessionOwner::Client {
             let stopped = self.process.signal(ProcessSignal::Stop);
             drop(timeout(PARTING, stopped).await);
         }
@@ -316,7 +316,7 @@ impl ProcessSession {
         if let Some(raw) = raw {
             drop(raw.make_raw());
         }
-        if self.owner == SessionOwner::Us {
+        if self.owner == SessionOwner::Client {
             drop(self.process.signal(ProcessSignal::Continue));
         }
         self.follow_window();
@@ -344,7 +344,7 @@ async fn show(
                     modes.borrow_mut().feed(&chunk.data);
                 }
                 if let Err(error) = OutputSink.write(chunk.stream, chunk.data).await {
-                    return SessionEnd::Unwritten(error);
+                    return SessionEnd::OutputFailed(error);
                 }
             }
             ExecProcessEvent::Exited(_, exit) => *exited.borrow_mut() = Some(exit),
@@ -394,7 +394,7 @@ impl SessionEnd {
                 Ok(ExitCode::SUCCESS)
             }
             Self::Closed => Ok(ExitCode::SUCCESS),
-            Self::Unwritten(error) => output_failure(&error),
+            Self::OutputFailed(error) => output_failure(&error),
             Self::Lost(error) => Err(lost(&error, owner, &attach())),
         }
     }
@@ -446,16 +446,16 @@ pub(crate) fn timed_out() -> CommandFailure {
 fn lost(error: &ProcessError, owner: SessionOwner, attach: &str) -> CommandFailure {
     let lost = CommandFailure::new(FailureKind::Lost, error);
     match (owner, error) {
-        (SessionOwner::Us, ProcessError::Disconnected(DisconnectReason::Session(_))) => {
+        (SessionOwner::Client, ProcessError::Disconnected(DisconnectReason::Session(_))) => {
             lost.next("the command ended with its session; use --detach for one that outlives it")
         }
-        (SessionOwner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
+        (SessionOwner::Client, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the server will end the command with its session; until then `{attach}` takes it over"
         )),
         (SessionOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the process keeps running as long as the server does; `{attach}` returns to it"
         )),
-        (SessionOwner::Us | SessionOwner::Server, _) => {
+        (SessionOwner::Client | SessionOwner::Server, _) => {
             CommandFailure::new(FailureKind::Failed, error)
         }
     }

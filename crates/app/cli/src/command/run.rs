@@ -73,7 +73,7 @@ pub struct RunCommand {
     pub timeout: Option<DurationArg>,
 
     /// Keys that detach from a command with a terminal; `attach` returns to it.
-    #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
+    #[arg(long, value_name = "KEYS", default_value = DEFAULT_DETACH_KEYS)]
     pub detach_keys: DetachKeys,
 
     /// Command and its arguments.
@@ -88,7 +88,7 @@ impl RunCommand {
     /// Starts the command, and streams it or detaches.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let id = match &self.name {
-            Some(name) => named(name)?,
+            Some(name) => parse_name(name)?,
             None => new_id(),
         };
         let env = ConnectedEnv::open(&self.env_args).await?;
@@ -98,7 +98,7 @@ impl RunCommand {
             id: id.clone(),
             argv: self.command,
             terminal: match self.tty {
-                true => TerminalUse::Theirs,
+                true => TerminalUse::Pty,
                 false => TerminalUse::None,
             },
             limit: self.timeout,
@@ -117,7 +117,7 @@ impl RunCommand {
 }
 
 /// Accepts an id that is easy to type and fits into a table.
-fn named(name: &str) -> Result<ProcessId, CommandFailure> {
+fn parse_name(name: &str) -> Result<ProcessId, CommandFailure> {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     let wrong = || {
         let what = format!("invalid id `{}`", name.escape_default());
@@ -150,7 +150,7 @@ pub struct ShellCommand {
     pub exec_args: ExecArgs,
 
     /// Keys that detach from the shell; `attach` returns to it.
-    #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
+    #[arg(long, value_name = "KEYS", default_value = DEFAULT_DETACH_KEYS)]
     pub detach_keys: DetachKeys,
 }
 
@@ -158,8 +158,8 @@ impl ShellCommand {
     /// Starts the shell and streams it.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
-        let shell = match env.here {
-            true => chosen_shell(std::env::var_os("SHELL")),
+        let shell = match env.is_this_machine {
+            true => user_shell(std::env::var_os("SHELL")),
             false => None,
         };
         let shell = shell.unwrap_or_else(|| env.info.shell.path.clone());
@@ -169,7 +169,7 @@ impl ShellCommand {
             id: new_id(),
             argv: vec![shell, "-l".to_owned()],
             terminal: match StandardStream::Input.is_terminal() {
-                true => TerminalUse::Theirs,
+                true => TerminalUse::Pty,
                 false => TerminalUse::None,
             },
             limit: None,
@@ -180,7 +180,7 @@ impl ShellCommand {
 }
 
 /// Returns the user's shell, if it is valid.
-fn chosen_shell(shell: Option<OsString>) -> Option<String> {
+fn user_shell(shell: Option<OsString>) -> Option<String> {
     let shell = shell?.into_string().ok()?;
     let path = Path::new(&shell);
     (path.is_absolute() && path.is_file()).then_some(shell)
@@ -263,21 +263,20 @@ async fn run_session(
         biased;
         started = backend.start(command) => started,
         // The command has not been shown yet, and does not continue.
-        number = signals.asked() => return Ok(RunOutcome {
+        number = signals.exit_requested() => return Ok(RunOutcome {
             status: ExitCode::from(exit_byte(128 + number)),
             is_unread: false,
         }),
     };
     let started = started.map_err(|error| start_failure(error, env))?;
-    let on_terminal =
-        request.terminal == TerminalUse::Theirs && StandardStream::Input.is_terminal();
+    let on_terminal = request.terminal == TerminalUse::Pty && StandardStream::Input.is_terminal();
     let process = started.process;
-    let run_session = ProcessSession {
+    let session = ProcessSession {
         client: env.client.clone(),
         process: Arc::clone(&process),
         signals,
         after: OutputSeq(0),
-        owner: SessionOwner::Us,
+        owner: SessionOwner::Client,
         input,
         terminal: request.terminal,
         // Piped input contains no key presses.
@@ -285,31 +284,31 @@ async fn run_session(
         snapshot: Vec::new(),
         limit: request.limit.map(|DurationArg(limit)| limit),
     };
-    let end = run_session.run().await.map_err(failed)?;
+    let end = session.run().await.map_err(failed)?;
     if matches!(end, SessionEnd::Detached) {
-        leave(env, &id).await?;
+        hand_over(env, &id).await?;
         // Dropping the handle would terminate the process, which the server owns now.
         std::mem::forget(process);
     }
-    let is_unread = matches!(end, SessionEnd::Unwritten(_));
-    let status = end.status(SessionOwner::Us, &id, env)?;
+    let is_unread = matches!(end, SessionEnd::OutputFailed(_));
+    let status = end.status(SessionOwner::Client, &id, env)?;
     Ok(RunOutcome { status, is_unread })
 }
 
 /// Detaches: the server takes the command over from our session.
-async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
-    let taken = async {
+async fn hand_over(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure> {
+    let adopted = async {
         let other = env.open_again().await?;
         let found = detached::find_attachable(&other.client, id.as_str()).await?;
         detached::adopt_process(&other.client, &found).await
     };
-    let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
+    let adopted = timeout(ADOPT_TIMEOUT, adopted).await.unwrap_or_else(|_| {
         Err(CommandFailure::new(
             FailureKind::Unreachable,
             "the server does not answer",
         ))
     });
-    taken.map_err(|failure| {
+    adopted.map_err(|failure| {
         let what = format!(
             "cannot keep `{id}` running, so it is terminated: {}",
             failure.what
@@ -319,9 +318,9 @@ async fn leave(env: &ConnectedEnv, id: &ProcessId) -> Result<(), CommandFailure>
 }
 
 /// Limit for the server to take over a command.
-const LEAVING: Duration = Duration::from_secs(5);
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default detach keys: no program needs them twice in a row, and no shell uses the first.
-pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
+pub(crate) const DEFAULT_DETACH_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Starts a command that outlives this client. With `Stdin::Piped`, `attach` can write to it.
 pub(crate) async fn detach(
@@ -355,7 +354,7 @@ impl StartRequest<'_> {
         let directory = self.exec_args.directory(self.env).await?;
         let io = match self.terminal {
             TerminalUse::None => ProcessIo::Pipes { stdin },
-            TerminalUse::Theirs => ProcessIo::Terminal(terminal::size().unwrap_or_default()),
+            TerminalUse::Pty => ProcessIo::Terminal(terminal::size().unwrap_or_default()),
         };
         let mut command = Command {
             io,
@@ -390,7 +389,7 @@ fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
             CommandFailure::new(FailureKind::Usage, "the command name is empty")
         }
         StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
-        StartError::Disconnected(gone) => CommandFailure::new(FailureKind::Lost, gone).next(
+        StartError::Disconnected(reason) => CommandFailure::new(FailureKind::Lost, reason).next(
             "the command may or may not have been started; the server terminates it soon if so",
         ),
         StartError::Refused { .. } | StartError::Cancelled | _ => {

@@ -155,11 +155,11 @@ impl GrepCommand {
             true => summary(&found.matches, names, self.count, style),
             false => lines(&found.matches, names, number(self.context), style),
         };
-        let said = write_result(&text);
+        let outcome = write_result(&text);
         if found.truncated {
             print_notice("the search was incomplete; --limit, --glob or PATH shows more");
         }
-        said
+        outcome
     }
 }
 
@@ -355,11 +355,11 @@ impl FindCommand {
             }
             text.push(b'\n');
         }
-        let said = write_result_bytes(&text);
+        let outcome = write_result_bytes(&text);
         if found.truncated {
             print_notice("there are more results; raise --limit to see them");
         }
-        said
+        outcome
     }
 }
 

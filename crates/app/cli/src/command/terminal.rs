@@ -58,7 +58,7 @@ pub(crate) fn size() -> Option<TerminalSize> {
 /// Terminal in raw mode. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct RawTerminal {
-    before: Termios,
+    original: Termios,
 }
 
 impl RawTerminal {
@@ -68,29 +68,29 @@ impl RawTerminal {
             return Ok(None);
         }
         let raw = Self {
-            before: tcgetattr(stdin())?,
+            original: tcgetattr(stdin())?,
         };
         raw.make_raw()?;
         Ok(Some(raw))
     }
 
-    /// Switches to raw mode again after [`give_back`](Self::give_back).
+    /// Switches to raw mode again after [`restore`](Self::give_back).
     pub(crate) fn make_raw(&self) -> io::Result<()> {
-        let mut raw = self.before.clone();
+        let mut raw = self.original.clone();
         raw.make_raw();
         Ok(tcsetattr(stdin(), OptionalActions::Now, &raw)?)
     }
 
     /// Restores the original mode.
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn restore(&self) {
         // A terminal that is gone needs no restoring.
-        let _gone = tcsetattr(stdin(), OptionalActions::Now, &self.before);
+        let _gone = tcsetattr(stdin(), OptionalActions::Now, &self.original);
     }
 }
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        self.give_back();
+        self.restore();
     }
 }
 
@@ -119,7 +119,7 @@ const CURSOR: u16 = 25;
 /// Modes of a terminal, derived from its output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TerminalModeTracker {
-    place: ParserState,
+    state: ParserState,
     parameters: Vec<u8>,
     on: [bool; MODES.len()],
     hidden_cursor: bool,
@@ -141,11 +141,11 @@ impl TerminalModeTracker {
     /// Parses output.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            if self.place == ParserState::Text {
+            if self.state == ParserState::Text {
                 let Some(at) = bytes.iter().position(|byte| *byte == 0x1b) else {
                     return;
                 };
-                self.place = ParserState::Escape;
+                self.state = ParserState::Escape;
                 bytes = &bytes[at + 1..];
                 continue;
             }
@@ -155,7 +155,7 @@ impl TerminalModeTracker {
     }
 
     fn take(&mut self, byte: u8) {
-        self.place = match (self.place, byte) {
+        self.state = match (self.state, byte) {
             (_, 0x1b) => ParserState::Escape,
             (ParserState::Escape, b'[') => {
                 self.parameters.clear();
@@ -200,7 +200,7 @@ impl TerminalModeTracker {
     fn set(&mut self, mode: u16, on: bool) {
         if mode == CURSOR {
             self.hidden_cursor = !on;
-        } else if let Some(index) = MODES.iter().position(|known| *known == mode) {
+        } else if let Some(index) = MODES.iter().position(|tracked| *tracked == mode) {
             self.on[index] = on;
         }
     }

@@ -108,7 +108,7 @@ impl WatchCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
         let env = ConnectedEnv::open(&self.env_args).await?;
-        let mut leaving = StopListener::listen()?;
+        let mut stop = StopListener::listen()?;
         let files = env.environment().files;
         let begin = async {
             let roots = self.roots(&env).await?;
@@ -118,8 +118,8 @@ impl WatchCommand {
         };
         let (roots, mut watched) = tokio::select! {
             biased;
-            status = leaving.recv() => return Ok(status),
-            begun = begin => begun?,
+            status = stop.recv() => return Ok(status),
+            watching = begin => watching?,
         };
         let mut trigger = RerunTrigger::default();
         let mut quick_restarts = 0;
@@ -131,7 +131,7 @@ impl WatchCommand {
             {
                 RunEnd::Finished(outcome) => outcome,
                 RunEnd::Overtaken => {
-                    if let Some(status) = leaving.is_stop_requested() {
+                    if let Some(status) = stop.is_stop_requested() {
                         return Ok(status);
                     }
                     quick_restarts = match started.elapsed() < QUICK {
@@ -145,12 +145,12 @@ impl WatchCommand {
             if outcome.is_unread {
                 return Ok(outcome.status);
             }
-            if let Some(status) = leaving.is_stop_requested() {
+            if let Some(status) = stop.is_stop_requested() {
                 return Ok(status);
             }
             let (changed, lost) = tokio::select! {
                 biased;
-                status = leaving.recv() => return Ok(status),
+                status = stop.recv() => return Ok(status),
                 pending = watched.collect_changes(SETTLE_TIME.max(self.debounce.0)) => pending,
             };
             let mut next = trigger.handle_run(&changed, lost);
@@ -160,14 +160,14 @@ impl WatchCommand {
             while next != TriggerDecision::Run {
                 let first = tokio::select! {
                     biased;
-                    status = leaving.recv() => return Ok(status),
+                    status = stop.recv() => return Ok(status),
                     first = show_outages(&env.client, watched.next()) => first,
                 };
                 let Some(first) = first else {
                     // The watched path was removed, or the session is gone: watch again.
                     watched = tokio::select! {
                         biased;
-                        status = leaving.recv() => return Ok(status),
+                        status = stop.recv() => return Ok(status),
                         watched = FileWatch::begin(&*files, &roots, &filter) => watched?,
                     };
                     next = trigger.handle_idle(&[], EventLoss::Some);
@@ -176,7 +176,7 @@ impl WatchCommand {
                 watched.take(first);
                 let (changed, lost) = tokio::select! {
                     biased;
-                    status = leaving.recv() => return Ok(status),
+                    status = stop.recv() => return Ok(status),
                     pending = watched.collect_changes(self.debounce.0) => pending,
                 };
                 next = trigger.handle_idle(&changed, lost);
@@ -239,13 +239,13 @@ impl WatchCommand {
         }
         loop {
             // Repeated, because the start may have been in flight the first time.
-            let recv = env.client.call(TerminateProcess {
+            let terminated = env.client.call(TerminateProcess {
                 process_id: id.clone(),
                 mode: Some(TerminateMode::Graceful {
                     timeout_ms: DurationArg(GRACE).millis(),
                 }),
             });
-            recv.await.map_err(CommandFailure::from)?;
+            terminated.await.map_err(CommandFailure::from)?;
             match timeout(TERMINATE_INTERVAL, &mut run).await {
                 Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
                 Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
@@ -415,9 +415,9 @@ impl StopListener {
 
 async fn end(ends: &mut [(Signal, unix::Signal)]) -> ExitCode {
     std::future::poll_fn(|context| {
-        for (one, heard) in &mut *ends {
-            if heard.poll_recv(context).is_ready() {
-                return Poll::Ready(ExitCode::from(exit_byte(128 + one.as_raw())));
+        for (signal, received) in &mut *ends {
+            if received.poll_recv(context).is_ready() {
+                return Poll::Ready(ExitCode::from(exit_byte(128 + signal.as_raw())));
             }
         }
         Poll::Pending

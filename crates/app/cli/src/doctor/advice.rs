@@ -262,11 +262,11 @@ fn bubblewrap(can: &HostAbilities) -> Option<DoctorAdvice> {
 }
 
 fn sysctl(setting: &str, host: &HostInfo) -> String {
-    let place = match host.container {
+    let host_kind = match host.container {
         Some(_) => " on the host",
         None => "",
     };
-    format!("sysctl -w {setting}{place}, and the same line in /etc/sysctl.d/ to keep it")
+    format!("sysctl -w {setting}{host_kind}, and the same line in /etc/sysctl.d/ to keep it")
 }
 
 /// Parses major and minor version of a kernel release.

@@ -282,7 +282,7 @@ fn seccomp_guards_and_bubblewrap_have_their_own_advice() {
     check("no bubblewrap", &can, &expected);
 }
 
-fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> PolicySupport {
+fn policy_support(policy: &'static str, found: Result<&'static str, &str>) -> PolicySupport {
     PolicySupport {
         policy,
         mechanism: found.ok(),
@@ -292,10 +292,10 @@ fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> PolicySup
 
 #[test]
 fn report_without_problems_is_short() {
-    let outlook = vec![outlook("read-only, with network", Ok("landlock"))];
+    let policy_support = vec![policy_support("read-only, with network", Ok("landlock"))];
     let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..DoctorReport::with_outlook(outlook, sound())
+        ..DoctorReport::with_policies(policy_support, sound())
     };
     assert!(report.enforceable);
     let expected = "\
@@ -320,9 +320,9 @@ Every kind of policy can be enforced here.
 
 #[test]
 fn container_report_lists_refusals_and_remedies() {
-    let outlook = vec![
-        outlook("read-only, with network", Ok("landlock")),
-        outlook(
+    let policy_support = vec![
+        policy_support("read-only, with network", Ok("landlock")),
+        policy_support(
             "workspace-write, .git protected",
             Err(
                 "no namespaces (cannot make namespaces: Operation not permitted (os error 1)), \
@@ -338,7 +338,7 @@ fn container_report_lists_refusals_and_remedies() {
     });
     let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..DoctorReport::with_outlook(outlook, can)
+        ..DoctorReport::with_policies(policy_support, can)
     };
     assert!(!report.enforceable);
     let expected = "\
@@ -385,7 +385,7 @@ fn no_line_is_wider_than_a_hundred_columns() {
         }));
     }
     for can in cans {
-        let report = DoctorReport::with_outlook(Vec::new(), can).to_string();
+        let report = DoctorReport::with_policies(Vec::new(), can).to_string();
         for line in report.lines() {
             assert!(line.chars().count() <= 100, "{line}");
             assert_eq!(line, line.trim_end());
@@ -395,11 +395,11 @@ fn no_line_is_wider_than_a_hundred_columns() {
 
 #[test]
 fn json_report_members_are_stable() {
-    let outlook = vec![outlook("managed network", Err("no namespaces"))];
+    let policy_support = vec![policy_support("managed network", Err("no namespaces"))];
     let can = without_namespaces(|host| host.max_user_namespaces = Some(0));
     let report = DoctorReport {
         version: "1.2.3".to_owned(),
-        ..DoctorReport::with_outlook(outlook, can)
+        ..DoctorReport::with_policies(policy_support, can)
     };
     let no = "cannot make namespaces: Operation not permitted (os error 1)";
     let failed = |reason: &str| serde_json::json!({"state": "fails", "reason": reason});

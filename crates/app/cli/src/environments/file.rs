@@ -43,19 +43,19 @@ pub(crate) fn parse_over(
 ) -> Result<EnvironmentSelection, EnvironmentsError> {
     let document = TomlDocument { path, text };
     let table = document.parse()?;
-    let known = &["default", "include_local", "environments"];
-    let file = TomlSection::new(document, "", 0, &table, known)?;
+    let keys = &["default", "include_local", "environments"];
+    let file = TomlSection::new(document, "", 0, &table, keys)?;
     let local = match file.item("include_local") {
         Some(item) => item.switch()?,
         None => base.is_none_or(|base| base.local),
     };
-    let room = MAX_ENVIRONMENTS - usize::from(local);
+    let max_remotes = MAX_ENVIRONMENTS - usize::from(local);
     let context = EntryContext {
         home: path.parent().unwrap_or(Path::new("")),
         inputs,
     };
     let mut remotes = match file.item("environments") {
-        Some(environments) => remotes(environments, context, room)?,
+        Some(environments) => remotes(environments, context, max_remotes)?,
         None => Vec::new(),
     };
     for remote in base.iter().flat_map(|base| &base.remotes) {
@@ -63,8 +63,8 @@ pub(crate) fn parse_over(
             remotes.push(remote.clone());
         }
     }
-    if remotes.len() > room {
-        return Err(file.fault("environments", EnvironmentsFault::TooMany(room)));
+    if remotes.len() > max_remotes {
+        return Err(file.fault("environments", EnvironmentsFault::TooMany(max_remotes)));
     }
     let default = match (file.item("default"), base) {
         (Some(item), _) => default(item, local, &remotes)?,
@@ -78,15 +78,15 @@ pub(crate) fn parse_over(
     })
 }
 
-/// Parses environments, at most `room` of them.
+/// Parses environments, at most `max` of them.
 fn remotes(
     item: &TomlItem<'_>,
     context: EntryContext<'_>,
-    room: usize,
+    max: usize,
 ) -> Result<Vec<RemoteEntry>, EnvironmentsError> {
     let tables = item.elements()?;
-    if let Some(first_too_many) = tables.get(room) {
-        return Err(first_too_many.wrong(EnvironmentsFault::TooMany(room)));
+    if let Some(first_too_many) = tables.get(max) {
+        return Err(first_too_many.wrong(EnvironmentsFault::TooMany(max)));
     }
     let mut lines = BTreeMap::new();
     let mut remotes = Vec::new();
@@ -218,24 +218,24 @@ fn endpoint(
     id: &EnvironmentId,
     context: EntryContext<'_>,
 ) -> Result<EnvEndpoint, EnvironmentsError> {
-    let mut given: Vec<_> = ENDPOINT_KEYS
+    let mut present: Vec<_> = ENDPOINT_KEYS
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
-    given.sort_by_key(|(_, item)| item.place());
-    let (way, item) = match given[..] {
+    present.sort_by_key(|(_, item)| item.offset());
+    let (kind, item) = match present[..] {
         [] => return Err(section.fault("url", EnvironmentsFault::NoReach)),
         [only] => only,
         [_, (_, second), ..] => return Err(second.misplaced(EnvironmentsFault::ManyReaches)),
     };
     let stray = DEPENDENT_KEYS
         .iter()
-        .filter(|(_, owners)| !owners.contains(&way));
+        .filter(|(_, owners)| !owners.contains(&kind));
     let stray = stray.filter_map(|(key, owners)| Some((section.item(key)?, *owners)));
-    if let Some((item, owners)) = stray.min_by_key(|(item, _)| item.place()) {
+    if let Some((item, owners)) = stray.min_by_key(|(item, _)| item.offset()) {
         return Err(item.misplaced(EnvironmentsFault::OnlyWith(owners)));
     }
-    match way {
+    match kind {
         "program" => program_endpoint(section, item, context.home).map(EnvEndpoint::Program),
         "registry_url" => relay::read(section, item, id, context).map(EnvEndpoint::Relay),
         _ => url_endpoint(section, item, context).map(EnvEndpoint::Url),
@@ -264,12 +264,12 @@ fn bearer_token(
     context: EntryContext<'_>,
 ) -> Result<Option<BearerToken>, EnvironmentsError> {
     let keys = ["auth_bearer_token", "auth_token_env", "auth_token_file"];
-    let mut given: Vec<_> = keys
+    let mut present: Vec<_> = keys
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
-    given.sort_by_key(|(_, item)| item.place());
-    let (key, item) = match given[..] {
+    present.sort_by_key(|(_, item)| item.offset());
+    let (key, item) = match present[..] {
         [] => return Ok(None),
         [only] => only,
         [_, (_, second), ..] => return Err(second.misplaced(EnvironmentsFault::ManyTokens)),

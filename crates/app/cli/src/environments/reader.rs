@@ -71,8 +71,8 @@ impl<'a> TomlDocument<'a> {
         let key = line.split('=').next().unwrap_or("").trim();
         let bare = |c: char| c.is_ascii_alphanumeric() || "_-.[]".contains(c);
         // A line without `=` may be part of a value, which may be secret.
-        let named = line.contains('=') || line.starts_with('[');
-        let key = if named && key.chars().all(bare) {
+        let has_key = line.contains('=') || line.starts_with('[');
+        let key = if has_key && key.chars().all(bare) {
             key
         } else {
             ""
@@ -93,13 +93,13 @@ pub(super) struct TomlSection<'a> {
 }
 
 impl<'a> TomlSection<'a> {
-    /// Accepts a table with only the keys in `known`.
+    /// Accepts a table with only the keys in `keys`.
     pub(super) fn new(
         document: TomlDocument<'a>,
         name: &str,
         start: usize,
         table: &'a DeTable<'a>,
-        known: &'static [&'static str],
+        keys: &'static [&'static str],
     ) -> Result<Self, EnvironmentsError> {
         let prefix = if name.is_empty() {
             String::new()
@@ -117,10 +117,10 @@ impl<'a> TomlSection<'a> {
                 at: key.span(),
                 value,
             };
-            let Some(known) = known.iter().find(|known| **known == name) else {
-                return Err(item.misplaced(EnvironmentsFault::UnknownKey(known)));
+            let Some(key) = keys.iter().find(|key| **key == name) else {
+                return Err(item.misplaced(EnvironmentsFault::UnknownKey(keys)));
             };
-            items.insert(*known, item);
+            items.insert(*key, item);
         }
         Ok(Self {
             document,
@@ -189,7 +189,7 @@ impl<'a> TomlItem<'a> {
     }
 
     /// Returns the offset of the key, to find the first of several.
-    pub(super) fn place(&self) -> usize {
+    pub(super) fn offset(&self) -> usize {
         self.at.start
     }
 
@@ -264,13 +264,13 @@ impl<'a> TomlItem<'a> {
         Ok(entries.into_iter().map(entry).collect())
     }
 
-    /// Reads a table with only the keys in `known`.
+    /// Reads a table with only the keys in `keys`.
     pub(super) fn section(
         &self,
-        known: &'static [&'static str],
+        keys: &'static [&'static str],
     ) -> Result<TomlSection<'a>, EnvironmentsError> {
         let start = self.value.span().start;
-        TomlSection::new(self.document, &self.key, start, self.table()?, known)
+        TomlSection::new(self.document, &self.key, start, self.table()?, keys)
     }
 
     fn table(&self) -> Result<&'a DeTable<'a>, EnvironmentsError> {

@@ -53,7 +53,7 @@ pub(super) fn read(
     section: &TomlSection<'_>,
     url: &TomlItem<'_>,
     id: &EnvironmentId,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<RelayEndpoint, EnvironmentsError> {
     let registry_url = BaseUrl::parse(url.text()?).map_err(|error| url.wrong(error.into()))?;
     let environment_id = match section.item("environment_id") {
@@ -65,7 +65,7 @@ pub(super) fn read(
     };
     Ok(RelayEndpoint {
         environment_id,
-        auth_token: auth_token(section, &registry_url, around)?,
+        auth_token: auth_token(section, &registry_url, context)?,
         chatgpt_account_id: None,
         connect_timeout: timeout(section, "connect_timeout_sec", CONNECT_TIMEOUT)?,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
@@ -76,18 +76,18 @@ pub(super) fn read(
 fn auth_token(
     section: &TomlSection<'_>,
     registry: &BaseUrl,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<TokenSource, EnvironmentsError> {
     let keys = ["auth_token", "auth_token_env", "auth_token_file"];
-    let given: Vec<_> = keys
+    let present: Vec<_> = keys
         .iter()
         .filter_map(|key| Some((*key, section.item(key)?)))
         .collect();
-    let (key, item) = match given[..] {
+    let (key, item) = match present[..] {
         [] => return Err(section.fault("auth_token", EnvironmentsFault::TokenSource)),
         [only] => only,
         [(_, first), (_, second), ..] => {
-            let later = if first.place() < second.place() {
+            let later = if first.offset() < second.offset() {
                 second
             } else {
                 first
@@ -101,11 +101,11 @@ fn auth_token(
     let token = |text: &str| RegistryToken::new(text).map_err(|error| item.wrong(error.into()));
     match key {
         "auth_token_env" => {
-            let value = token(&variable(item, around)?)?;
+            let value = token(&variable(item, context)?)?;
             Ok(TokenSource::Variable(item.name()?.to_owned(), value))
         }
         "auth_token_file" => {
-            let (path, text) = file(item, around)?;
+            let (path, text) = file(item, context)?;
             token(&text).map(|_| TokenSource::File(path))
         }
         _ => token(item.text()?).map(TokenSource::Value),
@@ -115,10 +115,10 @@ fn auth_token(
 /// Reads the variable that a key names.
 pub(super) fn variable(
     item: &TomlItem<'_>,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<String, EnvironmentsError> {
     let name = item.name()?;
-    let value = (around.inputs.lookup)(name).map(OsString::into_string);
+    let value = (context.inputs.lookup)(name).map(OsString::into_string);
     let missing = || item.wrong(EnvironmentsFault::TokenVariable(name.to_owned()));
     value.and_then(Result::ok).ok_or_else(missing)
 }
@@ -126,10 +126,10 @@ pub(super) fn variable(
 /// Reads the file that a key names.
 pub(super) fn file(
     item: &TomlItem<'_>,
-    around: EntryContext<'_>,
+    context: EntryContext<'_>,
 ) -> Result<(PathBuf, String), EnvironmentsError> {
-    let path = around.home.join(item.name()?);
-    match (around.inputs.read)(&path) {
+    let path = context.home.join(item.name()?);
+    match (context.inputs.read)(&path) {
         Ok(text) => Ok((path, text)),
         Err(error) => {
             let reason = error.to_string();

@@ -91,9 +91,8 @@ impl LocalSocket {
             checked => checked,
         };
         checked.map_err(|error| {
-            let display_path = directory.display();
-            let what =
-                format!("cannot use `{display_path}` for the socket of this machine: {error}");
+            let displayed = directory.display();
+            let what = format!("cannot use `{displayed}` for the socket of this machine: {error}");
             CommandFailure::new(FailureKind::Unreachable, what)
                 .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
         })

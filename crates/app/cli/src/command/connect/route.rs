@@ -39,7 +39,7 @@ pub(crate) struct EnvRoute {
 #[derive(Clone, Debug)]
 pub(crate) enum RouteKind {
     /// This machine, through the local server's socket.
-    Here(LocalSocket),
+    Local(LocalSocket),
     /// Server that a file or a variable names.
     Named(EnvEndpoint),
     /// Server at a typed URL.
@@ -55,7 +55,7 @@ impl EnvRoute {
         let name = env_args.env.as_deref().filter(|name| !name.is_empty());
         match name {
             Some(url) if url.contains("://") => typed(url, env_args, lookup),
-            Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
+            Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::local(lookup)),
             name => {
                 let mut route = Self::selected(name, &select(lookup)?, lookup)?;
                 if let RouteKind::Named(EnvEndpoint::Url(url)) = &mut route.route_kind
@@ -85,7 +85,7 @@ impl EnvRoute {
             .next("name one with --env; `exec-server env list` shows them"));
         };
         if name == EnvironmentId::local().as_str() {
-            return Ok(Self::here(lookup));
+            return Ok(Self::local(lookup));
         }
         let mut remotes = selection.remotes.iter();
         match remotes.find(|remote| remote.id.as_str() == name) {
@@ -98,10 +98,10 @@ impl EnvRoute {
     }
 
     /// Returns the route to this machine.
-    pub(crate) fn here(lookup: VariableLookup<'_>) -> Self {
+    pub(crate) fn local(lookup: VariableLookup<'_>) -> Self {
         Self {
             name: EnvironmentId::local().to_string(),
-            route_kind: RouteKind::Here(LocalSocket::find(lookup)),
+            route_kind: RouteKind::Local(LocalSocket::find(lookup)),
         }
     }
 }
@@ -169,13 +169,13 @@ fn unknown(
 ) -> CommandFailure {
     let local = selection.local.then(EnvironmentId::local);
     let remotes = selection.remotes.iter().map(|remote| remote.id.clone());
-    let known: Vec<_> = local.into_iter().chain(remotes).collect();
-    let known: Vec<_> = known.iter().map(EnvironmentId::as_str).collect();
+    let names: Vec<_> = local.into_iter().chain(remotes).collect();
+    let names: Vec<_> = names.iter().map(EnvironmentId::as_str).collect();
     let failure = CommandFailure::new(
         FailureKind::UnknownEnvironment,
-        match known.is_empty() {
+        match names.is_empty() {
             true => format!("unknown environment `{name}`: none is configured"),
-            false => format!("unknown environment `{name}`; known: {}", known.join(", ")),
+            false => format!("unknown environment `{name}`; known: {}", names.join(", ")),
         },
     );
     let is_set = |variable: &&&str| lookup(variable).is_some_and(|value| !value.is_empty());
@@ -201,9 +201,9 @@ pub(super) async fn read(
     info: &EnvironmentInfo,
     files: &dyn ExecutorFileSystem,
 ) -> Result<PathUri, CommandFailure> {
-    let display_path = typed.display();
+    let displayed = typed.display();
     let wrong = |why: &dyn std::fmt::Display| {
-        CommandFailure::new(FailureKind::Usage, format!("path `{display_path}`: {why}"))
+        CommandFailure::new(FailureKind::Usage, format!("path `{displayed}`: {why}"))
     };
     if typed.is_empty() {
         return Err(CommandFailure::new(FailureKind::Usage, "empty path"));
@@ -215,31 +215,31 @@ pub(super) async fn read(
         b"~" => Some(&b""[..]),
         bytes => bytes.strip_prefix(b"~/"),
     };
-    let (start, rest) = match below_home {
-        Some(rest) => {
+    let (start, relative) = match below_home {
+        Some(relative) => {
             let home = info.user_home_dir.as_ref();
             let home = home.ok_or_else(|| wrong(&"the server reports no home directory"))?;
-            (home.clone(), OsStr::from_bytes(rest))
+            (home.clone(), OsStr::from_bytes(relative))
         }
         None => (start(base, info).map_err(|why| wrong(&why))?, typed),
     };
     // On a host of the local kind, a path keeps arbitrary bytes. Other hosts require text.
     if let Ok(native) = start.to_native() {
-        let native = joined(&native, rest);
+        let native = joined(&native, relative);
         let goes_up = native.components().any(|part| part == Component::ParentDir);
         return match goes_up {
             true => climb(&native, files)
                 .await
                 .map_err(|failure| CommandFailure {
-                    what: format!("path `{display_path}`: {}", failure.what),
+                    what: format!("path `{displayed}`: {}", failure.what),
                     ..failure
                 }),
             false => PathUri::from_native(&native).map_err(|error| wrong(&error)),
         };
     }
     // Hosts of the other kind resolve `..` lexically.
-    let rest = rest.to_str().ok_or_else(|| wrong(&"it is not UTF-8"))?;
-    start.join(rest).map_err(|error| wrong(&error))
+    let relative = relative.to_str().ok_or_else(|| wrong(&"it is not UTF-8"))?;
+    start.join(relative).map_err(|error| wrong(&error))
 }
 
 /// Returns the base of a relative path.

@@ -42,7 +42,7 @@ async fn read(
 
 #[tokio::test]
 async fn paths_resolve_against_base_server_directory_or_home() {
-    let there = info(Some("file:///srv/app"), Some("file:///home/me"));
+    let remote = info(Some("file:///srv/app"), Some("file:///home/me"));
     for (typed, base, path) in [
         ("a/b", None, "file:///srv/app/a/b"),
         ("a/b", Some("/srv"), "file:///srv/a/b"),
@@ -56,7 +56,7 @@ async fn paths_resolve_against_base_server_directory_or_home() {
         ("a?b#c", None, "file:///srv/app/a%3Fb%23c"),
     ] {
         assert_eq!(
-            read(typed, base, &there).await.as_deref(),
+            read(typed, base, &remote).await.as_deref(),
             Ok(path),
             "{typed}"
         );
@@ -98,8 +98,8 @@ async fn links_before_dot_dot_are_resolved() {
 async fn non_utf8_path_bytes_are_kept() {
     let odd = OsStr::from_bytes(b"a\xff");
     let (base, files) = (Some(PathBuf::from("/srv")), LocalFileSystem::default());
-    let kept = route::read(odd, base, &info(None, None), &files).await;
-    let path = kept.unwrap();
+    let parsed = route::read(odd, base, &info(None, None), &files).await;
+    let path = parsed.unwrap();
     let native = path.to_native().unwrap();
     assert_eq!(native.as_os_str().as_bytes(), b"/srv/a\xff");
     // Hosts of the other kind use text and join it differently.
@@ -155,20 +155,20 @@ fn route(env: Option<&str>, lookup: VariableLookup<'_>) -> Result<EnvRoute, Fail
 #[test]
 fn url_name_and_default_resolve_to_routes() {
     let set = [("EXEC_SERVER_TOKEN", "t0ken")];
-    let there = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
-    assert_eq!(there.name, "wss://h:1");
+    let typed = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
+    assert_eq!(typed.name, "wss://h:1");
     let RouteKind::Typed(UrlEndpoint {
         auth_bearer_token: Some(_),
         url,
         ..
-    }) = there.route_kind
+    }) = typed.route_kind
     else {
-        panic!("{:?}", there.route_kind);
+        panic!("{:?}", typed.route_kind);
     };
     assert_eq!(url, "wss://h:1/secret");
     for env in [None, Some(""), Some("local")] {
-        let here = route(env, &variables(&[])).unwrap();
-        assert!(matches!(here.route_kind, RouteKind::Here(_)), "{env:?}");
+        let local = route(env, &variables(&[])).unwrap();
+        assert!(matches!(local.route_kind, RouteKind::Local(_)), "{env:?}");
     }
     // Naming `local` overrides a setting that excludes this machine.
     let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
@@ -182,11 +182,11 @@ fn url_name_and_default_resolve_to_routes() {
         assert_eq!(refused.map(|route| route.name), Err(kind), "{env:?}");
     }
     let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
-    let there = route(None, &variables(&remote)).unwrap();
+    let from_variable = route(None, &variables(&remote)).unwrap();
     assert!(
-        matches!(there.route_kind, RouteKind::Named(_)),
+        matches!(from_variable.route_kind, RouteKind::Named(_)),
         "{:?}",
-        there.route_kind
+        from_variable.route_kind
     );
 }
 
@@ -195,7 +195,7 @@ fn token_applies_to_the_url_variable() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().route_kind {
         RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),
-        route_kind @ (RouteKind::Here(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => {
+        route_kind @ (RouteKind::Local(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => {
             panic!("{route_kind:?}")
         }
     };

@@ -53,16 +53,16 @@ impl BlockSize {
     }
 }
 
-/// Copies the range from `done` to `size`. Calls `written` for each block once it and all blocks
+/// Copies the range from `start` to `size`. Calls `written` for each block once it and all blocks
 /// before it are written.
 pub(super) async fn copy_blocks(
     source: &Arc<dyn OpenFile>,
     target: &Arc<dyn OpenFile>,
-    (done, size): (u64, u64),
+    (start, size): (u64, u64),
     blocks: BlockSize,
     mut written: impl FnMut(u64),
 ) -> Result<(), CopyError> {
-    let offsets = stream::iter((done..size).step_by(blocks.bytes()));
+    let offsets = stream::iter((start..size).step_by(blocks.bytes()));
     let read = offsets.map(|offset| {
         let length = block_length(size - offset, blocks.bytes());
         let read = source.read_block(offset, length);
@@ -111,6 +111,6 @@ pub(super) async fn same_blocks(
         .await
 }
 
-fn block_length(left: u64, most: usize) -> usize {
-    usize::try_from(left).map_or(most, |left| left.min(most))
+fn block_length(remaining: u64, max: usize) -> usize {
+    usize::try_from(remaining).map_or(max, |remaining| remaining.min(max))
 }

@@ -112,10 +112,10 @@ impl<'a> Copier<'a> {
     }
 
     async fn copy_job(&self, mut job: CopyJob) -> Result<(), CommandFailure> {
-        if job.target_state == TargetState::Taken {
+        if job.target_state == TargetState::Existing {
             self.guard_link(&job).await?;
-            let landing = TargetKind::find(self.to, job.target).await?;
-            job.target = landing.for_file(self.to)?;
+            let target_kind = TargetKind::find(self.to, job.target).await?;
+            job.target = target_kind.for_file(self.to)?;
         }
         let number = JournalKey::of(&job.target, job.found.into());
         if self.options.times == KeepTimes::Yes && self.to.env.is_some() {
@@ -164,8 +164,8 @@ impl<'a> Copier<'a> {
         let found = metadata_if_exists(&*self.to.files, &job.target).await;
         let found = found.map_err(|error| file_failure(&error))?;
         if found.is_some_and(|found| found.is_symlink) {
-            let display_path = self.to.display(&job.target);
-            let what = format!("`{display_path}` is a link; a file does not replace it");
+            let target = self.to.display(&job.target);
+            let what = format!("`{target}` is a link; a file does not replace it");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove it first"));
         }
         Ok(())
@@ -188,24 +188,24 @@ impl<'a> Copier<'a> {
     /// Removes partial files that cannot be resumed, and flushes the journals.
     pub(super) async fn clean_up(&self, trees: &[Rc<StagedTree>]) {
         let parts = self.unresumable.take();
-        let noted = async {
+        let journaled = async {
             for tree in trees {
                 tree.journal.write().await;
             }
         };
         let removed = async {
             // A copy inside the environment blocks other requests on this connection.
-            let again = match self.from.is(self.to) && !parts.is_empty() {
-                true => self.to.again().await.ok(),
+            let second = match self.from.is(self.to) && !parts.is_empty() {
+                true => self.to.reopen().await.ok(),
                 false => None,
             };
-            let to = again.as_ref().unwrap_or(self.to);
+            let to = second.as_ref().unwrap_or(self.to);
             for part in &parts {
                 remove(to, part).await;
             }
         };
-        let tidied = future::join(noted, removed);
-        drop(tokio::time::timeout(CLEAN_UP_TIMEOUT, tidied).await);
+        let cleaned = future::join(journaled, removed);
+        drop(tokio::time::timeout(CLEAN_UP_TIMEOUT, cleaned).await);
     }
 
     /// Copies within one environment.
@@ -268,38 +268,45 @@ impl<'a> Copier<'a> {
         // The semaphore is never closed.
         let _turn = self.large.acquire().await;
         self.progress.begin(&name_of(&job.target));
-        let mut done = self
+        let mut copied_bytes = self
             .resumable(job, part)
             .await
             .map_err(|error| file_failure(&error))?;
-        self.progress.resumed(done);
+        self.progress.resumed(copied_bytes);
         let mut failures = 0;
         loop {
-            let before = done;
+            let before = copied_bytes;
             let blocks = match failures {
                 0 => BlockSize::Large,
                 _ => BlockSize::Small,
             };
-            let trouble = match self.continue_part(job, part, &mut done, blocks).await {
+            let error = match self
+                .continue_part(job, part, &mut copied_bytes, blocks)
+                .await
+            {
                 Ok(()) => break,
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            failures = if done > before { 0 } else { failures + 1 };
-            if !trouble.is_cut() || failures > MAX_RETRIES {
-                return Err(self.copy_failure(job, part, trouble).await);
+            failures = if copied_bytes > before {
+                0
+            } else {
+                failures + 1
+            };
+            if !error.is_cut() || failures > MAX_RETRIES {
+                return Err(self.copy_failure(job, part, error).await);
             }
         }
         if !self.is_unchanged(job).await? {
             return Err(self.copy_failure(job, part, CopyError::Shorter).await);
         }
-        let dressed = match job.found.mode {
+        let mode_set = match job.found.mode {
             Some(mode) if self.to.env.is_some() && mode & OWNER != OWNER => {
                 FileModes::new(self.to).apply_modes(part, mode).await
             }
             Some(_) | None => Ok(()),
         };
         self.finish(job, part).await?;
-        dressed
+        mode_set
     }
 
     /// Returns how many bytes of an existing partial file can be reused.
@@ -313,7 +320,7 @@ impl<'a> Copier<'a> {
         };
         let end = length.saturating_sub(COMPARED_BYTES);
         let beginning = end.min(COMPARED_BYTES);
-        let mut left = MAX_RETRIES;
+        let mut retries_left = MAX_RETRIES;
         loop {
             let compared = async {
                 let source = open(&self.from.files, &job.source, OpenMode::Read).await?;
@@ -324,8 +331,8 @@ impl<'a> Copier<'a> {
             return match compared.await {
                 Ok(true) => Ok(length),
                 Ok(false) => Ok(0),
-                Err(FileError::Disconnected(_)) if left > 0 => {
-                    left -= 1;
+                Err(FileError::Disconnected(_)) if retries_left > 0 => {
+                    retries_left -= 1;
                     continue;
                 }
                 Err(error @ FileError::Disconnected(_)) => Err(error),
@@ -340,18 +347,18 @@ impl<'a> Copier<'a> {
         &self,
         job: &CopyJob,
         part: &PathUri,
-        done: &mut u64,
+        copied_bytes: &mut u64,
         blocks: BlockSize,
     ) -> Result<(), CopyError> {
         let source = open(&self.from.files, &job.source, OpenMode::Read).await;
         let source = source.map_err(CopyError::Source)?;
         let target = self
-            .open_part(job, part, done)
+            .open_part(job, part, copied_bytes)
             .await
             .map_err(CopyError::Target)?;
-        let missing = (*done, job.found.size);
+        let missing = (*copied_bytes, job.found.size);
         copy_blocks(&source, &target, missing, blocks, |length| {
-            *done += length;
+            *copied_bytes += length;
             self.progress.written(length);
         })
         .await
@@ -361,12 +368,12 @@ impl<'a> Copier<'a> {
         &self,
         job: &CopyJob,
         part: &PathUri,
-        done: &mut u64,
+        copied_bytes: &mut u64,
     ) -> Result<Arc<dyn OpenFile>, FileError> {
-        if *done > 0 {
+        if *copied_bytes > 0 {
             match open(&self.to.files, part, OpenMode::Update).await {
                 // Older servers write files only from their beginning.
-                Err(FileError::Refused(_)) => *done = 0,
+                Err(FileError::Refused(_)) => *copied_bytes = 0,
                 opened => return opened,
             }
         }
@@ -389,9 +396,9 @@ impl<'a> Copier<'a> {
         &self,
         job: &CopyJob,
         part: &PathUri,
-        trouble: CopyError,
+        error: CopyError,
     ) -> CommandFailure {
-        match trouble {
+        match error {
             CopyError::Source(error @ FileError::Disconnected(_))
             | CopyError::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
             CopyError::Source(error) => file_failure(&error),
@@ -402,8 +409,8 @@ impl<'a> Copier<'a> {
             }
             CopyError::Shorter => {
                 self.remove(part).await;
-                let display_path = self.from.display(&job.source);
-                let what = format!("`{display_path}` changed while it was copied");
+                let source = self.from.display(&job.source);
+                let what = format!("`{source}` changed while it was copied");
                 CommandFailure::new(FailureKind::Failed, what)
                     .next("copy it again when nothing writes to it")
             }

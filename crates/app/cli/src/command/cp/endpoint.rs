@@ -34,7 +34,7 @@ pub(super) struct CopyEndpoint {
 
 impl CopyEndpoint {
     /// Returns the local endpoint.
-    pub(super) fn here() -> Self {
+    pub(super) fn local() -> Self {
         Self {
             files: Arc::new(LocalFileSystem::default()),
             env: None,
@@ -43,7 +43,7 @@ impl CopyEndpoint {
     }
 
     /// Connects to an environment.
-    pub(super) async fn there(env_args: EnvArgs) -> Result<Self, CommandFailure> {
+    pub(super) async fn connect(env_args: EnvArgs) -> Result<Self, CommandFailure> {
         let env = ConnectedEnv::open(&env_args).await?;
         Ok(Self {
             files: env.environment().files,
@@ -54,10 +54,10 @@ impl CopyEndpoint {
 
     /// Opens a second connection to the same endpoint, which does not wait for requests in flight
     /// on this one.
-    pub(super) async fn again(&self) -> Result<Self, CommandFailure> {
+    pub(super) async fn reopen(&self) -> Result<Self, CommandFailure> {
         match &self.env_args {
-            Some(env_args) => Self::there(env_args.clone()).await,
-            None => Ok(Self::here()),
+            Some(env_args) => Self::connect(env_args.clone()).await,
+            None => Ok(Self::local()),
         }
     }
 
@@ -81,7 +81,7 @@ impl CopyEndpoint {
 
     /// Returns whether the files are on this machine, with or without a server.
     pub(super) fn is_this_machine(&self) -> bool {
-        self.env.as_ref().is_none_or(|env| env.here)
+        self.env.as_ref().is_none_or(|env| env.is_this_machine)
     }
 
     /// Returns whether both are the same environment.
@@ -116,7 +116,7 @@ impl CopyEndpoint {
     pub(super) async fn path(&self, operand: &PathOperand) -> Result<PathUri, CommandFailure> {
         match &self.env {
             Some(env) => env.path(operand.path()).await,
-            None => here(Path::new(operand.path())),
+            None => absolute_path(Path::new(operand.path())),
         }
     }
 
@@ -130,7 +130,7 @@ impl CopyEndpoint {
 }
 
 /// Makes a local path absolute. Resolves links before a `..`.
-fn here(path: &Path) -> Result<PathUri, CommandFailure> {
+fn absolute_path(path: &Path) -> Result<PathUri, CommandFailure> {
     let wrong = |error: &dyn std::fmt::Display| {
         let what = format!("cannot use `{}`: {error}", path.display());
         CommandFailure::new(FailureKind::NotFound, what)
@@ -180,16 +180,16 @@ impl CopyTarget {
         let path = endpoint.path(operand).await?;
         let found = metadata_if_exists(&*endpoint.files, &path).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        let display_path = endpoint.display(&path);
+        let displayed = endpoint.display(&path);
         let must_be_directory = sources > 1 || operand.is_directory();
         match found {
             Some(found) if must_be_directory && !found.is_directory => {
-                let what = format!("`{display_path}` is not a directory");
+                let what = format!("`{displayed}` is not a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("name a directory to copy several sources into"));
             }
             None if must_be_directory => {
-                let what = format!("directory `{display_path}` does not exist");
+                let what = format!("directory `{displayed}` does not exist");
                 return Err(
                     CommandFailure::new(FailureKind::NotFound, what).next("create it first")
                 );
@@ -212,7 +212,7 @@ impl CopyTarget {
         trees: DirectoryPolicy,
     ) -> Result<CopyPair, CommandFailure> {
         let source = from.path(operand).await?;
-        let display_path = from.display(&source);
+        let displayed = from.display(&source);
         let found = metadata_if_exists(&*from.files, &source).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let Some(found) = found else {
@@ -220,30 +220,30 @@ impl CopyTarget {
         };
         match (found.is_directory, found.is_file) {
             (true, _) if trees == DirectoryPolicy::Refused => {
-                let what = format!("`{display_path}` is a directory");
+                let what = format!("`{displayed}` is a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it with -r"));
             }
             (false, true) if operand.is_directory() => {
-                let what = format!("`{display_path}` is not a directory");
+                let what = format!("`{displayed}` is not a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("remove the trailing slash to copy the file"));
             }
             (false, false) => {
-                let what = format!("`{display_path}` is neither a file nor a directory");
+                let what = format!("`{displayed}` is neither a file nor a directory");
                 return Err(CommandFailure::new(FailureKind::Failed, what)
                     .next("only files and directories are copied"));
             }
             (true, _) | (false, true) => {}
         }
         let target = self.target_path(&source, operand)?;
-        let landing = TargetKind::find(&self.endpoint, target).await?;
-        let (target, target_state) = match (found.is_directory, landing) {
-            (false, landing) => (landing.for_file(&self.endpoint)?, TargetState::Bare),
-            (true, TargetKind::Free(path)) => (path, TargetState::Bare),
-            (true, TargetKind::Directory(path)) => (path, TargetState::Taken),
+        let target_kind = TargetKind::find(&self.endpoint, target).await?;
+        let (target, target_state) = match (found.is_directory, target_kind) {
+            (false, target_kind) => (target_kind.for_file(&self.endpoint)?, TargetState::New),
+            (true, TargetKind::Free(path)) => (path, TargetState::New),
+            (true, TargetKind::Directory(path)) => (path, TargetState::Existing),
             (true, TargetKind::File(path)) => {
-                let display_path = self.endpoint.display(&path);
-                let what = format!("`{display_path}` is a file; a directory does not replace it");
+                let displayed = self.endpoint.display(&path);
+                let what = format!("`{displayed}` is a file; a directory does not replace it");
                 return Err(
                     CommandFailure::new(FailureKind::Failed, what).next("choose another target")
                 );
@@ -266,15 +266,15 @@ impl CopyTarget {
         source: &PathUri,
         operand: &PathOperand,
     ) -> Result<PathUri, CommandFailure> {
-        let display_path = self.endpoint.display(&self.path);
+        let directory = self.endpoint.display(&self.path);
         match self.found {
             Some(target) if target.is_directory && operand.has_name() => {
-                let child_path = source
+                let target = source
                     .file_name()
                     .and_then(|name| child_path(&self.path, &name));
-                child_path.ok_or_else(|| {
+                target.ok_or_else(|| {
                     let what = format!(
-                        "`{}` has no name to use below `{display_path}`",
+                        "`{}` has no name to use below `{directory}`",
                         source.as_str()
                     );
                     CommandFailure::new(FailureKind::Usage, what)
@@ -300,14 +300,12 @@ impl CopyTarget {
         let (Some(source), Some(target)) = (source, target) else {
             return Ok(());
         };
-        let display_path = (
-            from.display(&pair.source),
-            self.endpoint.display(&pair.target),
-        );
+        let from_path = from.display(&pair.source);
+        let to_path = self.endpoint.display(&pair.target);
         let what = if source == target {
-            format!("`{}` and `{}` are the same", display_path.0, display_path.1)
+            format!("`{from_path}` and `{to_path}` are the same")
         } else if pair.found.is_directory && source.contains(&target) {
-            format!("`{}` is inside `{}`", display_path.1, display_path.0)
+            format!("`{to_path}` is inside `{from_path}`")
         } else {
             return Ok(());
         };
@@ -320,9 +318,9 @@ pub(super) fn check_duplicates(
     pairs: &[(CopyEndpoint, CopyPair)],
     to: &CopyEndpoint,
 ) -> Result<(), CommandFailure> {
-    let mut known = BTreeMap::new();
+    let mut targets = BTreeMap::new();
     for (from, pair) in pairs {
-        let Some((other, twin)) = known.insert(&pair.target, (from, pair)) else {
+        let Some((other, twin)) = targets.insert(&pair.target, (from, pair)) else {
             continue;
         };
         let what = format!(
@@ -339,11 +337,11 @@ pub(super) fn check_duplicates(
 
 /// Explains that a source does not exist.
 async fn source_missing(from: &CopyEndpoint, source: &PathUri) -> CommandFailure {
-    let display_path = from.display(source);
+    let displayed = from.display(source);
     let is_dangling = is_dangling_link(&*from.files, source).await;
     let what = match is_dangling {
-        Ok(true) => format!("cannot copy `{display_path}`: it is a dangling link"),
-        Ok(false) | Err(_) => format!("cannot copy `{display_path}`: it does not exist"),
+        Ok(true) => format!("cannot copy `{displayed}`: it is a dangling link"),
+        Ok(false) | Err(_) => format!("cannot copy `{displayed}`: it does not exist"),
     };
     let failure = CommandFailure::new(FailureKind::NotFound, what);
     match &from.env {
@@ -460,9 +458,9 @@ impl TargetKind {
             path: path.clone(),
             sandbox: None,
         };
-        let resolved_path =
+        let resolved =
             retry_disconnected(|| endpoint.files.canonicalize(canonicalize.clone())).await;
-        resolved_path.map(Self::File).map_err(failed)
+        resolved.map(Self::File).map_err(failed)
     }
 
     /// Returns the path to write a file to.
@@ -470,8 +468,8 @@ impl TargetKind {
         match self {
             Self::Free(path) | Self::File(path) => Ok(path),
             Self::Directory(path) => {
-                let display_path = endpoint.display(&path);
-                let what = format!("`{display_path}` is a directory; a file does not replace it");
+                let displayed = endpoint.display(&path);
+                let what = format!("`{displayed}` is a directory; a file does not replace it");
                 Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
             }
         }

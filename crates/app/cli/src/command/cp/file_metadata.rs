@@ -58,7 +58,7 @@ pub(super) enum SourceLinks {
     /// Links are followed.
     Followed,
     /// Local directory: each link is read on demand.
-    Here,
+    Local,
     /// Directory on a server: all links and their targets.
     Listed(BTreeMap<Vec<u8>, Vec<u8>>),
 }
@@ -72,7 +72,7 @@ impl SourceLinks {
     ) -> Result<Self, CommandFailure> {
         let env = match (mode, &from.env) {
             (LinkMode::Follow, _) => return Ok(Self::Followed),
-            (LinkMode::Keep, None) => return Ok(Self::Here),
+            (LinkMode::Keep, None) => return Ok(Self::Local),
             (LinkMode::Keep, Some(env)) => env,
         };
         // The slash makes `find` follow a root that is a link.
@@ -103,7 +103,7 @@ impl SourceLinks {
     pub(super) fn target(&self, path: &PathUri) -> Option<Vec<u8>> {
         match self {
             Self::Followed => None,
-            Self::Here => {
+            Self::Local => {
                 let target = fs::read_link(path.to_native().ok()?).ok()?;
                 Some(target.into_os_string().into_vec())
             }
@@ -121,8 +121,8 @@ impl SourceLinks {
         if !prefix.ends_with(b"/") {
             prefix.push(b'/');
         }
-        let child_path = links.range::<[u8], _>((Bound::Included(&prefix[..]), Bound::Unbounded));
-        let names = child_path.map_while(|(path, _)| path.strip_prefix(&prefix[..]));
+        let below = links.range::<[u8], _>((Bound::Included(&prefix[..]), Bound::Unbounded));
+        let names = below.map_while(|(path, _)| path.strip_prefix(&prefix[..]));
         let names = names.filter(|name| !name.contains(&b'/'));
         names.map(<[u8]>::to_vec).collect()
     }
@@ -153,50 +153,49 @@ impl DeferredMetadata {
         for (path, target) in self.links.take() {
             match metadata_if_exists(&*to.files, &path).await {
                 Ok(Some(found)) if found.is_directory && !found.is_symlink => {
-                    let display_path = to.display(&path);
-                    let what =
-                        format!("`{display_path}` is a directory; a link does not replace it");
+                    let displayed = to.display(&path);
+                    let what = format!("`{displayed}` is a directory; a link does not replace it");
                     failures.push(CommandFailure::new(FailureKind::Failed, what));
                 }
                 _ => links.push((path, target)),
             }
         }
-        let mut made = 0;
-        for some in links.chunks(BATCH / 2) {
+        let mut created = 0;
+        for batch in links.chunks(BATCH / 2) {
             let outcome = match &to.env {
                 Some(env) => {
-                    let words = some.iter().flat_map(|(path, target)| {
+                    let words = batch.iter().flat_map(|(path, target)| {
                         [&target[..], b"\0", &path_bytes(path), b"\0"].concat()
                     });
                     let line = ["-n", "2", "ln", "-sfn", "--"];
                     run_with_input(env, &line, words.collect::<Vec<u8>>()).await
                 }
-                None => some.iter().try_for_each(|(path, target)| {
+                None => batch.iter().try_for_each(|(path, target)| {
                     let path = path.to_native().map_err(|error| error.to_string())?;
                     link_here(&path, target).map_err(|error| error.to_string())
                 }),
             };
             match outcome {
-                Ok(()) => made += some.len(),
+                Ok(()) => created += batch.len(),
                 Err(why) => {
-                    let display_path = to.display(&some[0].0);
-                    let what = format!("cannot create links such as `{display_path}`: {why}");
+                    let displayed = to.display(&batch[0].0);
+                    let what = format!("cannot create links such as `{displayed}`: {why}");
                     let failure = CommandFailure::new(FailureKind::Failed, what);
                     failures.push(failure.next("`cp -L` copies the link targets instead"));
                 }
             }
         }
-        (made, failures)
+        (created, failures)
     }
 
     /// Sets the times, children before their directories.
     pub(super) async fn set_times(&self, to: &CopyEndpoint) -> Result<(), CommandFailure> {
         let mut times = self.times.take();
         times.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().matches('/').count()));
-        for some in times.chunks(BATCH / 2) {
+        for batch in times.chunks(BATCH / 2) {
             let outcome = match &to.env {
                 Some(env) => {
-                    let words = some.iter().flat_map(|(path, time)| {
+                    let words = batch.iter().flat_map(|(path, time)| {
                         let time =
                             format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
                         [time.as_bytes(), b"\0", &path_bytes(path), b"\0"].concat()
@@ -207,14 +206,14 @@ impl DeferredMetadata {
                     let line = ["-n", "256", "sh", "-c", script, "sh"];
                     run_with_input(env, &line, words.collect::<Vec<u8>>()).await
                 }
-                None => some.iter().try_for_each(|(path, time)| {
+                None => batch.iter().try_for_each(|(path, time)| {
                     let path = path.to_native().map_err(|error| error.to_string())?;
                     set_time_here(&path, *time).map_err(|error| error.to_string())
                 }),
             };
             outcome.map_err(|why| {
-                let display_path = to.display(&some[0].0);
-                let what = format!("cannot set the times of files such as `{display_path}`: {why}");
+                let displayed = to.display(&batch[0].0);
+                let what = format!("cannot set the times of files such as `{displayed}`: {why}");
                 CommandFailure::new(FailureKind::Failed, what)
             })?;
         }
@@ -276,36 +275,38 @@ impl<'a> FileModes<'a> {
 
     /// Restricts a new directory to what its source allows others. The owner keeps write access
     /// until [`settle`](Self::settle). Returns whether others can reach its contents.
-    pub(super) async fn made(
+    pub(super) async fn restrict_directory(
         &self,
         directory: &PathUri,
-        env_args: Option<u32>,
+        source_mode: Option<u32>,
         target_state: TargetState,
         above: Traversal,
     ) -> Result<Traversal, CommandFailure> {
-        let Some(env_args) = env_args.map(|mode| mode & ALL) else {
+        let Some(source_mode) = source_mode.map(|mode| mode & ALL) else {
             return Ok(above);
         };
-        let needed = env_args | OWNER;
-        let Some(now) = self.now(directory, target_state).await? else {
+        let needed = source_mode | OWNER;
+        let Some(current) = self.current_mode(directory, target_state).await? else {
             return Ok(above);
         };
-        let is_too_open = now & !needed != 0;
-        let has = if now != needed
+        let is_too_open = current & !needed != 0;
+        let new_mode = if current != needed
             && (self.to.env.is_none() || is_too_open && above == Traversal::Open)
         {
             self.set(needed, &[directory]).await?;
             needed
         } else {
-            now
+            current
         };
-        if has != env_args {
-            self.later.borrow_mut().push((directory.clone(), env_args));
+        if new_mode != source_mode {
+            self.later
+                .borrow_mut()
+                .push((directory.clone(), source_mode));
             if self.later.borrow().len() >= BATCH {
                 self.set_later(|mode| mode & OWNER == OWNER).await?;
             }
         }
-        Ok(match has & THROUGH {
+        Ok(match new_mode & THROUGH {
             0 => Traversal::Closed,
             _ => above,
         })
@@ -326,18 +327,18 @@ impl<'a> FileModes<'a> {
     }
 
     /// Returns the mode of a directory; `None` if the server does not report it.
-    async fn now(
+    async fn current_mode(
         &self,
         directory: &PathUri,
         target_state: TargetState,
     ) -> Result<Option<u32>, CommandFailure> {
-        if let (TargetState::Bare, Some(usual)) = (target_state, self.usual.get()) {
+        if let (TargetState::New, Some(usual)) = (target_state, self.usual.get()) {
             return Ok(Some(usual));
         }
         let found = metadata_if_exists(&*self.to.files, directory).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
-        if target_state == TargetState::Bare {
+        if target_state == TargetState::New {
             self.usual.set(mode);
         }
         Ok(mode)
@@ -345,21 +346,22 @@ impl<'a> FileModes<'a> {
 
     async fn set_later(&self, which: impl Fn(u32) -> bool) -> Result<(), CommandFailure> {
         let all = self.later.take();
-        let (mut due, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, mode)| which(*mode));
-        *self.later.borrow_mut() = kept;
+        let (mut due, remaining): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, mode)| which(*mode));
+        *self.later.borrow_mut() = remaining;
         // Deepest first: a parent may lose owner access.
         due.sort_by_key(|(path, mode)| (Reverse(path.as_str().matches('/').count()), *mode));
-        for same in due.chunk_by(|(_, one), (_, other)| one == other) {
-            let paths: Vec<_> = same.iter().map(|(path, _)| path).collect();
-            self.set(same[0].1, &paths).await?;
+        for group in due.chunk_by(|(_, one), (_, other)| one == other) {
+            let paths: Vec<_> = group.iter().map(|(path, _)| path).collect();
+            self.set(group[0].1, &paths).await?;
         }
         Ok(())
     }
 
     async fn set(&self, mode: u32, paths: &[&PathUri]) -> Result<(), CommandFailure> {
         let failed = |why: &dyn std::fmt::Display| {
-            let display_path = self.to.display(paths[0]);
-            let what = format!("cannot set mode {mode:03o} of `{display_path}`: {why}");
+            let displayed = self.to.display(paths[0]);
+            let what = format!("cannot set mode {mode:03o} of `{displayed}`: {why}");
             CommandFailure::new(FailureKind::Failed, what)
         };
         if let Some(env) = &self.to.env {
@@ -410,8 +412,8 @@ pub(super) async fn run_with_input(
     let mut outcome = Ok(());
     for _ in 0..MAX_RETRIES {
         outcome = match run_once(env, words, input.clone()).await {
-            Ok(said) if said.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
-            Ok(said) => Err(why(words, &said)),
+            Ok(output) if output.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
+            Ok(output) => Err(why(words, &output)),
             Err(error) => Err(error),
         };
     }
@@ -424,13 +426,13 @@ pub(super) async fn output_of(
     words: &[&str],
     input: Vec<u8>,
 ) -> Result<Vec<u8>, String> {
-    let said = run_once(env, words, Bytes::from(input)).await?;
-    if said.truncated() {
+    let output = run_once(env, words, Bytes::from(input)).await?;
+    if output.truncated() {
         return Err("there are too many links".to_owned());
     }
-    match said.exit.as_ref().is_some_and(|exit| exit.code == 0) {
-        true => Ok(said.stdout.data.to_vec()),
-        false => Err(why(words, &said)),
+    match output.exit.as_ref().is_some_and(|exit| exit.code == 0) {
+        true => Ok(output.stdout.data.to_vec()),
+        false => Err(why(words, &output)),
     }
 }
 
@@ -447,8 +449,8 @@ pub(super) async fn dangling_links(
         "-I", "@ROOT@", "find", "@ROOT@", "-type", "l", "!", "-exec", "test", "-e", "{}", ";",
         "-print0",
     ];
-    let said = run_once(env, &words, Bytes::from(input)).await?;
-    let paths = said.stdout.data.split(|&byte| byte == 0);
+    let output = run_once(env, &words, Bytes::from(input)).await?;
+    let paths = output.stdout.data.split(|&byte| byte == 0);
     let paths = paths.filter(|path| !path.is_empty());
     Ok(paths.map(<[u8]>::to_vec).collect())
 }
@@ -477,16 +479,16 @@ async fn run_once(
         max_bytes: KEPT_BYTES,
         time_limit: Some(TIMEOUT),
     };
-    let said = started.process.communicate(input, communicate).await;
-    said.map_err(|error| error.to_string())
+    let output = started.process.communicate(input, communicate).await;
+    output.map_err(|error| error.to_string())
 }
 
 /// Explains in one line why a command failed.
-fn why(words: &[&str], said: &CommunicateOutput) -> String {
-    let Some(exit) = &said.exit else {
+fn why(words: &[&str], output: &CommunicateOutput) -> String {
+    let Some(exit) = &output.exit else {
         return format!("`{}` did not exit in time", words[0]);
     };
-    let text = String::from_utf8_lossy(&said.stderr.data);
+    let text = String::from_utf8_lossy(&output.stderr.data);
     match text.lines().next() {
         Some(line) => line.to_owned(),
         None => format!("`{}` exited with {}", words[0], exit.code),

@@ -32,11 +32,11 @@ use crate::command::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TargetState {
     /// Nothing, or only inspected files.
-    Bare,
+    New,
     /// The remains of an earlier run.
-    Begun,
+    Resumed,
     /// Files of the user: inspected before anything is replaced.
-    Taken,
+    Existing,
 }
 
 /// Tree that is staged next to its target.
@@ -66,8 +66,8 @@ impl StagedTree {
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         if resume == ResumeMode::Nothing {
-            for left in [&part, &journal] {
-                remove(to, left).await.map_err(failed)?;
+            for remains in [&part, &journal] {
+                remove(to, remains).await.map_err(failed)?;
             }
         }
         let is_begun = metadata_if_exists(&*to.files, &part)
@@ -77,12 +77,12 @@ impl StagedTree {
         let (journal, target_state) = match is_begun {
             true => {
                 let journal = CopyJournal::read(to, journal).await.map_err(failed)?;
-                (journal, TargetState::Begun)
+                (journal, TargetState::Resumed)
             }
             false => {
                 // A journal without its tree is useless.
                 remove(to, &journal).await.map_err(failed)?;
-                (CopyJournal::new(to, journal), TargetState::Bare)
+                (CopyJournal::new(to, journal), TargetState::New)
             }
         };
         let tree = Self {
@@ -159,7 +159,7 @@ const KEY_BYTES: usize = size_of::<u64>();
 pub(super) struct CopyJournal {
     endpoint: CopyEndpoint,
     path: PathUri,
-    known: BTreeSet<u64>,
+    recorded: BTreeSet<u64>,
     pending: RefCell<Vec<u8>>,
     /// Offset of the next write.
     end: Cell<u64>,
@@ -184,7 +184,7 @@ impl CopyJournal {
         Self {
             endpoint: endpoint.clone(),
             path,
-            known: BTreeSet::new(),
+            recorded: BTreeSet::new(),
             pending: RefCell::default(),
             end: Cell::new(0),
         }
@@ -204,22 +204,22 @@ impl CopyJournal {
         };
         let mut journal = Self::new(endpoint, path);
         let (numbers, _torn) = content.as_chunks::<KEY_BYTES>();
-        journal.known = numbers.iter().copied().map(u64::from_be_bytes).collect();
+        journal.recorded = numbers.iter().copied().map(u64::from_be_bytes).collect();
         // The next write overwrites a torn key.
         journal.end = Cell::new((numbers.len() * KEY_BYTES) as u64);
         Ok(journal)
     }
 
     /// Returns whether an earlier run copied this file.
-    pub(super) fn contains_key(&self, JournalKey(number): JournalKey) -> bool {
-        self.known.contains(&number)
+    pub(super) fn contains_key(&self, JournalKey(key): JournalKey) -> bool {
+        self.recorded.contains(&key)
     }
 
     /// Records a completed file.
-    pub(super) async fn record(&self, JournalKey(number): JournalKey) {
+    pub(super) async fn record(&self, JournalKey(key): JournalKey) {
         let is_full = {
             let mut pending = self.pending.borrow_mut();
-            pending.extend_from_slice(&number.to_be_bytes());
+            pending.extend_from_slice(&key.to_be_bytes());
             pending.len() >= BATCH_KEYS * KEY_BYTES
         };
         if is_full {
@@ -295,13 +295,13 @@ pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<StagedPaths> 
 fn beside(target: &PathUri, hash: &FnvHash, end: &str) -> Option<PathUri> {
     let (directory, name) = (target.parent()?, target.file_name()?);
     let mut part = vec![b'.'];
-    part.extend_from_slice(kept(&name));
+    part.extend_from_slice(truncated_name(&name));
     part.extend_from_slice(format!(".{:016x}.{end}", hash.0).as_bytes());
     child_path(&directory, &part)
 }
 
 /// Truncates a name, at a character boundary if it is text.
-fn kept(name: &[u8]) -> &[u8] {
+fn truncated_name(name: &[u8]) -> &[u8] {
     if name.len() <= NAME_BYTES {
         return name;
     }
@@ -348,7 +348,7 @@ mod tests {
         modified_at_ms: 7,
     };
 
-    fn number(of: usize) -> JournalKey {
+    fn key(of: usize) -> JournalKey {
         let path = PathUri::parse(&format!("file:///t/{of}")).unwrap();
         JournalKey::of(&path, SOURCE)
     }
@@ -358,28 +358,26 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("journal");
         let path = PathUri::from_native(&file).unwrap();
-        let endpoint = CopyEndpoint::here();
+        let endpoint = CopyEndpoint::local();
         let journal = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
-        assert!(!journal.contains_key(number(0)));
+        assert!(!journal.contains_key(key(0)));
         for of in 0..BATCH_KEYS + 1 {
-            journal.record(number(of)).await;
+            journal.record(key(of)).await;
         }
         // Unwritten keys are unknown to the next run.
-        let begun = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
-        assert!(
-            begun.contains_key(number(BATCH_KEYS - 1)) && !begun.contains_key(number(BATCH_KEYS))
-        );
+        let reread = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
+        assert!(reread.contains_key(key(BATCH_KEYS - 1)) && !reread.contains_key(key(BATCH_KEYS)));
         journal.write().await;
         let mut content = std::fs::read(&file).unwrap();
         content.extend_from_slice(b"torn");
         std::fs::write(&file, content).unwrap();
         let next = CopyJournal::read(&endpoint, path.clone()).await.unwrap();
-        assert!(next.contains_key(number(BATCH_KEYS)));
-        next.record(number(1000)).await;
+        assert!(next.contains_key(key(BATCH_KEYS)));
+        next.record(key(1000)).await;
         next.write().await;
         let last = CopyJournal::read(&endpoint, path).await.unwrap();
-        assert!((0..=BATCH_KEYS).all(|of| last.contains_key(number(of))));
-        assert!(last.contains_key(number(1000)));
+        assert!((0..=BATCH_KEYS).all(|of| last.contains_key(key(of))));
+        assert!(last.contains_key(key(1000)));
         last.remove().await;
         assert!(!file.exists());
     }
@@ -391,7 +389,7 @@ mod tests {
             modified_at_ms: 8,
             ..SOURCE
         };
-        assert_ne!(JournalKey::of(&path, later), number(0));
+        assert_ne!(JournalKey::of(&path, later), key(0));
     }
 
     const PART_SOURCE: FileFingerprint = FileFingerprint {

@@ -127,9 +127,9 @@ impl<'a> TreeScan<'a> {
             let parts = tree_parts(&pair.target, &self.from.display(&pair.source));
             let part = parts.map(|parts| parts.part);
             for path in part.iter().chain([&pair.target]) {
-                let resolved_path = resolved_path(&*self.to.files, path).await;
-                let resolved_path = resolved_path.map_err(|error| file_failure(&error))?;
-                self.avoided.extend(resolved_path);
+                let resolved = resolved_path(&*self.to.files, path).await;
+                let resolved = resolved.map_err(|error| file_failure(&error))?;
+                self.avoided.extend(resolved);
             }
         }
         Ok(self)
@@ -158,7 +158,7 @@ impl<'a> TreeScan<'a> {
         let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
             match self.list(&level, jobs).await {
-                Ok(child_path) => levels.extend(child_path),
+                Ok(children) => levels.extend(children),
                 Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
                 Err(failure) => self.progress.fail(match &level.tree {
                     Some(tree) => tree.name_target(failure),
@@ -171,7 +171,7 @@ impl<'a> TreeScan<'a> {
 
     /// Renames staged trees after everything is copied.
     pub(super) async fn finish(&self) -> Result<(), CommandFailure> {
-        let told = |outcome: Result<(), CommandFailure>| match outcome {
+        let record_failure = |outcome: Result<(), CommandFailure>| match outcome {
             Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
             Err(failure) => {
                 self.progress.fail(failure);
@@ -180,20 +180,20 @@ impl<'a> TreeScan<'a> {
             Ok(()) => Ok(()),
         };
         self.report_dangling_links().await;
-        let (made, failures) = self.finishing.make_links(self.to).await;
-        for _ in 0..made {
+        let (created, failures) = self.finishing.make_links(self.to).await;
+        for _ in 0..created {
             self.progress.file(0);
         }
         for failure in failures {
-            told(Err(self
+            record_failure(Err(self
                 .trees()
                 .iter()
                 .fold(failure, |failure, tree| tree.name_target(failure))))?;
         }
-        told(self.finishing.set_times(self.to).await)?;
-        told(self.modes.settle().await)?;
+        record_failure(self.finishing.set_times(self.to).await)?;
+        record_failure(self.modes.settle().await)?;
         for tree in self.trees() {
-            told(tree.finish(self.to).await)?;
+            record_failure(tree.finish(self.to).await)?;
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl<'a> TreeScan<'a> {
             above: Vec::new(),
             is_linked: false,
         };
-        if pair.target_state == TargetState::Taken {
+        if pair.target_state == TargetState::Existing {
             return Ok(root);
         }
         let source = self.from.display(&root.source);
@@ -266,8 +266,8 @@ impl<'a> TreeScan<'a> {
         let mode = source.and_then(|source| source.mode);
         let is_linked = level.is_linked || is_elsewhere(&resolved_path, level);
         if let Some(why) = self.why_not(&resolved_path, level, is_linked) {
-            let display_path = self.from.display(&level.source);
-            self.progress.skip(&format!("`{display_path}` {why}"));
+            let displayed = self.from.display(&level.source);
+            self.progress.skip(&format!("`{displayed}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
@@ -316,9 +316,9 @@ impl<'a> TreeScan<'a> {
                     continue;
                 }
                 ListedEntryKind::DanglingLink => {
-                    let display_path = self.from.display(&entry.path);
+                    let displayed = self.from.display(&entry.path);
                     self.progress
-                        .skip(&format!("link `{display_path}` is dangling"));
+                        .skip(&format!("link `{displayed}` is dangling"));
                     continue;
                 }
             }
@@ -341,14 +341,14 @@ impl<'a> TreeScan<'a> {
         }
         // The last one is processed first.
         directories.reverse();
-        let mut looked = stream::iter(files)
+        let mut lookups = stream::iter(files)
             .map(|(source, target)| async {
                 let found = metadata_if_exists(&*self.from.files, &source).await;
                 (source, target, found)
             })
             .buffered(CONCURRENT_LOOKUPS);
         let mut ready = Vec::new();
-        while let Some((source, target, found)) = looked.next().await {
+        while let Some((source, target, found)) = lookups.next().await {
             // Removed meanwhile: nothing to copy.
             let Some(found) = found.map_err(failed)? else {
                 continue;
@@ -361,12 +361,12 @@ impl<'a> TreeScan<'a> {
                 tree: level.tree.clone(),
             };
             match target_state {
-                TargetState::Begun => ready.push(job),
+                TargetState::Resumed => ready.push(job),
                 // The receiver is gone only if the copy is cancelled.
-                TargetState::Bare | TargetState::Taken => drop(self.queue_job(job, jobs).await),
+                TargetState::New | TargetState::Existing => drop(self.queue_job(job, jobs).await),
             }
         }
-        if target_state == TargetState::Begun {
+        if target_state == TargetState::Resumed {
             self.clear(level, &names, &ready).await.map_err(failed)?;
         }
         for job in ready {
@@ -408,30 +408,29 @@ impl<'a> TreeScan<'a> {
         mode: Option<u32>,
     ) -> Result<(TargetState, Traversal), CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        if level.target_state != TargetState::Bare {
+        if level.target_state != TargetState::New {
             let found = metadata_if_exists(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
             // A name that was a link in an earlier run may be a directory now: nothing is written
             // through the old link.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.target_state, found) {
-                (TargetState::Taken, Some(_))
+                (TargetState::Existing, Some(_))
                     if is_link && self.from.has_unreliable_listing(self.to) =>
                 {
-                    let display_path = self.to.display(&level.target);
-                    let what =
-                        format!("`{display_path}` is a link; a directory does not replace it");
+                    let displayed = self.to.display(&level.target);
+                    let what = format!("`{displayed}` is a link; a directory does not replace it");
                     return Err(
                         CommandFailure::new(FailureKind::Failed, what).next("remove it first")
                     );
                 }
-                (TargetState::Taken, Some(found)) if found.is_directory => {
-                    return Ok((TargetState::Taken, level.reach));
+                (TargetState::Existing, Some(found)) if found.is_directory => {
+                    return Ok((TargetState::Existing, level.reach));
                 }
-                (TargetState::Begun, Some(_)) if is_link => {
+                (TargetState::Resumed, Some(_)) if is_link => {
                     remove(self.to, &level.target).await.map_err(failed)?;
                 }
-                (TargetState::Taken | TargetState::Begun | TargetState::Bare, _) => {}
+                (TargetState::Existing | TargetState::Resumed | TargetState::New, _) => {}
             }
         }
         let create = CreateDirectory {
@@ -441,16 +440,16 @@ impl<'a> TreeScan<'a> {
             follow_symlinks: None,
             sandbox: None,
         };
-        let made = retry_disconnected(|| self.to.files.create_directory(create.clone())).await;
-        made.map_err(failed)?;
+        let created = retry_disconnected(|| self.to.files.create_directory(create.clone())).await;
+        created.map_err(failed)?;
         let target_state = match level.target_state {
-            TargetState::Taken | TargetState::Bare => TargetState::Bare,
-            TargetState::Begun => TargetState::Begun,
+            TargetState::Existing | TargetState::New => TargetState::New,
+            TargetState::Resumed => TargetState::Resumed,
         };
-        let made = self
+        let created = self
             .modes
-            .made(&level.target, mode, target_state, level.reach);
-        Ok((target_state, made.await?))
+            .restrict_directory(&level.target, mode, target_state, level.reach);
+        Ok((target_state, created.await?))
     }
 
     /// Removes remains of an earlier run that the source no longer has.
@@ -468,8 +467,8 @@ impl<'a> TreeScan<'a> {
         let parts: BTreeSet<_> = parts.collect();
         for entry in self.to.entries(&level.target).await?.entries {
             let is_part = entry.kind == ListedEntryKind::File && parts.contains(&entry.name);
-            let is_wanted = is_part || names.get(&entry.name) == Some(&entry.kind);
-            if !is_wanted {
+            let is_expected = is_part || names.get(&entry.name) == Some(&entry.kind);
+            if !is_expected {
                 remove(self.to, &entry.path).await?;
             }
         }
@@ -486,8 +485,8 @@ impl<'a> TreeScan<'a> {
         if !found.truncated {
             return Ok(());
         }
-        let display_path = self.from.display(&level.source);
-        let what = format!("directory `{display_path}` has too many entries to be listed");
+        let displayed = self.from.display(&level.source);
+        let what = format!("directory `{displayed}` has too many entries to be listed");
         let failure = CommandFailure::new(FailureKind::Failed, what);
         Err(match (&self.from.env, level.source.to_native()) {
             (Some(env), Ok(path)) => failure.next(format!(
@@ -500,9 +499,9 @@ impl<'a> TreeScan<'a> {
     }
 
     fn skip(&self, entry: &ListedEntry, why: &str) {
-        let display_path = self.from.display(&entry.path);
+        let displayed = self.from.display(&entry.path);
         self.progress
-            .skip(&format!("`{display_path}` is skipped: {why}"));
+            .skip(&format!("`{displayed}` is skipped: {why}"));
     }
 
     /// Queues a file, and waits while the queue is full.
@@ -512,8 +511,8 @@ impl<'a> TreeScan<'a> {
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<(), CommandFailure> {
         self.progress.expect(job.found.size);
-        let gone = |_| CommandFailure::new(FailureKind::Failed, "the copy was cancelled");
-        jobs.send(job).await.map_err(gone)
+        let cancelled = |_| CommandFailure::new(FailureKind::Failed, "the copy was cancelled");
+        jobs.send(job).await.map_err(cancelled)
     }
 }
 

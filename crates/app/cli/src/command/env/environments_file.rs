@@ -213,28 +213,31 @@ pub(super) fn without(text: &str, index: usize) -> Option<String> {
     if environments.is_empty() {
         expected.remove("environments");
     }
-    let left = without_lines(text, index)?;
-    let is_exact = left.parse::<toml::Table>().ok()? == expected;
-    is_exact.then_some(left)
+    let remaining = without_lines(text, index)?;
+    let is_exact = remaining.parse::<toml::Table>().ok()? == expected;
+    is_exact.then_some(remaining)
 }
 
 fn without_lines(text: &str, index: usize) -> Option<String> {
     let lines: Vec<_> = text.split_inclusive('\n').collect();
     let headers = lines.iter().enumerate().filter(|(_, line)| is_header(line));
     let (start, _) = headers.clone().nth(index)?;
-    let rest = lines.iter().enumerate().skip(start + 1);
-    let end = rest.clone().find(|(_, line)| {
+    let following = lines.iter().enumerate().skip(start + 1);
+    let end = following.clone().find(|(_, line)| {
         let line = line.trim_start();
         line.starts_with('[') && !line.starts_with("[environments.")
     });
     let end = end.map_or(lines.len(), |(end, _)| end);
     // A comment directly above the next entry belongs to that entry.
-    let mut kept = end;
-    while kept > start + 1 && end < lines.len() && lines[kept - 1].trim_start().starts_with('#') {
-        kept -= 1;
+    let mut next_start = end;
+    while next_start > start + 1
+        && end < lines.len()
+        && lines[next_start - 1].trim_start().starts_with('#')
+    {
+        next_start -= 1;
     }
     let before = lines[..start].concat();
-    Some(format!("{before}{}", lines[kept..].concat()))
+    Some(format!("{before}{}", lines[next_start..].concat()))
 }
 
 fn is_header(line: &str) -> bool {

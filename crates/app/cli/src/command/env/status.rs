@@ -45,16 +45,11 @@ pub(crate) struct EnvStatusCommand {
 impl EnvStatusCommand {
     /// Checks the environments and prints the result.
     pub(super) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let asked = routes(&self.names, &|name| std::env::var_os(name))?;
-        let found = join_all(asked.into_iter().map(examine)).await;
+        let routes_to_check = routes(&self.names, &|name| std::env::var_os(name))?;
+        let found = join_all(routes_to_check.into_iter().map(examine)).await;
         let text = match self.json {
-            true => json(
-                &found
-                    .iter()
-                    .map(|(display_path, _)| display_path)
-                    .collect::<Vec<_>>(),
-            )?,
-            false => text(found.iter().map(|(display_path, _)| display_path)),
+            true => json(&found.iter().map(|(report, _)| report).collect::<Vec<_>>())?,
+            false => text(found.iter().map(|(report, _)| report)),
         };
         print(&text)?;
         let failed = found.iter().find_map(|(_, failed)| *failed);
@@ -102,27 +97,27 @@ async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
         let what = format!("no answer within {} seconds", TIMEOUT.as_secs());
         CommandFailure::new(FailureKind::Unreachable, what)
     };
-    let answered = timeout(TIMEOUT, ask(route)).await;
-    match answered.unwrap_or_else(|_| Err(slow())) {
-        Ok(display_path) => (display_path, None),
+    let response = timeout(TIMEOUT, query(route)).await;
+    match response.unwrap_or_else(|_| Err(slow())) {
+        Ok(report) => (report, None),
         Err(failure) => {
-            let display_path = EnvStatusReport {
+            let report = EnvStatusReport {
                 name,
                 error: Some(failure.to_string()),
                 ..EnvStatusReport::default()
             };
-            (display_path, Some(failure.kind))
+            (report, Some(failure.kind))
         }
     }
 }
 
-async fn ask(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
+async fn query(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
     let env = ConnectedEnv::connect_route(route).await?;
     let mut fastest = Duration::MAX;
     for _ in 0..CALLS {
-        let asked = Instant::now();
+        let started = Instant::now();
         env.client.status().await?;
-        fastest = fastest.min(asked.elapsed());
+        fastest = fastest.min(started.elapsed());
     }
     let native = |path: &exec_wire::path_uri::PathUri| match path.to_native() {
         Ok(path) => path.to_string_lossy().into_owned(),

@@ -86,25 +86,25 @@ pub(crate) async fn entries(
         listed => Some(listed?),
     };
     // A complete listing lacks only names that are not UTF-8.
-    let mut is_whole = listed.is_some();
+    let mut is_complete = listed.is_some();
     let (mut found, mut errors) = (BTreeMap::new(), walked.errors);
-    let mut is_sound = |name: &[u8]| {
-        let is_file_name = is_file_name(name);
-        if !is_file_name {
-            let said = String::from_utf8_lossy(name);
+    let mut check_name = |name: &[u8]| {
+        let is_valid = is_file_name(name);
+        if !is_valid {
+            let displayed = String::from_utf8_lossy(name);
             errors.push(WalkError {
                 path: directory.clone(),
                 message: format!(
-                    "`{}` contains `{said}`, which is not a file name",
+                    "`{}` contains `{displayed}`, which is not a file name",
                     display_path(directory)
                 ),
             });
         }
-        is_file_name
+        is_valid
     };
     for entry in walked.entries {
         let name = entry.path.file_name().unwrap_or_default();
-        if !is_sound(&name) {
+        if !check_name(&name) {
             continue;
         }
         let kind = match entry.kind {
@@ -116,10 +116,10 @@ pub(crate) async fn entries(
     for entry in listed.into_iter().flatten() {
         // The walk has the names that are not UTF-8.
         let name = entry.file_name.into_bytes();
-        let is_odd = is_replaced(&name);
-        is_whole &= !is_odd;
-        let is_known = is_odd || found.contains_key(&name) || !is_sound(&name);
-        let Some(path) = child_path(directory, &name).filter(|_| !is_known) else {
+        let has_replacement = is_replaced(&name);
+        is_complete &= !has_replacement;
+        let is_listed = has_replacement || found.contains_key(&name) || !check_name(&name);
+        let Some(path) = child_path(directory, &name).filter(|_| !is_listed) else {
             continue;
         };
         let kind = match (entry.is_file, entry.is_directory) {
@@ -135,7 +135,7 @@ pub(crate) async fn entries(
             .map(|(name, (path, kind))| ListedEntry { name, path, kind })
             .collect(),
         errors,
-        truncated: walked.truncated && !is_whole,
+        truncated: walked.truncated && !is_complete,
     })
 }
 

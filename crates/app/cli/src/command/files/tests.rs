@@ -14,25 +14,29 @@ fn cut() -> FileError {
 
 #[tokio::test]
 async fn disconnected_requests_are_retried() {
-    let asked = Cell::new(0);
+    let attempts = Cell::new(0);
     let outcome = retry_disconnected(|| {
-        asked.set(asked.get() + 1);
-        let outcome = if asked.get() < 3 { Err(cut()) } else { Ok(7) };
+        attempts.set(attempts.get() + 1);
+        let outcome = if attempts.get() < 3 {
+            Err(cut())
+        } else {
+            Ok(7)
+        };
         ready(outcome).boxed()
     })
     .await;
-    assert_eq!((outcome, asked.get()), (Ok(7), 3));
+    assert_eq!((outcome, attempts.get()), (Ok(7), 3));
 }
 
 #[tokio::test]
 async fn retries_are_limited_and_other_errors_fail_at_once() {
-    let asked = Cell::new(0);
+    let attempts = Cell::new(0);
     let outcome = retry_disconnected(|| {
-        asked.set(asked.get() + 1);
+        attempts.set(attempts.get() + 1);
         ready(Err::<(), _>(cut())).boxed()
     })
     .await;
-    assert_eq!((outcome, asked.get()), (Err(cut()), MAX_RETRIES + 1));
+    assert_eq!((outcome, attempts.get()), (Err(cut()), MAX_RETRIES + 1));
     let refused = FileError::Refused("no".to_owned());
     let outcome = retry_disconnected(|| ready(Err::<(), _>(refused.clone())).boxed()).await;
     assert_eq!(outcome, Err(refused));

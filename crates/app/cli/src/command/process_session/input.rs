@@ -79,10 +79,10 @@ impl StdinReader {
         let StdinSource::Waited(waited) = &self.source else {
             return false;
         };
-        let mut asked = [PollFd::new(waited.get_ref(), PollFlags::IN)];
-        let polled = poll(&mut asked, Some(&Timespec::default()));
-        let gone = PollFlags::HUP | PollFlags::ERR;
-        self.terminal && polled.is_ok() && asked[0].revents().intersects(gone)
+        let mut poll_fds = [PollFd::new(waited.get_ref(), PollFlags::IN)];
+        let polled = poll(&mut poll_fds, Some(&Timespec::default()));
+        let hang_up = PollFlags::HUP | PollFlags::ERR;
+        self.terminal && polled.is_ok() && poll_fds[0].revents().intersects(hang_up)
     }
 
     /// Reads available bytes; empty at the end. Cancel-safe.
@@ -127,8 +127,8 @@ fn read(fd: BorrowedFd<'_>) -> Result<Bytes, Errno> {
 }
 
 fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut asked = [PollFd::new(&fd, PollFlags::IN)];
-    match poll(&mut asked, Some(&Timespec::default())) {
+    let mut poll_fds = [PollFd::new(&fd, PollFlags::IN)];
+    match poll(&mut poll_fds, Some(&Timespec::default())) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -317,8 +317,8 @@ impl DetachKeys {
                 }
                 continue;
             }
-            let kept = mem::take(&mut self.typed);
-            passed.put_slice(&self.keys[..kept]);
+            let matched = mem::take(&mut self.typed);
+            passed.put_slice(&self.keys[..matched]);
             if key == self.keys[0] {
                 self.typed = 1;
             } else {
@@ -348,7 +348,7 @@ fn key(text: &str) -> Result<u8, DetachKeysError> {
         _ => None,
     };
     match text.strip_prefix("ctrl-") {
-        Some(rest) => match only(rest).ok_or_else(unknown)? {
+        Some(name) => match only(name).ok_or_else(unknown)? {
             letter @ b'a'..=b'z' => Ok(letter - b'a' + 1),
             b'@' => Ok(0),
             sign @ b'['..=b'_' => Ok(sign - b'[' + 27),
@@ -390,8 +390,8 @@ mod tests {
         let mut keys = keys("ctrl-p,ctrl-q");
         assert_eq!(keys.match_typed(b"ab"), passed(b"ab"));
         assert_eq!(keys.match_typed(b"c\x10"), passed(b"c"));
-        let left = KeyMatch::Detach(Bytes::new());
-        assert_eq!(keys.match_typed(b"\x11rest"), left);
+        let detach = KeyMatch::Detach(Bytes::new());
+        assert_eq!(keys.match_typed(b"\x11rest"), detach);
     }
 
     #[test]

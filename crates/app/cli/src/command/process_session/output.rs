@@ -58,8 +58,8 @@ fn is_writable(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
-    let mut asked = [PollFd::new(&fd, PollFlags::OUT)];
-    match poll(&mut asked, limit) {
+    let mut poll_fds = [PollFd::new(&fd, PollFlags::OUT)];
+    match poll(&mut poll_fds, limit) {
         Err(Errno::INTR) => Ok(0),
         outcome => Ok(outcome?),
     }
@@ -89,7 +89,7 @@ pub(crate) fn write_result_bytes(bytes: &[u8]) -> Result<ExitCode, CommandFailur
 #[derive(Debug)]
 pub(crate) struct ConnectionNotice {
     terminal: bool,
-    shown: bool,
+    is_shown: bool,
 }
 
 impl ConnectionNotice {
@@ -97,23 +97,23 @@ impl ConnectionNotice {
     pub(crate) fn new() -> Self {
         Self {
             terminal: StandardStream::Error.is_terminal(),
-            shown: false,
+            is_shown: false,
         }
     }
 
     /// Shows a change of state once.
     pub(crate) fn show(&mut self, state: ConnectionState) {
-        let out = match state {
+        let is_out = match state {
             ConnectionState::Connected => false,
             ConnectionState::Reconnecting => true,
             // The caller reports the loss.
             ConnectionState::Lost => return self.erase(),
         };
-        if out == self.shown {
+        if is_out == self.is_shown {
             return;
         }
-        self.shown = out;
-        match (self.terminal, out) {
+        self.is_shown = is_out;
+        match (self.terminal, is_out) {
             (true, true) => write_stderr(SHOW),
             (true, false) => write_stderr(ERASE),
             (false, true) => write_stderr("exec-server: reconnecting…\n"),
@@ -122,7 +122,7 @@ impl ConnectionNotice {
     }
 
     fn erase(&mut self) {
-        if std::mem::take(&mut self.shown) && self.terminal {
+        if std::mem::take(&mut self.is_shown) && self.terminal {
             write_stderr(ERASE);
         }
     }
@@ -154,7 +154,7 @@ pub(crate) async fn show_outages<T>(client: &ExecServerClient, work: impl Future
         tokio::select! {
             biased;
             Ok(()) = connection.changed() => notice.show(*connection.borrow_and_update()),
-            done = &mut work => return done,
+            output = &mut work => return output,
         }
     }
 }

@@ -67,12 +67,12 @@ impl SignalListener {
     /// Registers the handlers.
     pub(crate) fn listen() -> io::Result<Self> {
         let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
-        let passed = PASSED.into_iter().map(|(ours, theirs)| {
+        let passed = PASSED.into_iter().map(|(local, forwarded)| {
             let passed = ForwardedSignal {
-                signal: theirs,
-                number: ours.as_raw(),
+                signal: forwarded,
+                number: local.as_raw(),
             };
-            Ok((passed, listen(ours)?))
+            Ok((passed, listen(local)?))
         });
         Ok(Self {
             passed: passed.collect::<io::Result<_>>()?,
@@ -82,7 +82,7 @@ impl SignalListener {
     }
 
     /// Waits for a signal that asks to exit, and returns its number. Ignores others.
-    pub(crate) async fn asked(&mut self) -> i32 {
+    pub(crate) async fn exit_requested(&mut self) -> i32 {
         loop {
             match self.next().await {
                 SignalEvent::Passed(passed) if passed.ends() => return passed.number,

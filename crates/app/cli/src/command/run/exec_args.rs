@@ -114,17 +114,17 @@ impl ExecArgs {
         if let Some(typed) = &self.cwd {
             return env.path(typed).await;
         }
-        if env.here {
-            let here = std::env::current_dir().map_err(|error| {
+        if env.is_this_machine {
+            let directory = std::env::current_dir().map_err(|error| {
                 let what = format!("cannot determine the working directory: {error}");
                 CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
             })?;
-            return PathUri::from_native(&here)
+            return PathUri::from_native(&directory)
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error));
         }
         let info = &env.info;
-        let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());
-        theirs.ok_or_else(|| {
+        let directory = info.cwd.clone().or_else(|| info.user_home_dir.clone());
+        directory.ok_or_else(|| {
             let what = format!("`{}` reports no working directory", env.name);
             CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
         })
@@ -136,9 +136,9 @@ impl ExecArgs {
         command: &mut Command,
         env: &ConnectedEnv,
     ) -> Result<(), CommandFailure> {
-        let ours = || std::env::vars_os().filter_map(text);
-        if env.here {
-            command.env = ours().collect();
+        let local_variables = || std::env::vars_os().filter_map(text);
+        if env.is_this_machine {
+            command.env = local_variables().collect();
         } else {
             command.env_policy = Some(EVERYTHING);
         }
@@ -147,7 +147,7 @@ impl ExecArgs {
             let of_terminal = terminal
                 .pairs()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let of_locale = ours().filter(|(name, _)| is_of_locale(name));
+            let of_locale = local_variables().filter(|(name, _)| is_of_locale(name));
             // On this machine, the local variables apply already.
             for (name, value) in of_terminal.chain(of_locale) {
                 command.env.entry(name).or_insert(value);

@@ -53,10 +53,10 @@ fn compile(globs: &[String]) -> Result<Gitignore, CommandFailure> {
         let added = compiled.add_line(None, glob);
         added.map_err(|error| invalid(glob, &error))?;
     }
-    let display_path = globs.join(" ");
+    let all_globs = globs.join(" ");
     compiled
         .build()
-        .map_err(|error| invalid(&display_path, &error))
+        .map_err(|error| invalid(&all_globs, &error))
 }
 
 fn invalid(glob: &str, error: &ignore::Error) -> CommandFailure {
@@ -100,20 +100,20 @@ impl IgnoreRules {
     /// Returns whether changes of this path are ignored.
     pub(super) fn is_ignored(&self, path: &PathUri) -> bool {
         let (root, path) = (display_path(&self.root), display_path(path));
-        let child_path = path.strip_prefix(&root).unwrap_or(&path);
-        let child_path = child_path.trim_start_matches('/');
-        if child_path.split('/').any(|name| ALWAYS.contains(&name)) {
+        let relative = path.strip_prefix(&root).unwrap_or(&path);
+        let relative = relative.trim_start_matches('/');
+        if relative.split('/').any(|name| ALWAYS.contains(&name)) {
             return true;
         }
-        if !child_path.is_empty() && !self.filter.counts(child_path) {
+        if !relative.is_empty() && !self.filter.counts(relative) {
             return true;
         }
         // A directory rule covers its contents; whether the last component is a directory is
         // unknown.
-        !child_path.is_empty()
+        !relative.is_empty()
             && self
                 .rules
-                .matched_path_or_any_parents(child_path, false)
+                .matched_path_or_any_parents(relative, false)
                 .is_ignore()
     }
 }

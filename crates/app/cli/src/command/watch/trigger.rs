@@ -73,7 +73,7 @@ impl RerunTrigger {
             EventLoss::None => 0,
         };
         let (mut paths, mut directories) = (BTreeMap::new(), BTreeMap::new());
-        let mut news = (1..OWN).contains(&self.lost);
+        let mut has_news = (1..OWN).contains(&self.lost);
         for change in changed.iter().take(MAX_REMEMBERED) {
             let runs = self.paths.get(&change.path).unwrap_or(&0) + 1;
             let is_new = runs < OWN && !paths.contains_key(&change.path);
@@ -84,7 +84,7 @@ impl RerunTrigger {
                 | PathChangeKind::Renamed
                 | PathChangeKind::Unknown => true,
             };
-            news |= is_new && !(is_name && self.is_own_directory(&change.path));
+            has_news |= is_new && !(is_name && self.is_own_directory(&change.path));
             if let Some(directory) = change.path.parent().filter(|_| is_name) {
                 let runs = self.directories.get(&directory).unwrap_or(&0) + 1;
                 directories.insert(directory, runs);
@@ -93,7 +93,7 @@ impl RerunTrigger {
         }
         (self.paths, self.directories) = (paths, directories);
         self.in_a_row += 1;
-        match news {
+        match has_news {
             true if self.in_a_row < MAX_IN_A_ROW => TriggerDecision::Run,
             true => TriggerDecision::Stop,
             false => TriggerDecision::Wait,

@@ -100,7 +100,7 @@ fn unreadable_file_is_an_error() {
 
 #[test]
 fn configuration_errors_name_their_location() {
-    for (text, told) in [
+    for (text, expected) in [
         (
             "a = 1\n[exec_server]\nulr = 'ws://c:1'\n",
             ":3:1: `exec_server.ulr`: unknown key, expected one of url",
@@ -120,7 +120,7 @@ fn configuration_errors_name_their_location() {
         ),
     ] {
         let error = at_home().file(CONFIG, text).find().unwrap_err();
-        assert_eq!(error.to_string(), format!("{CONFIG}{told}"));
+        assert_eq!(error.to_string(), format!("{CONFIG}{expected}"));
     }
 }
 
@@ -148,10 +148,10 @@ fn own_file_is_in_the_settings_directory() {
 fn own_file_overrides_codex_settings() {
     let own = "[[environments]]\nid = 'mine'\nurl = 'ws://m:1'\n\
                [[environments]]\nid = 'both'\nurl = 'ws://m:2'\n";
-    let theirs = "default = 'theirs'\ninclude_local = false\n\
+    let codex = "default = 'theirs'\ninclude_local = false\n\
                   [[environments]]\nid = 'theirs'\nurl = 'ws://t:1'\n\
                   [[environments]]\nid = 'both'\nurl = 'ws://t:2'\n";
-    let shown = |selection: EnvironmentSelection| {
+    let summary = |selection: EnvironmentSelection| {
         let url = |remote: &RemoteEntry| match &remote.endpoint {
             EnvEndpoint::Url(url) => format!("{}={}", remote.id, url.url),
             endpoint @ (EnvEndpoint::Program(_) | EnvEndpoint::Relay(_)) => panic!("{endpoint:?}"),
@@ -160,26 +160,32 @@ fn own_file_overrides_codex_settings() {
         let default = selection.default.map(|id| id.to_string());
         (default.unwrap_or_default(), selection.local, urls.join(" "))
     };
-    let both = at_home().file(OWN, own).file(FILE, theirs).find().unwrap();
+    let both = at_home().file(OWN, own).file(FILE, codex).find().unwrap();
     let all = "mine=ws://m:1 both=ws://m:2 theirs=ws://t:1";
-    assert_eq!(shown(both), ("theirs".to_owned(), false, all.to_owned()));
+    assert_eq!(summary(both), ("theirs".to_owned(), false, all.to_owned()));
     let alone = at_home().file(OWN, own).find().unwrap();
-    let ours = "mine=ws://m:1 both=ws://m:2";
-    assert_eq!(shown(alone), ("local".to_owned(), true, ours.to_owned()));
+    let own_remotes = "mine=ws://m:1 both=ws://m:2";
+    assert_eq!(
+        summary(alone),
+        ("local".to_owned(), true, own_remotes.to_owned())
+    );
     let variable = at_home().variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
     let fixture = variable.file(OWN, "default = 'remote'\ninclude_local = true\n");
     let expected = ("remote".to_owned(), true, "remote=ws://v:1".to_owned());
-    assert_eq!(shown(fixture.find().unwrap()), expected);
-    for (text, told) in [
+    assert_eq!(summary(fixture.find().unwrap()), expected);
+    for (text, expected_error) in [
         (
             "default = 'x'\n",
             ":1:11: `default`: no environment has the id `x`",
         ),
         ("includes = 1\n", ":1:1: `includes`: unknown key"),
     ] {
-        let error = at_home().file(OWN, text).file(FILE, theirs).find();
+        let error = at_home().file(OWN, text).file(FILE, codex).find();
         let error = error.unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{OWN}{told}")), "{error}");
+        assert!(
+            error.starts_with(&format!("{OWN}{expected_error}")),
+            "{error}"
+        );
     }
 }
 
@@ -193,12 +199,12 @@ fn foreign_keys_in_the_codex_file_are_found() {
         lookup: &|name| fixture.variables.get(name).cloned(),
         read: &|path| fixture.read(path),
     };
-    let told: Vec<_> = foreign_keys(inputs)
+    let keys: Vec<_> = foreign_keys(inputs)
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        told,
+        keys,
         [
             format!(
                 "Codex refuses to start: it does not know `registry_url` in {FILE}:7; move the line \

@@ -63,8 +63,8 @@ fn relay_variables_take_precedence() {
             required_skills: Vec::new(),
         }],
     };
-    let told = from(VARIABLES[2].0, "t0ken");
-    let plain = endpoint("http://hub.example", "env/1", told);
+    let token = from(VARIABLES[2].0, "t0ken");
+    let plain = endpoint("http://hub.example", "env/1", token);
     let fixture = with(&VARIABLES);
     assert_eq!(fixture.find().unwrap(), selected(plain.clone()));
     let fixture = fixture.variable(ACCOUNT, " acct ");
@@ -107,7 +107,7 @@ fn blank_variables_and_the_account_alone_select_nothing() {
 fn invalid_variables_are_reported_without_their_values() {
     use std::os::unix::ffi::OsStringExt;
 
-    for (index, value, said) in [
+    for (index, value, expected) in [
         (
             0,
             "ws://s3cret",
@@ -127,7 +127,7 @@ fn invalid_variables_are_reported_without_their_values() {
         let text = format!("{error:#}");
         let start = format!("environment variable {}: ", variables[index].0);
         assert!(text.starts_with(&start), "{text}");
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(expected), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
     }
     let fixture = with(&VARIABLES).variable(VARIABLES[1].0, OsString::from_vec(vec![0xff]));
@@ -182,7 +182,7 @@ fn file_errors_name_their_location() {
         .file("/codex/locked", "unreadable")
         .file("/codex/empty", "\n");
     let source = "expected one of `auth_token`, `auth_token_env` and `auth_token_file`";
-    for (rest, place, said) in [
+    for (lines, location, expected) in [
         ("", "1:1: `environments.auth_token`", source),
         (
             "auth_token_env = 'A'\nauth_token = 's3cret'\n",
@@ -226,13 +226,13 @@ fn file_errors_name_their_location() {
         ),
     ] {
         let error = fixture
-            .parse(&format!("{HEAD}{rest}"))
+            .parse(&format!("{HEAD}{lines}"))
             .unwrap_err()
             .to_string();
-        let expected = format!("/codex/environments.toml:{place}: {said}");
-        assert_eq!(error, expected, "{rest}");
+        let expected = format!("/codex/environments.toml:{location}: {expected}");
+        assert_eq!(error, expected, "{lines}");
     }
-    for (url, said) in [
+    for (url, expected) in [
         (
             "ws://h",
             "URL begins with http:// or https://, not with `ws:`",
@@ -243,8 +243,8 @@ fn file_errors_name_their_location() {
         let text =
             format!("[[environments]]\nid = 'a'\nregistry_url = '{url}'\nauth_token = 's3cret'\n");
         let error = fixture.parse(&text).unwrap_err().to_string();
-        let place = "/codex/environments.toml:3:16: `environments.registry_url`";
-        assert_eq!(error, format!("{place}: {said}"));
+        let location = "/codex/environments.toml:3:16: `environments.registry_url`";
+        assert_eq!(error, format!("{location}: {expected}"));
     }
     let clear = "[[environments]]\nid = 'a'\nregistry_url = 'http://h'\nauth_token = 's3cret'\n";
     assert_eq!(

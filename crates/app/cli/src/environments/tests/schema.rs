@@ -145,8 +145,8 @@ fn token_is_accepted_for_encrypted_and_loopback_urls() {
     for url in ["wss://box.example", "ws://localhost:1", "ws://[::1]:1"] {
         let text =
             format!("[[environments]]\nid = 'a'\nurl = '{url}'\nauth_bearer_token = 'secret'\n");
-        let shown = format!("{:?}", parsed(&text));
-        assert!(!shown.contains("secret"), "{shown}");
+        let debug = format!("{:?}", parsed(&text));
+        assert!(!debug.contains("secret"), "{debug}");
     }
 }
 
@@ -167,7 +167,7 @@ fn url_token_can_come_from_file_or_variable() {
         let token = BearerToken::new("t0ken").unwrap();
         assert_eq!(endpoint.auth_bearer_token, Some(token), "{line}");
     }
-    for (lines, said) in [
+    for (lines, expected) in [
         (
             "auth_token_env = 'BOX_TOKEN'\nauth_bearer_token = 's3cret'",
             "5:1: `environments.auth_bearer_token`: expected one of",
@@ -183,7 +183,10 @@ fn url_token_can_come_from_file_or_variable() {
     ] {
         let error = fixture.parse(&format!("{url}{lines}\n")).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains(said) && !error.contains("s3cret"), "{error}");
+        assert!(
+            error.contains(expected) && !error.contains("s3cret"),
+            "{error}"
+        );
     }
     let clear = "[[environments]]\nid = 'a'\nurl = 'ws://box'\nauth_token_env = 'BOX_TOKEN'\n";
     let error = fixture.parse(clear).unwrap_err().to_string();
