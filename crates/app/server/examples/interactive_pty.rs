@@ -67,12 +67,12 @@ async fn main() -> anyhow::Result<()> {
 
 /// Prints output until it ends with `prompt`.
 async fn show_until(events: &mut EventStream, prompt: &str) -> anyhow::Result<()> {
-    let mut shown = String::new();
-    while !shown.contains(prompt) {
+    let mut screen = String::new();
+    while !screen.contains(prompt) {
         match events.next().await {
             Some(ExecProcessEvent::Output(chunk)) => {
                 stdout().write_all(&chunk.data)?;
-                shown.push_str(&String::from_utf8_lossy(&chunk.data));
+                screen.push_str(&String::from_utf8_lossy(&chunk.data));
             }
             other => anyhow::bail!("expected `{prompt}`, not {other:?}"),
         }

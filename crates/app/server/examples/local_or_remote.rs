@@ -28,11 +28,11 @@ async fn main() -> anyhow::Result<()> {
             ' '
         };
         // Connects, or starts the program, or waits for a connection attempt in progress.
-        let said = match manager.environment(&id).await {
+        let result = match manager.environment(&id).await {
             Ok(environment) => shout(&environment).await?,
             Err(error) => format!("not there: {:#}", anyhow::Error::from(error)),
         };
-        writeln!(stdout(), "{mark}{id}: {said}")?;
+        writeln!(stdout(), "{mark}{id}: {result}")?;
     }
     Ok(())
 }
@@ -57,11 +57,11 @@ async fn shout(environment: &Environment) -> anyhow::Result<String> {
     let argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
     let command = Command::new(ProcessId::new("shout")?, argv, directory);
     let started = environment.backend.start(command).await?;
-    let told = started
+    let output = started
         .process
         .communicate(Default::default(), CommunicateOptions::default())
         .await?;
-    let exit = told.exit.context("without a time limit it has ended")?;
+    let exit = output.exit.context("without a time limit it has ended")?;
     anyhow::ensure!(exit.code == 0, "the script ended with {}", exit.code);
-    Ok(String::from_utf8(told.stdout.data)?)
+    Ok(String::from_utf8(output.stdout.data)?)
 }

@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     // From here on, nothing depends on the environment being remote.
     let environment = client.environment();
 
-    let here = environment.backend.info().await?.cwd;
+    let cwd = environment.backend.info().await?.cwd;
     let command = Command {
         // The command inherits basic variables of the server's environment.
         env_policy: Some(EnvPolicy {
@@ -42,20 +42,20 @@ async fn main() -> anyhow::Result<ExitCode> {
             // The caller chooses a unique id per process.
             ProcessId::new("command")?,
             arguments.collect(),
-            here.map_or_else(|| PathUri::parse("file:///"), Ok)?,
+            cwd.map_or_else(|| PathUri::parse("file:///"), Ok)?,
         )
     };
     let started = environment.backend.start(command).await?;
 
     // No input, and all output; of very long output, beginning and end.
     let input = Default::default();
-    let told = started
+    let output = started
         .process
         .communicate(input, CommunicateOptions::default());
-    let told = told.await?;
-    stdout().write_all(&told.stdout.data)?;
-    stderr().write_all(&told.stderr.data)?;
+    let output = output.await?;
+    stdout().write_all(&output.stdout.data)?;
+    stderr().write_all(&output.stderr.data)?;
 
-    let exit = told.exit.context("without a time limit it has ended")?;
+    let exit = output.exit.context("without a time limit it has ended")?;
     Ok(ExitCode::from(u8::try_from(exit.code).unwrap_or(1)))
 }

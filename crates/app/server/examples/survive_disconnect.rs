@@ -63,12 +63,12 @@ async fn main() -> anyhow::Result<()> {
 
 /// Forwards connections to `server` until the next disconnect.
 async fn forward(proxy: TcpListener, server: String, cut: broadcast::Sender<()>) {
-    while let Ok((mut near, _)) = proxy.accept().await {
+    while let Ok((mut downstream, _)) = proxy.accept().await {
         let (server, mut cut) = (server.clone(), cut.subscribe());
         tokio::spawn(async move {
-            let mut far = TcpStream::connect(server).await?;
+            let mut upstream = TcpStream::connect(server).await?;
             tokio::select! {
-                ended = copy_bidirectional(&mut near, &mut far) => ended.map(|_| ()),
+                ended = copy_bidirectional(&mut downstream, &mut upstream) => ended.map(|_| ()),
                 _ = cut.recv() => Ok(()),
             }
         });

@@ -39,11 +39,11 @@ async fn main() -> anyhow::Result<ExitCode> {
         PathUri::parse("file:///")?,
     );
     let process = machine.backend.start(command).await?.process;
-    let said = process
+    let output = process
         .communicate(Default::default(), CommunicateOptions::default())
         .await?;
-    stdout().write_all(&said.stdout.data)?;
-    stderr().write_all(&said.stderr.data)?;
-    let exit = said.exit.context("without a time limit it has ended")?;
+    stdout().write_all(&output.stdout.data)?;
+    stderr().write_all(&output.stderr.data)?;
+    let exit = output.exit.context("without a time limit it has ended")?;
     Ok(ExitCode::from(u8::try_from(exit.code).unwrap_or(1)))
 }

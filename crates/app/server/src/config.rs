@@ -237,8 +237,8 @@ pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, Co
     // In the background there is no stdin, and the variable is meant for another process.
     let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
     cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
-    let named = cli.config.clone().or(environment.config);
-    let file = ConfigFile::find(named, environment.default_config, cli.strictness())?;
+    let explicit = cli.config.clone().or(environment.config);
+    let file = ConfigFile::find(explicit, environment.default_config, cli.strictness())?;
     resolve(cli, environment.settings, file)
 }
 
@@ -278,7 +278,7 @@ impl ServerConfig {
 /// Builds the authentication, reading the file with the token or secret.
 fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<AuthPolicy, ConfigError> {
     let Some(mode) = settings.ws_auth else {
-        return match given(settings).next() {
+        return match auth_options(settings).next() {
             Some((option, _)) => Err(ConfigError::OptionWithoutAuth(option)),
             None => Ok(AuthPolicy::Open),
         };
@@ -286,7 +286,7 @@ fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<AuthPol
     if !listen.is_network() {
         return Err(ConfigError::AuthWithoutNetwork(listen.clone()));
     }
-    if let Some((option, needed)) = given(settings).find(|(_, needed)| *needed != mode) {
+    if let Some((option, needed)) = auth_options(settings).find(|(_, needed)| *needed != mode) {
         return Err(ConfigError::OptionOfOtherAuth {
             option,
             needed: needed.as_str(),
@@ -299,7 +299,7 @@ fn resolve_auth(settings: &ServerSettings, listen: &ListenUrl) -> Result<AuthPol
 }
 
 /// Lists the given options that require a kind of authentication.
-fn given(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAuth)> {
+fn auth_options(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAuth)> {
     let (token, signed) = (WsAuth::CapabilityToken, WsAuth::SignedBearerToken);
     [
         (TOKEN_FILE, token, settings.ws_token_file.is_some()),
@@ -322,7 +322,7 @@ fn given(settings: &ServerSettings) -> impl Iterator<Item = (&'static str, WsAut
         ),
     ]
     .into_iter()
-    .filter_map(|(option, mode, is_given)| is_given.then_some((option, mode)))
+    .filter_map(|(option, mode, is_set)| is_set.then_some((option, mode)))
 }
 
 fn capability_token(settings: &ServerSettings) -> Result<TokenDigest, ConfigError> {

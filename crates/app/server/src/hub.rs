@@ -72,7 +72,7 @@ pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Re
 
 /// Builds the configuration from flags and variables.
 fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubConfig> {
-    let places = HubPaths::find(&flags.token_files, lookup)?;
+    let paths = HubPaths::find(&flags.token_files, lookup)?;
     let public_url = flags.public_url.as_ref();
     let public_url = public_url.map(|url| PublicUrl::fixed(&url.to_string()));
     let node = flags.node_name.clone();
@@ -101,7 +101,7 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
     Ok(HubConfig {
         public_url: public_url.transpose()?,
         allowed_hosts: flags.allowed_host.clone().unwrap_or_default(),
-        token_file: Some(places.token_file),
+        token_file: Some(paths.token_file),
         jwt: flags.jwt_secret_file.as_ref().map(|file| JwtConfig {
             secret_file: file.clone(),
             issuer: flags.jwt_issuer.clone(),
@@ -112,7 +112,7 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
         node,
         audit_log: flags.audit_log.clone(),
         access_keys: flags.access_keys.clone(),
-        ..HubConfig::new(flags.listen, places.data_dir)
+        ..HubConfig::new(flags.listen, paths.data_dir)
     })
 }
 
@@ -172,10 +172,10 @@ impl HubPaths {
     /// Finds the paths. Creates nothing.
     fn find(token_files: &TokenFileArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
-        let ours = || Some(PathBuf::from(set("EXEC_SERVER_HOME")?).join("hub"));
-        let accounts = || Some(PathBuf::from(set("HOME")?).join(".local/share/exec-server/hub"));
-        let given = token_files.data_dir.clone();
-        let data_dir = given.or_else(ours).or_else(accounts);
+        let below_exec_home = || Some(PathBuf::from(set("EXEC_SERVER_HOME")?).join("hub"));
+        let below_home = || Some(PathBuf::from(set("HOME")?).join(".local/share/exec-server/hub"));
+        let explicit = token_files.data_dir.clone();
+        let data_dir = explicit.or_else(below_exec_home).or_else(below_home);
         let data_dir = data_dir.context("HOME is not set: give --data-dir")?;
         let token_file = token_files.token_file.clone();
         Ok(Self {
@@ -186,69 +186,69 @@ impl HubPaths {
 }
 
 /// Resident memory below which nothing is released: that of a hub with some hundred sockets.
-const WORTHWHILE: u64 = 48 << 20;
+const MIN_RESIDENT_BYTES: u64 = 48 << 20;
 /// Change of resident memory that counts.
-const DIFFERENCE: u64 = 4 << 20;
+const MIN_CHANGE_BYTES: u64 = 4 << 20;
 /// Delay before memory is released after a change.
-const SOON: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval while nothing changes.
-const SELDOM: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Releases freed memory while polled: soon after the resident memory has changed, and with growing
 /// backoff while there is nothing to release.
 async fn release_memory() -> Infallible {
-    let mut pace = ReleaseBackoff::default();
+    let mut backoff = ReleaseBackoff::default();
     loop {
-        sleep(SOON).await;
+        sleep(CHECK_INTERVAL).await;
         let Some(before) = resident_bytes() else {
             // Without /proc the size is unknown, and memory is kept.
             return std::future::pending().await;
         };
-        if pace.is_due(before) {
+        if backoff.is_due(before) {
             // Runs on the blocking pool, because it may wait for other threads.
             drop(spawn_blocking(release_free_memory).await);
-            pace.released(before, resident_bytes().unwrap_or(before));
+            backoff.released(before, resident_bytes().unwrap_or(before));
         }
     }
 }
 
-/// Backoff of memory release. Checked every [`SOON`].
+/// Backoff of memory release. Checked every [`CHECK_INTERVAL`].
 #[derive(Debug)]
 struct ReleaseBackoff {
     /// Resident memory after the last release.
-    left: u64,
-    wait: Duration,
-    waited: Duration,
+    resident_after: u64,
+    delay: Duration,
+    elapsed: Duration,
 }
 
 impl Default for ReleaseBackoff {
     fn default() -> Self {
         Self {
-            left: 0,
-            wait: SOON,
-            waited: Duration::ZERO,
+            resident_after: 0,
+            delay: CHECK_INTERVAL,
+            elapsed: Duration::ZERO,
         }
     }
 }
 
 impl ReleaseBackoff {
     fn is_due(&mut self, resident: u64) -> bool {
-        self.waited += SOON;
-        if resident < WORTHWHILE {
+        self.elapsed += CHECK_INTERVAL;
+        if resident < MIN_RESIDENT_BYTES {
             return false;
         }
-        if resident.abs_diff(self.left) >= DIFFERENCE {
-            self.wait = SOON;
+        if resident.abs_diff(self.resident_after) >= MIN_CHANGE_BYTES {
+            self.delay = CHECK_INTERVAL;
         }
-        self.waited >= self.wait
+        self.elapsed >= self.delay
     }
 
     fn released(&mut self, before: u64, after: u64) {
-        self.left = after;
-        self.waited = Duration::ZERO;
-        self.wait = match before.saturating_sub(after) >= DIFFERENCE {
-            true => SOON,
-            false => (self.wait * 2).min(SELDOM),
+        self.resident_after = after;
+        self.elapsed = Duration::ZERO;
+        self.delay = match before.saturating_sub(after) >= MIN_CHANGE_BYTES {
+            true => CHECK_INTERVAL,
+            false => (self.delay * 2).min(MAX_BACKOFF),
         };
     }
 }
@@ -276,7 +276,7 @@ fn create_token(
     out: &mut dyn Write,
     messages: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.token_files, lookup)?;
+    let paths = HubPaths::find(&flags.token_files, lookup)?;
     let now = Timestamp::now();
     let new = NewToken {
         principal: flags.name.clone(),
@@ -292,7 +292,7 @@ fn create_token(
         Some(path) => Some(TokenOutput::create(path, flags.force)?),
         None => None,
     };
-    let (entry, token) = hub_tokens::create(&places.token_file, new, now)?;
+    let (entry, token) = hub_tokens::create(&paths.token_file, new, now)?;
     let row = TokenRow::of(&entry);
     let until = row.expires_at.unwrap_or_else(|| "it is revoked".to_owned());
     let roles = row.roles.join(", ");
@@ -313,7 +313,7 @@ fn create_token(
 struct TokenOutput {
     file: File,
     /// Temporary path until it is written.
-    made: PathBuf,
+    temporary: PathBuf,
     path: PathBuf,
     is_written: bool,
 }
@@ -322,23 +322,24 @@ impl TokenOutput {
     /// Creates the file. An existing one is kept; [`TokenOutput::write`] replaces it if `replace`
     /// is set, otherwise it is an error.
     fn create(path: &Path, replace: bool) -> anyhow::Result<Self> {
-        let mut made = path.to_owned();
+        let mut temporary = path.to_owned();
         if replace {
-            made.as_mut_os_string()
+            temporary
+                .as_mut_os_string()
                 .push(format!(".{}", std::process::id()));
         }
         let mut options = OpenOptions::new();
         // Independent of the umask, only this account can read it.
         options.write(true).create_new(true).mode(0o600);
-        let file = options.open(&made).map_err(|error| {
+        let file = options.open(&temporary).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists && !replace {
                 return anyhow!("`{}` exists; give --force to replace it", path.display());
             }
-            anyhow!(error).context(format!("cannot create `{}`", made.display()))
+            anyhow!(error).context(format!("cannot create `{}`", temporary.display()))
         })?;
         Ok(Self {
             file,
-            made,
+            temporary,
             path: path.to_owned(),
             is_written: false,
         })
@@ -347,8 +348,8 @@ impl TokenOutput {
     fn write(mut self, token: &str) -> io::Result<()> {
         writeln!(self.file, "{token}")?;
         self.file.sync_all()?;
-        if self.made != self.path {
-            fs::rename(&self.made, &self.path)?;
+        if self.temporary != self.path {
+            fs::rename(&self.temporary, &self.path)?;
         }
         self.is_written = true;
         Ok(())
@@ -359,7 +360,7 @@ impl Drop for TokenOutput {
     fn drop(&mut self) {
         if !self.is_written {
             // The error already reports the failure.
-            drop(fs::remove_file(&self.made));
+            drop(fs::remove_file(&self.temporary));
         }
     }
 }
@@ -369,8 +370,8 @@ fn list_tokens(
     lookup: VariableLookup<'_>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.token_files, lookup)?;
-    let entries = hub_tokens::list(&places.token_file)?;
+    let paths = HubPaths::find(&flags.token_files, lookup)?;
+    let entries = hub_tokens::list(&paths.token_file)?;
     let rows = entries.iter().map(TokenRow::of);
     if flags.json {
         let rows: Vec<_> = rows.collect();
@@ -404,9 +405,9 @@ fn revoke_token(
     lookup: VariableLookup<'_>,
     messages: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let places = HubPaths::find(&flags.token_files, lookup)?;
+    let paths = HubPaths::find(&flags.token_files, lookup)?;
     let id = TokenId::new(&flags.id).context("that is not a token id")?;
-    let entry = hub_tokens::revoke(&places.token_file, &id)?;
+    let entry = hub_tokens::revoke(&paths.token_file, &id)?;
     writeln!(
         messages,
         "token {} of {} is revoked",

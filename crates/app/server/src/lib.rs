@@ -19,11 +19,11 @@
 //!     let argv = ["echo", "hello"].map(str::to_owned).to_vec();
 //!     let command = Command::new(ProcessId::new("greeting")?, argv, PathUri::parse("file:///")?);
 //!     let started = environment.backend.start(command).await?;
-//!     let said = started
+//!     let output = started
 //!         .process
 //!         .communicate(Default::default(), CommunicateOptions::default())
 //!         .await?;
-//!     Ok(said.stdout.data)
+//!     Ok(output.stdout.data)
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]

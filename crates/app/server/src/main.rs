@@ -170,8 +170,8 @@ fn block_on_current_thread(
 fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     match &hub.command {
         Some(HubCommand::Token(command)) => {
-            let (mut out, mut aside) = (std::io::stdout().lock(), std::io::stderr().lock());
-            hub::edit_tokens(command, lookup, &mut out, &mut aside)?;
+            let (mut out, mut messages) = (std::io::stdout().lock(), std::io::stderr().lock());
+            hub::edit_tokens(command, lookup, &mut out, &mut messages)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(HubCommand::Environments(flags)) => block_on_current_thread(completed(async {

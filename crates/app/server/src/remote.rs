@@ -224,18 +224,18 @@ pub struct AwsSettings {
 impl RemoteCredentials {
     /// Returns the remaining role of stdin: if tokens are read from it, that reader also sees its
     /// end.
-    fn leave_stdin(&self, asked: StdinClose) -> StdinClose {
+    fn remaining_stdin(&self, configured: StdinClose) -> StdinClose {
         match matches!(self, Self::Stdin) || self.is_stdin_line() {
             true => StdinClose::Ignored,
-            false => asked,
+            false => configured,
         }
     }
 
     /// Returns what the end of stdin means after the credentials were read.
-    fn stdin_end(&self, pipe: Option<PipeEnd>, asked: StdinClose) -> StdinEnd {
+    fn stdin_end(&self, pipe: Option<PipeEnd>, configured: StdinClose) -> StdinEnd {
         match pipe {
             Some(pipe) => StdinEnd::Credentials(pipe),
-            None if self.is_stdin_line() && asked == StdinClose::Ends => StdinEnd::Watched,
+            None if self.is_stdin_line() && configured == StdinClose::Ends => StdinEnd::Watched,
             None => StdinEnd::Ignored,
         }
     }

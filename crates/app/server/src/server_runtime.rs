@@ -96,7 +96,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 Some(paths) => hosts.with_certificate(&paths.cert)?,
                 None => hosts,
             };
-            let door = HttpEndpoint {
+            let endpoint = HttpEndpoint {
                 hosts,
                 pending: PendingLimits::default(),
                 auth: Arc::new(config.auth.clone()),
@@ -113,7 +113,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             runtime.machine.warm_up().await;
             let links = runtime.serve_links();
             // Keeps running while the server drains: alive, but not ready.
-            let listening = runtime.tasks.spawn(listener.run(door, tls, links));
+            let listening = runtime.tasks.spawn(listener.run(endpoint, tls, links));
             tokio::select! {
                 () = stop.recv() => {}
                 // New clients find no listener, and start another server.
@@ -342,7 +342,7 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
             ConcurrentRequests::AtMost(most) => Concurrency::AtMost(most),
             ConcurrentRequests::Unlimited => Concurrency::AtMost(CONCURRENT_REQUESTS),
         },
-        busy_poll: attention(),
+        busy_poll: busy_poll_time(),
         server_name: ServerInfo {
             name: env!("CARGO_PKG_NAME").to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -350,7 +350,7 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
     }
 }
 
-fn attention() -> Duration {
+fn busy_poll_time() -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if cores > 1 { BUSY_POLL } else { Duration::ZERO }
 }
@@ -361,11 +361,11 @@ mod tests {
 
     #[test]
     fn explanation_names_allowed_clients_and_next_command() {
-        let told = |flags: &[&str]| {
+        let explained = |flags: &[&str]| {
             let config = ServerConfig::from_flags(flags).unwrap();
             explanation(&"ws://127.0.0.1:1".parse().unwrap(), &config)
         };
-        let open = told(&[]);
+        let open = explained(&[]);
         assert!(open.contains("for programs of your account"), "{open}");
         assert!(open.contains("run -E ws://127.0.0.1:1 --"), "{open}");
         assert!(
@@ -374,7 +374,7 @@ mod tests {
         );
         assert_eq!(open.lines().count(), 1);
         let digest = "0".repeat(64);
-        let closed = told(&[
+        let closed = explained(&[
             "--ws-auth",
             "capability-token",
             "--ws-token-sha256",
@@ -382,7 +382,7 @@ mod tests {
         ]);
         assert!(closed.contains("present its token"), "{closed}");
         assert!(closed.contains("--token-file FILE"), "{closed}");
-        let everyone = told(&["--insecure-no-auth"]);
+        let everyone = explained(&["--insecure-no-auth"]);
         assert!(everyone.contains("everyone who can reach"), "{everyone}");
     }
 }

@@ -68,7 +68,7 @@ impl Telemetry {
     /// # Errors
     /// When the OpenTelemetry variables are invalid.
     pub fn begin(config: &LogConfig, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
-        if !is_wanted(lookup) {
+        if !exports_spans(lookup) {
             return Ok(Self::logs(config));
         }
         let provider =
@@ -119,7 +119,7 @@ where
     }
 }
 
-fn is_wanted(lookup: VariableLookup<'_>) -> bool {
+fn exports_spans(lookup: VariableLookup<'_>) -> bool {
     let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
     let says =
         |name, word: &str| lookup(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
@@ -184,7 +184,7 @@ fn resource() -> Resource {
 }
 
 /// Maximum size of a collector's response.
-const MAX_ANSWER_BYTES: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Blocking HTTP client for the OTLP exporter.
 struct OtlpHttpClient {
@@ -217,16 +217,16 @@ impl OtlpHttpClient {
     async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let secure = request.uri().scheme_str() == Some("https");
         let client = self.client.get_or_try_init(|| self.client(secure)).await?;
-        let mut answer = client.execute(request.try_into()?).await?;
-        let mut response = Response::builder().status(answer.status());
+        let mut otlp_response = client.execute(request.try_into()?).await?;
+        let mut response = Response::builder().status(otlp_response.status());
         if let Some(headers) = response.headers_mut() {
-            *headers = std::mem::take(answer.headers_mut());
+            *headers = std::mem::take(otlp_response.headers_mut());
         }
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await? {
-            let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if chunk.len() > room {
+        while let Some(chunk) = otlp_response.chunk().await? {
+            let remaining = MAX_RESPONSE_BYTES.saturating_sub(body.len());
+            body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
+            if chunk.len() > remaining {
                 break;
             }
         }

@@ -41,11 +41,9 @@ fn json_members_and_exit_status_agree() {
     assert!(abilities["landlock"].is_u64());
     assert!(abilities["host"]["kernel"].is_string());
     assert!(report["advice"].is_array());
-    let outlook = report["outlook"].as_array().unwrap();
-    assert_eq!(outlook.len(), 7);
-    let all = outlook
-        .iter()
-        .all(|outlook| !outlook["mechanism"].is_null());
+    let policies = report["outlook"].as_array().unwrap();
+    assert_eq!(policies.len(), 7);
+    let all = policies.iter().all(|policy| !policy["mechanism"].is_null());
     assert_eq!(report["enforceable"], all);
     assert_eq!(output.status.code(), Some(i32::from(!all)));
 }
@@ -74,9 +72,9 @@ fn doctor_applies_server_settings() {
     let output = doctor(&["--sandbox-mechanism=landlock", "doctor", "--json"]);
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for outlook in report["outlook"].as_array().unwrap() {
-        let mechanism = &outlook["mechanism"];
-        assert!(mechanism.is_null() || mechanism == "landlock", "{outlook}");
+    for policy in report["outlook"].as_array().unwrap() {
+        let mechanism = &policy["mechanism"];
+        assert!(mechanism.is_null() || mechanism == "landlock", "{policy}");
     }
 }
 

@@ -82,11 +82,11 @@ impl ConfigFile {
     /// A named file must exist and be valid. The default one may be missing; if it is invalid, that
     /// is a warning unless strict.
     pub(super) fn find(
-        named: Option<PathBuf>,
+        explicit: Option<PathBuf>,
         default: Option<PathBuf>,
         strictness: Strictness,
     ) -> Result<Self, ConfigError> {
-        if let Some(path) = named {
+        if let Some(path) = explicit {
             return Self::read(&path, strictness);
         }
         let Some(path) = default else {

@@ -26,7 +26,7 @@ use crate::{
 /// Request timeout.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum response size: some hundred bytes per environment of a page.
-const MAX_ANSWER: usize = 4 << 20;
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 /// Maximum number of environments.
 const MAX_ENVIRONMENTS: usize = 1_000_000;
 /// Variable with the token.
@@ -49,7 +49,7 @@ pub async fn list_environments(
     let network = OutboundNetwork::find(lookup, url)?;
     let client = client(url, &network.trust).await?;
     let mut environments = Vec::new();
-    let mut page = ask(&client, url, &token, None).await?;
+    let mut page = request_page(&client, url, &token, None).await?;
     loop {
         environments.append(&mut page.environments);
         let Some(after) = page.next.take() else { break };
@@ -58,7 +58,7 @@ pub async fn list_environments(
             environments.len() < MAX_ENVIRONMENTS,
             "the list does not end"
         );
-        page = ask(&client, url, &token, Some(&after)).await?;
+        page = request_page(&client, url, &token, Some(&after)).await?;
     }
     if flags.json {
         return Ok(format!(
@@ -71,25 +71,25 @@ pub async fn list_environments(
 
 /// Reads the token from the file of the flag, else from the variable.
 fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<String> {
-    let (text, token_files) = match &flags.token_file {
+    let (text, source) = match &flags.token_file {
         Some(path) => {
-            let token_files = format!("`{}`", path.display());
+            let source = format!("`{}`", path.display());
             let text = settings_source::read_text(path)
-                .with_context(|| format!("cannot read {token_files}"))?;
-            (text, token_files)
+                .with_context(|| format!("cannot read {source}"))?;
+            (text, source)
         }
         None => {
-            let token_files = format!("environment variable {TOKEN}");
+            let source = format!("environment variable {TOKEN}");
             let text = lookup(TOKEN).unwrap_or_default().into_string().ok();
             (
-                text.with_context(|| format!("{token_files}: expected text"))?,
-                token_files,
+                text.with_context(|| format!("{source}: expected text"))?,
+                source,
             )
         }
     };
     let token = text.trim();
     if token.is_empty() {
-        let what = format!("no token for the hub: {token_files} is empty or not set");
+        let what = format!("no token for the hub: {source} is empty or not set");
         let failure = CommandFailure::new(FailureKind::NotAllowed, what);
         return Err(failure.next("give --token-file FILE").into());
     }
@@ -97,7 +97,7 @@ fn token(flags: &HubEnvironments, lookup: VariableLookup<'_>) -> anyhow::Result<
 }
 
 /// Requests one page.
-async fn ask(
+async fn request_page(
     client: &Client,
     url: &BaseUrl,
     token: &str,
@@ -193,7 +193,7 @@ async fn body(mut response: Response) -> anyhow::Result<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         ensure!(
-            body.len() + chunk.len() <= MAX_ANSWER,
+            body.len() + chunk.len() <= MAX_RESPONSE_BYTES,
             "the response is too long"
         );
         body.extend_from_slice(&chunk);

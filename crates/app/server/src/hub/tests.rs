@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use super::{DIFFERENCE, HubPaths, ReleaseBackoff, WORTHWHILE, edit_tokens};
+use super::{HubPaths, MIN_CHANGE_BYTES, MIN_RESIDENT_BYTES, ReleaseBackoff, edit_tokens};
 use crate::{
     cli::{Cli, Command, HubCommand, TokenFileArgs},
     hub as run,
@@ -37,15 +37,15 @@ fn token_is_printed_once_and_listed_until_revoked() {
         "--environment=dev-*",
         "--expires-in=1h",
     ];
-    let (token, said) = tokens(home, &create).unwrap();
+    let (token, messages) = tokens(home, &create).unwrap();
     let token = token.strip_suffix('\n').unwrap();
     assert!(
-        !said.contains(token) && said.contains("alice: harness"),
-        "{said}"
+        !messages.contains(token) && messages.contains("alice: harness"),
+        "{messages}"
     );
     let file = home.join("hub/tokens.toml");
-    let kept = std::fs::read_to_string(&file).unwrap();
-    assert!(!kept.contains(token), "{kept}");
+    let stored = std::fs::read_to_string(&file).unwrap();
+    assert!(!stored.contains(token), "{stored}");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
     let (json, _) = tokens(home, &["list", "--json"]).unwrap();
@@ -73,12 +73,12 @@ fn token_file_is_private_and_replaces_nothing_without_force() {
     let home = home.path();
     let path = home.join("token");
     let out = format!("--out={}", path.display());
-    let (printed, said) = tokens(home, &["create", "--name=alice", &out]).unwrap();
+    let (printed, messages) = tokens(home, &["create", "--name=alice", &out]).unwrap();
     assert_eq!(printed, "");
     let first = std::fs::read_to_string(&path).unwrap();
     assert!(
-        first.ends_with('\n') && !said.contains(first.trim()),
-        "{said}"
+        first.ends_with('\n') && !messages.contains(first.trim()),
+        "{messages}"
     );
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
@@ -99,21 +99,21 @@ fn token_file_is_private_and_replaces_nothing_without_force() {
     tokens(home, &["create", "--name=a", "--environment=[", &other]).unwrap_err();
     std::fs::write(home.join("hub/tokens.toml"), "token = 3").unwrap();
     tokens(home, &["create", "--name=a", &other]).unwrap_err();
-    let left: Vec<_> = std::fs::read_dir(home)
+    let remaining: Vec<_> = std::fs::read_dir(home)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(remaining.len(), 2, "{remaining:?}");
     assert!(tokens(home, &["create", "--name=a", "--force"]).is_err());
 }
 
 #[test]
 fn token_has_two_default_roles() {
     let home = tempfile::tempdir().unwrap();
-    let (_, said) = tokens(home.path(), &["create", "--name=a"]).unwrap();
+    let (_, messages) = tokens(home.path(), &["create", "--name=a"]).unwrap();
     assert!(
-        said.contains("a: executor, harness; until it is revoked"),
-        "{said}"
+        messages.contains("a: executor, harness; until it is revoked"),
+        "{messages}"
     );
 }
 
@@ -176,16 +176,16 @@ fn flags_become_a_configuration() {
 #[test]
 fn hub_without_tokens_or_tls_causes_warnings() {
     let home = tempfile::tempdir().unwrap();
-    let told = |flags: &[&str]| hub(home.path(), flags).1;
-    let nobody = told(&[]);
+    let warnings = |flags: &[&str]| hub(home.path(), flags).1;
+    let nobody = warnings(&[]);
     assert!(
         nobody.len() == 1 && nobody[0].contains("no client can connect"),
         "{nobody:?}"
     );
-    assert!(told(&["--jwt-secret-file=s"]).is_empty());
+    assert!(warnings(&["--jwt-secret-file=s"]).is_empty());
     tokens(home.path(), &["create", "--name=a"]).unwrap();
-    assert!(told(&[]).is_empty());
-    let open = told(&["--listen=0.0.0.0:1"]);
+    assert!(warnings(&[]).is_empty());
+    let open = warnings(&["--listen=0.0.0.0:1"]);
     assert!(
         open.len() == 1 && open[0].contains("tokens are sent unencrypted"),
         "{open:?}"
@@ -195,7 +195,7 @@ fn hub_without_tokens_or_tls_causes_warnings() {
         &["--public-url=https://hub.example"],
     ] {
         let flags: Vec<_> = ["--listen=0.0.0.0:1"].iter().chain(safe).copied().collect();
-        assert!(told(&flags).is_empty(), "{safe:?}");
+        assert!(warnings(&flags).is_empty(), "{safe:?}");
     }
 }
 
@@ -204,9 +204,9 @@ fn found(token_files: &TokenFileArgs, variables: &[(&str, &str)]) -> Option<(Str
         let set = variables.iter().find(|(variable, _)| *variable == name);
         set.map(|(_, value)| OsString::from(value))
     };
-    let places = HubPaths::find(token_files, &lookup).ok()?;
+    let paths = HubPaths::find(token_files, &lookup).ok()?;
     let text = |path: PathBuf| path.to_str().unwrap().to_owned();
-    Some((text(places.data_dir), text(places.token_file)))
+    Some((text(paths.data_dir), text(paths.token_file)))
 }
 
 #[test]
@@ -238,12 +238,12 @@ const BUSY: u64 = 300 << 20;
 
 /// Simulates checks of a process of this size in which nothing can be released. Returns the number
 /// of release attempts.
-fn looks(pace: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
+fn releases(backoff: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
     let mut tried = 0;
     for _ in 0..count {
-        if pace.is_due(resident) {
+        if backoff.is_due(resident) {
             tried += 1;
-            pace.released(resident, resident);
+            backoff.released(resident, resident);
         }
     }
     tried
@@ -252,23 +252,23 @@ fn looks(pace: &mut ReleaseBackoff, count: usize, resident: u64) -> usize {
 #[test]
 fn small_hub_releases_no_memory() {
     assert_eq!(
-        looks(&mut ReleaseBackoff::default(), 1000, WORTHWHILE - 1),
+        releases(&mut ReleaseBackoff::default(), 1000, MIN_RESIDENT_BYTES - 1),
         0
     );
 }
 
 #[test]
 fn release_backs_off_to_once_a_minute() {
-    let mut pace = ReleaseBackoff::default();
-    looks(&mut pace, 60, BUSY);
-    let tried = looks(&mut pace, 300, BUSY);
+    let mut backoff = ReleaseBackoff::default();
+    releases(&mut backoff, 60, BUSY);
+    let tried = releases(&mut backoff, 300, BUSY);
     assert!((9..=11).contains(&tried), "{tried}");
 }
 
 #[test]
 fn memory_is_released_soon_after_a_change() {
-    let mut pace = ReleaseBackoff::default();
-    looks(&mut pace, 100, BUSY);
-    assert_eq!(looks(&mut pace, 1, BUSY + DIFFERENCE), 1);
-    assert!(looks(&mut pace, 2, BUSY + DIFFERENCE) >= 1);
+    let mut backoff = ReleaseBackoff::default();
+    releases(&mut backoff, 100, BUSY);
+    assert_eq!(releases(&mut backoff, 1, BUSY + MIN_CHANGE_BYTES), 1);
+    assert!(releases(&mut backoff, 2, BUSY + MIN_CHANGE_BYTES) >= 1);
 }

@@ -49,7 +49,9 @@ pub async fn run_remote_environment(
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
     let mut runtime = ServerRuntime::new(&config.server, &paths)?;
-    let stdin = config.credentials.leave_stdin(config.server.stdin_close);
+    let stdin = config
+        .credentials
+        .remaining_stdin(config.server.stdin_close);
     let mut stop = ShutdownSignal::new(stdin)?;
     runtime.serve_metrics(&config.server).await?;
     let offering = async {
@@ -195,8 +197,8 @@ async fn direct_auth(
             Arc::new(AccessToken::establish(token.expose(), &vendor.issuer, http).await?)
         }
         RemoteCredentials::SignIn(path) => {
-            let told = || format!("cannot use the sign-in of `{}`", path.display());
-            Arc::new(SignIn::open(path.clone()).await.with_context(told)?)
+            let failure = || format!("cannot use the sign-in of `{}`", path.display());
+            Arc::new(SignIn::open(path.clone()).await.with_context(failure)?)
         }
         RemoteCredentials::AgentIdentity(token, vendor) => {
             let settings = AgentIdentitySettings {
@@ -356,7 +358,7 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
         network,
         stdin_close,
     } = config;
-    let mut stop = ShutdownSignal::new(credentials.leave_stdin(stdin_close))?;
+    let mut stop = ShutdownSignal::new(credentials.remaining_stdin(stdin_close))?;
     let forwarding = async {
         let opened = registry(&registry_url, &environment_id, &credentials, &network).await;
         let (registry, stdin) = match opened {

@@ -25,8 +25,8 @@ fn choose(
 }
 
 /// Returns the name of the selected kind.
-fn name(chosen: Result<RemoteCredentials, RemoteConfigError>) -> &'static str {
-    match chosen.unwrap() {
+fn name(credentials: Result<RemoteCredentials, RemoteConfigError>) -> &'static str {
+    match credentials.unwrap() {
         RemoteCredentials::Token(_) => "token",
         RemoteCredentials::TokenFile(_) => "file",
         RemoteCredentials::ApiKey(_) => "key",

@@ -54,7 +54,7 @@ fn every_flag_of_a_hub_is_accepted() {
 
 #[test]
 fn tokens_are_made_listed_and_revoked() {
-    let made = hub(&[
+    let create = hub(&[
         "token",
         "create",
         "--name=alice",
@@ -65,13 +65,13 @@ fn tokens_are_made_listed_and_revoked() {
         "--expires-in=90d",
         "--token-file=t",
     ]);
-    let Some(HubCommand::Token(TokenCommand::Create(made))) = made.command else {
+    let Some(HubCommand::Token(TokenCommand::Create(create))) = create.command else {
         panic!("another command");
     };
-    assert_eq!(made.role, [Role::Executor, Role::Harness, Role::Admin]);
-    assert_eq!(made.environment, ["dev-*", "ci"]);
+    assert_eq!(create.role, [Role::Executor, Role::Harness, Role::Admin]);
+    assert_eq!(create.environment, ["dev-*", "ci"]);
     assert_eq!(
-        made.expires_in,
+        create.expires_in,
         Some(TokenLifetime(Duration::from_secs(90 * 86400)))
     );
     let listed = hub(&["token", "list", "--json", "--data-dir=d"]).command;
@@ -81,8 +81,10 @@ fn tokens_are_made_listed_and_revoked() {
         revoked,
         Some(HubCommand::Token(TokenCommand::Revoke(revoke))) if revoke.id == "abc"
     ));
-    let seen = hub(&["environments", "--url=http://127.0.0.1:1", "--json"]).command;
-    assert!(matches!(seen, Some(HubCommand::Environments(seen)) if seen.json));
+    let environments = hub(&["environments", "--url=http://127.0.0.1:1", "--json"]).command;
+    assert!(
+        matches!(environments, Some(HubCommand::Environments(environments)) if environments.json)
+    );
 }
 
 #[test]

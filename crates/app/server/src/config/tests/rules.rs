@@ -177,9 +177,9 @@ fn signed_bearer_needs_a_secret_of_some_length() {
     let config = start
         .run(&[&all[..], &["--ws-shared-secret-file", &good]].concat())
         .unwrap();
-    let shown = format!("{:?}", config.auth);
+    let debug = format!("{:?}", config.auth);
     assert_eq!(
-        shown,
+        debug,
         r#"SignedBearer(JwtRules { issuer: Some("i"), audience: Some("a"), skew: 5s, .. })"#
     );
     let config = start
