@@ -14,7 +14,9 @@ async fn example(user: &TestUser, name: &str) -> CommandResult {
 #[tokio::test]
 async fn one_server_serves_many_steps() {
     let user = TestUser::new();
-    let shown = example(&user, "one-server-many-steps").await.well();
+    let printed = example(&user, "one-server-many-steps")
+        .await
+        .expect_success();
     let expected = "\
 == prepare
 == lint
@@ -26,7 +28,7 @@ package: ok
 tests: ok
 == done
 ";
-    assert_eq!(shown, expected);
+    assert_eq!(printed, expected);
     let artifact = fs::read_to_string(user.work().join("artifact")).unwrap();
     assert!(artifact.starts_with("PREPARED\nBUILT\n"), "{artifact}");
 }
@@ -34,12 +36,12 @@ tests: ok
 #[tokio::test]
 async fn agent_and_user_share_an_environment() {
     let user = TestUser::new();
-    let shown = example(&user, "shared-environment").await.well();
+    let printed = example(&user, "shared-environment").await.expect_success();
     for text in ["1 test passed\n", "fn main() {}\n", "reviewed()"] {
-        assert!(shown.contains(text), "{text:?} in {shown}");
+        assert!(printed.contains(text), "{text:?} in {printed}");
     }
-    let listed = shown.lines().find(|line| line.starts_with("tests"));
-    assert!(listed.is_some(), "{shown}");
+    let listed = printed.lines().find(|line| line.starts_with("tests"));
+    assert!(listed.is_some(), "{printed}");
 }
 
 #[tokio::test]

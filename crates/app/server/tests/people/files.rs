@@ -20,51 +20,51 @@ use crate::test_user::{Server, TestUser};
 struct CopyFixture {
     user: TestUser,
     server: Server,
-    there: tempfile::TempDir,
+    remote_dir: tempfile::TempDir,
 }
 
 impl CopyFixture {
     async fn new() -> Self {
         let user = TestUser::new();
         let server = user.server(&[]).await;
-        let there = tempfile::tempdir().unwrap();
+        let remote_dir = tempfile::tempdir().unwrap();
         Self {
             user,
             server,
-            there,
+            remote_dir,
         }
     }
 
     /// Returns a path in the local working directory.
-    fn here(&self, name: &str) -> PathBuf {
+    fn local_path(&self, name: &str) -> PathBuf {
         self.user.work().join(name)
     }
 
     /// Returns a path on the server.
-    fn there(&self, name: &str) -> PathBuf {
-        self.there.path().join(name)
+    fn remote_path(&self, name: &str) -> PathBuf {
+        self.remote_dir.path().join(name)
     }
 
     /// Returns a path on the server as a `cp` operand.
     fn remote(&self, name: &str) -> String {
-        format!(":{}", self.there(name).display())
+        format!(":{}", self.remote_path(name).display())
     }
 
     /// Returns a command line for this server.
-    fn line<'a>(&'a self, command: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    fn line<'a>(&'a self, command: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
         let mut line = vec![command, "-E", &self.server.url];
-        line.extend(rest);
+        line.extend(arguments);
         line
     }
 
     /// Runs a command on this server.
-    async fn run(&self, command: &str, rest: &[&str]) -> crate::test_user::CommandResult {
-        self.user.run(self.line(command, rest)).await
+    async fn run(&self, command: &str, arguments: &[&str]) -> crate::test_user::CommandResult {
+        self.user.run(self.line(command, arguments)).await
     }
 
     /// Runs a command on this server and parses its JSON output.
-    async fn json(&self, command: &str, rest: &[&str]) -> serde_json::Value {
-        let text = self.run(command, rest).await.well();
+    async fn json(&self, command: &str, arguments: &[&str]) -> serde_json::Value {
+        let text = self.run(command, arguments).await.expect_success();
         serde_json::from_str(&text).unwrap()
     }
 }

@@ -10,17 +10,17 @@ use crate::test_user::{CommandResult, OutputSoon, TestUser, product, within_time
 /// A user, and an environment `liar` whose server lies.
 struct LyingServerFixture {
     user: TestUser,
-    there: tempfile::TempDir,
+    remote_dir: tempfile::TempDir,
 }
 
 impl LyingServerFixture {
     async fn new(mut lies: Value) -> Self {
-        let (user, there) = (TestUser::new(), tempfile::tempdir().unwrap());
-        let held = user.home().join("held");
-        lies["held"] = json!(held);
+        let (user, remote_dir) = (TestUser::new(), tempfile::tempdir().unwrap());
+        let hold_file = user.home().join("held");
+        lies["held"] = json!(hold_file);
         rustix::fs::mknodat(
             rustix::fs::CWD,
-            &held,
+            &hold_file,
             rustix::fs::FileType::Fifo,
             rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
             0,
@@ -30,12 +30,12 @@ impl LyingServerFixture {
         let add = ["env", "add", "liar", "--command", "python3"];
         let mut add = user.command(add);
         add.arg(script).arg(lies.to_string()).arg(product());
-        add.output_soon().await.well();
-        Self { user, there }
+        add.output_soon().await.expect_success();
+        Self { user, remote_dir }
     }
 
     fn remote(&self, name: &str) -> String {
-        format!("liar:{}", self.there.path().join(name).display())
+        format!("liar:{}", self.remote_dir.path().join(name).display())
     }
 
     /// Starts a command, waits until the server withholds a response, and presses Ctrl-C.
@@ -62,7 +62,7 @@ async fn invalid_names_from_a_server_do_not_redirect_a_copy() {
     let names = ["../evil", "..", ".", "", "/etc"].map(entry);
     let fixture = LyingServerFixture::new(json!({"names": names})).await;
     for name in ["logs/one", "evil/file"] {
-        let path = fixture.there.path().join(name);
+        let path = fixture.remote_dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, name).unwrap();
     }
@@ -112,7 +112,7 @@ async fn command_that_never_starts_can_be_interrupted() {
 #[tokio::test]
 async fn watch_that_never_starts_can_be_interrupted() {
     let fixture = LyingServerFixture::new(json!({"hold": ["fs/watch"]})).await;
-    let directory = fixture.there.path().to_str().unwrap();
+    let directory = fixture.remote_dir.path().to_str().unwrap();
     let line = ["watch", "-E", "liar", "-C", directory, "--", "true"];
     let ended = fixture.interrupt(&line, &[]).await;
     assert_eq!(ended.status, Some(130), "{ended:?}");
@@ -121,7 +121,7 @@ async fn watch_that_never_starts_can_be_interrupted() {
 #[tokio::test]
 async fn unwritten_edit_can_be_interrupted_and_is_kept() {
     let fixture = LyingServerFixture::new(json!({"hold": ["fs/writeFile"]})).await;
-    let file = fixture.there.path().join("file");
+    let file = fixture.remote_dir.path().join("file");
     fs::write(&file, "old").unwrap();
     let line = ["edit", "-E", "liar", file.to_str().unwrap()];
     let editor = [("EDITOR", "sh -c 'echo new >\"$0\"'"), ("VISUAL", "")];

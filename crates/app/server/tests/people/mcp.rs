@@ -68,8 +68,8 @@ fn program() -> &'static str {
 async fn a_client_works_over_stdio_on_this_machine() {
     let (user, outside) = (TestUser::new(), outside());
     let outside = outside.path().to_str().unwrap();
-    let said = drive(&user, &["--outside", outside, "stdio", program(), "mcp"]).await;
-    assert!(said.starts_with("speaks 2026-07-28\n"), "{said}");
+    let output = drive(&user, &["--outside", outside, "stdio", program(), "mcp"]).await;
+    assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
 }
 
 #[tokio::test]
@@ -84,8 +84,8 @@ async fn older_client_works_over_stdio_without_a_sandbox() {
         "--sandbox",
         "none",
     ];
-    let said = drive(&user, &line).await;
-    assert!(said.starts_with("speaks 2025-11-25\n"), "{said}");
+    let output = drive(&user, &line).await;
+    assert!(output.starts_with("speaks 2025-11-25\n"), "{output}");
 }
 
 #[tokio::test]
@@ -108,10 +108,10 @@ async fn a_client_works_over_stdio_on_a_server() {
 #[tokio::test]
 async fn a_client_works_over_http_on_this_machine() {
     let (user, outside) = (TestUser::new(), outside());
-    let door = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
-    assert!(door.url.ends_with("/mcp"), "{}", door.url);
+    let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    assert!(http_server.url.ends_with("/mcp"), "{}", http_server.url);
     let outside = outside.path().to_str().unwrap();
-    drive(&user, &["--outside", outside, "http", &door.url]).await;
+    drive(&user, &["--outside", outside, "http", &http_server.url]).await;
 }
 
 #[tokio::test]
@@ -120,8 +120,8 @@ async fn a_client_with_the_token_works_over_http_on_a_server() {
     let server = user.unix_server(&[]).await;
     let token = user.keep("token", "s3cret\n");
     let mut command = user.command(["mcp", "--http", "0.0.0.0:0", "--env", &server.url]);
-    let door = Server::of(command.arg("--http-token-file").arg(token)).await;
-    let url = door.url.replace("0.0.0.0", "127.0.0.1");
+    let http_server = Server::of(command.arg("--http-token-file").arg(token)).await;
+    let url = http_server.url.replace("0.0.0.0", "127.0.0.1");
     let outside = outside.path().to_str().unwrap();
     let line = ["--outside", outside, "--token", "s3cret", "http", &url];
     drive(&user, &line).await;

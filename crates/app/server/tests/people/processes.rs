@@ -42,8 +42,8 @@ impl RunningCommand {
 
     /// Waits for the next line, which must equal `line`.
     async fn says(&mut self, line: &str) {
-        let said = within_timeout(self.lines.next_line()).await.unwrap();
-        assert_eq!(said.as_deref(), Some(line));
+        let output = within_timeout(self.lines.next_line()).await.unwrap();
+        assert_eq!(output.as_deref(), Some(line));
     }
 
     fn signal(&self, signal: Signal) {
@@ -52,12 +52,12 @@ impl RunningCommand {
 
     /// Waits for the exit, and returns status and stderr.
     async fn end(&mut self) -> (ExitStatus, String) {
-        let mut said = String::new();
+        let mut output = String::new();
         let mut stderr = self.child.stderr.take().unwrap();
-        within_timeout(stderr.read_to_string(&mut said))
+        within_timeout(stderr.read_to_string(&mut output))
             .await
             .unwrap();
-        (within_timeout(self.child.wait()).await.unwrap(), said)
+        (within_timeout(self.child.wait()).await.unwrap(), output)
     }
 }
 
@@ -66,7 +66,7 @@ fn pid(child: &Child) -> Pid {
 }
 
 /// Waits until the process whose pid a command wrote into a file is gone.
-fn gone(file: &Path) {
+fn wait_until_gone(file: &Path) {
     let number = fs::read_to_string(file).unwrap();
     let pid = Pid::from_raw(number.trim().parse().unwrap()).unwrap();
     // An exited process has no pidfd.

@@ -16,7 +16,7 @@ async fn repository(user: &TestUser) {
     fs::write(user.work().join("file"), "text").unwrap();
     let mut git = Command::new("git");
     git.args(["init", "--quiet", "."]).current_dir(user.work());
-    git.kill_on_drop(true).output_soon().await.well();
+    git.kill_on_drop(true).output_soon().await.expect_success();
 }
 
 /// Answers every HTTP request on a loopback port; returns the port.
@@ -59,7 +59,9 @@ async fn git_directory_is_protected_unless_allowed() {
     let add = ["git", "add", "file"];
     let refused = sandboxed(&user, &[], &add).await;
     assert_ne!(refused.status, Some(0), "{refused:?}");
-    sandboxed(&user, &["--allow-git"], &add).await.well();
+    sandboxed(&user, &["--allow-git"], &add)
+        .await
+        .expect_success();
     // The flag opens `.git`, and nothing else that is protected.
     let codex = ["mkdir", ".codex"];
     let refused = sandboxed(&user, &["--allow-git"], &codex).await;
@@ -68,7 +70,7 @@ async fn git_directory_is_protected_unless_allowed() {
     let init = ["-C", "new", "--allow-git"];
     sandboxed(&user, &init, &["git", "init", "--quiet", "."])
         .await
-        .well();
+        .expect_success();
 }
 
 #[tokio::test]
@@ -80,7 +82,7 @@ async fn named_directory_is_writable() {
     let refused = sandboxed(&user, &[], &touch).await;
     assert_ne!(refused.status, Some(0), "{refused:?}");
     let named = ["--writable", outside.path().to_str().unwrap()];
-    sandboxed(&user, &named, &touch).await.well();
+    sandboxed(&user, &named, &touch).await.expect_success();
     assert!(file.exists());
     let mut alone = user.command(["run", "--writable", "/tmp", "--", "true"]);
     assert_eq!(alone.output_soon().await.status, Some(2));
@@ -103,14 +105,21 @@ async fn loopback_network_reaches_only_loopback() {
     for url in [&local, &literal] {
         assert_ne!(run(&[], url).await.status, Some(0));
         for flags in [&["--network", "loopback"][..], &["--network=loopback"]] {
-            assert_eq!(run(flags, url).await.well(), "hello\n", "{url}");
+            assert_eq!(run(flags, url).await.expect_success(), "hello\n", "{url}");
         }
-        assert_eq!(run(&["--network"], url).await.well(), "hello\n", "{url}");
+        assert_eq!(
+            run(&["--network"], url).await.expect_success(),
+            "hello\n",
+            "{url}"
+        );
     }
     let loopback = ["--network", "loopback"];
     // The proxy does not connect to a server on another address of the host.
     let elsewhere = format!("http://127.0.0.2:{}/", web_server_on("127.0.0.2").await);
-    assert_eq!(run(&["--network"], &elsewhere).await.well(), "hello\n");
+    assert_eq!(
+        run(&["--network"], &elsewhere).await.expect_success(),
+        "hello\n"
+    );
     assert_ne!(run(&loopback, &elsewhere).await.status, Some(0));
     // There is no way around the proxy.
     let direct = ["curl", "-sS", "--noproxy", "*", &literal];
@@ -124,7 +133,7 @@ async fn loopback_network_reaches_only_loopback() {
         "echo",
         "hello",
     ]);
-    assert_eq!(line.output_soon().await.well(), "hello\n");
+    assert_eq!(line.output_soon().await.expect_success(), "hello\n");
 }
 
 /// Minimal client of `exec-server mcp`.

@@ -109,8 +109,8 @@ impl TestUser {
         arguments: impl IntoIterator<Item: AsRef<OsStr>>,
     ) -> Command {
         let mut command = Command::new(program);
-        let ours = std::env::vars_os().map(|(name, _)| name);
-        for name in ours.filter(|name| is_setting(&name.to_string_lossy())) {
+        let own = std::env::vars_os().map(|(name, _)| name);
+        for name in own.filter(|name| is_setting(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command
@@ -252,7 +252,7 @@ pub(crate) struct CommandResult {
 impl CommandResult {
     /// Returns stdout if the status is 0 and stderr is empty.
     #[track_caller]
-    pub(crate) fn well(self) -> String {
+    pub(crate) fn expect_success(self) -> String {
         assert_eq!(
             (self.status, self.stderr.as_str()),
             (Some(0), ""),
@@ -307,17 +307,17 @@ impl Hub {
     /// Starts a hub on a free port.
     pub(crate) async fn start(user: &TestUser) -> Self {
         let data = user.home().join("hub");
-        let made = [
+        let created = [
             "hub",
             "token",
             "create",
             "--name=me",
             "--role=executor,harness,admin",
         ];
-        let mut make = user.command(made);
-        let made = make.arg("--data-dir").arg(&data).output_soon().await;
-        assert_eq!(made.status, Some(0), "{made:?}");
-        let token_file = user.keep("hub-token", made.stdout.trim());
+        let mut make = user.command(created);
+        let created = make.arg("--data-dir").arg(&data).output_soon().await;
+        assert_eq!(created.status, Some(0), "{created:?}");
+        let token_file = user.keep("hub-token", created.stdout.trim());
         let mut serve = user.command(["hub", "--listen", "127.0.0.1:0", "--data-dir"]);
         let server = Server::of(serve.arg(data)).await;
         Self { server, token_file }

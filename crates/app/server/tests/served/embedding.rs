@@ -42,9 +42,9 @@ fn only(directory: &PathUri) -> Box<SandboxPolicy> {
 
 /// Asserts that commands run, and that a policy applies to files.
 async fn works(environment: &Environment) {
-    let told = run(environment, "echo $((6 * 7)); exit 3").await;
-    assert_eq!(text(&told.stdout.data), "42\n");
-    assert_eq!(told.exit.unwrap().code, 3);
+    let output = run(environment, "echo $((6 * 7)); exit 3").await;
+    assert_eq!(text(&output.stdout.data), "42\n");
+    assert_eq!(output.exit.unwrap().code, 3);
 
     let inside = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
@@ -70,8 +70,8 @@ async fn works(environment: &Environment) {
 
 /// Returns the program that is the parent of an environment's commands.
 async fn helper_of(environment: &Environment) -> String {
-    let told = run(environment, "readlink /proc/$PPID/exe").await;
-    text(&told.stdout.data).trim().to_owned()
+    let output = run(environment, "readlink /proc/$PPID/exe").await;
+    text(&output.stdout.data).trim().to_owned()
 }
 
 #[tokio::test]
@@ -128,8 +128,8 @@ async fn invalid_helper_fails_commands_without_hanging() {
         let error = within_timeout(environment.backend.start(command))
             .await
             .unwrap_err();
-        let told = format!("{:#}", anyhow::Error::from(error));
-        assert!(told.contains("cannot create a process"), "{told}");
+        let output = format!("{:#}", anyhow::Error::from(error));
+        assert!(output.contains("cannot create a process"), "{output}");
     }
 }
 
@@ -187,16 +187,16 @@ async fn abandoned(socket: PathBuf) -> PathBuf {
             .unwrap();
         runtime.block_on(async {
             let client = ExecServerClient::connect_unix(socket, Default::default()).await;
-            let (started, shown) = sleeper(&client.unwrap()).await;
+            let (started, printed) = sleeper(&client.unwrap()).await;
             // Dropping it would terminate the process.
             std::mem::forget(started);
-            shown
+            printed
         })
     };
-    let shown = within_timeout(spawn_blocking(vanish)).await.unwrap();
+    let printed = within_timeout(spawn_blocking(vanish)).await.unwrap();
     // The server runs on the thread of the test.
     for _ in 0..1000 {
         yield_now().await;
     }
-    shown
+    printed
 }

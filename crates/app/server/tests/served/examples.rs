@@ -39,9 +39,9 @@ async fn run_command_explains_errors() {
 async fn interactive_pty_answers_resizes_and_interrupts() {
     let server = Server::start(&[]).await;
     let output = run_example("interactive_pty", &[&server.url]).await;
-    let shown = written(&output).replace("\r\n", "\n");
+    let printed = written(&output).replace("\r\n", "\n");
     let expected = "name? ann\nsize? \nann has 50 132\nwaiting\n^C\nended with 130 by SIGINT\n";
-    assert_eq!(shown, expected);
+    assert_eq!(printed, expected);
 }
 
 #[tokio::test]
@@ -68,10 +68,10 @@ async fn local_or_remote_behaves_the_same_everywhere() {
     let command = clean(&mut command).env("CODEX_HOME", home.path());
     let output = within_timeout(command.output()).await.unwrap();
     let mut lines: Vec<_> = written(&output).lines().collect();
-    let gone = lines.remove(2);
+    let missing = lines.remove(2);
     assert_eq!(lines, ["*box: HELLO", " child: HELLO", " local: HELLO"]);
-    assert!(gone.starts_with(" gone: not there: "), "{gone}");
-    assert!(gone.contains("127.0.0.1:1"), "{gone}");
+    assert!(missing.starts_with(" gone: not there: "), "{missing}");
+    assert!(missing.contains("127.0.0.1:1"), "{missing}");
 }
 
 #[tokio::test]

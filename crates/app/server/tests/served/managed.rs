@@ -29,12 +29,12 @@ fn id(text: &str) -> EnvironmentId {
 }
 
 /// Runs a script in an environment.
-async fn said(manager: &EnvironmentManager, name: &str, script: &str) -> String {
+async fn run_script(manager: &EnvironmentManager, name: &str, script: &str) -> String {
     let environment = within_timeout(manager.environment(&id(name)))
         .await
         .unwrap();
-    let told = run(&environment, script).await;
-    text(&told.stdout.data).trim().to_owned()
+    let output = run(&environment, script).await;
+    text(&output.stdout.data).trim().to_owned()
 }
 
 /// Returns why an environment cannot be opened, with all causes.
@@ -65,7 +65,7 @@ async fn servers_connect_eagerly_and_programs_start_lazily() {
 
     for name in ["box", "child", "local"] {
         assert_eq!(
-            said(&manager, name, "echo $((6 * 7))").await,
+            run_script(&manager, name, "echo $((6 * 7))").await,
             "42",
             "{name}"
         );
@@ -78,8 +78,8 @@ async fn servers_connect_eagerly_and_programs_start_lazily() {
     let below = home.path().canonicalize().unwrap().join("below");
     assert_eq!(cwd.to_native().unwrap(), below);
     let mark = "echo ${MARK-none}";
-    assert_eq!(said(&manager, "child", mark).await, "given");
-    assert_eq!(said(&manager, "box", mark).await, "none");
+    assert_eq!(run_script(&manager, "child", mark).await, "given");
+    assert_eq!(run_script(&manager, "box", mark).await, "none");
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn right_token_is_accepted_and_wrong_one_rejected() {
          [[environments]]\nid = 'none-at-all'\nurl = '{0}'\n",
         server.url,
     ));
-    assert_eq!(said(&manager, "right", "echo in").await, "in");
+    assert_eq!(run_script(&manager, "right", "echo in").await, "in");
     for name in ["wrong", "none-at-all"] {
         let refusal = refusal(&manager, name).await;
         assert!(refusal.contains("401"), "{refusal}");
@@ -128,7 +128,7 @@ async fn unreachable_server_fails_only_its_own_environment() {
         let refusal = refusal(&manager, name).await;
         assert!(refusal.contains(words), "{name}: {refusal}");
     }
-    assert_eq!(said(&manager, "local", "echo here").await, "here");
+    assert_eq!(run_script(&manager, "local", "echo here").await, "here");
     let unknown = within_timeout(manager.environment(&id("unknown")))
         .await
         .unwrap_err();
@@ -149,7 +149,7 @@ async fn server_started_later_is_found_on_retry() {
     let mut command = tokio::process::Command::new(product());
     command.arg("--listen").arg(format!("ws://{address}"));
     let _server = Server::of(command).await;
-    assert_eq!(said(&manager, "box", "echo up").await, "up");
+    assert_eq!(run_script(&manager, "box", "echo up").await, "up");
 }
 
 #[tokio::test]

@@ -110,11 +110,11 @@ pub(crate) async fn run_example(name: &str, arguments: &[&str]) -> Output {
 
 /// Removes variables that could configure a server or select an environment.
 pub(crate) fn clean(command: &mut Command) -> &mut Command {
-    let ours = std::env::vars_os().filter(|(name, _)| {
+    let own = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         name.starts_with("EXEC_SERVER_") || name.starts_with("CODEX_")
     });
-    for (name, _) in ours {
+    for (name, _) in own {
         command.env_remove(name);
     }
     command
@@ -141,10 +141,10 @@ pub(crate) async fn run(environment: &Environment, script: &str) -> CommunicateO
     let communicate = async {
         let started = environment.backend.start(command).await.unwrap();
         let input = Default::default();
-        let told = started
+        let output = started
             .process
             .communicate(input, CommunicateOptions::default());
-        told.await.unwrap()
+        output.await.unwrap()
     };
     within_timeout(communicate).await
 }

@@ -24,12 +24,12 @@ async fn command_runs_through_a_hub_and_everything_shuts_down_cleanly() {
     let hub = Hub::start().await;
     let executor = hub.executor("box");
     let client = hub.connect("box").await;
-    let said = run(&client.environment(), "echo out; echo err >&2; exit 3").await;
+    let result = run(&client.environment(), "echo out; echo err >&2; exit 3").await;
     assert_eq!(
-        (text(&said.stdout.data), text(&said.stderr.data)),
+        (text(&result.stdout.data), text(&result.stderr.data)),
         ("out\n", "err\n")
     );
-    assert_eq!(said.exit.map(|exit| exit.code), Some(3));
+    assert_eq!(result.exit.map(|exit| exit.code), Some(3));
 
     let mut command = Program::new(product());
     command.args(["hub", "environments", "--url", &hub.server.url]);
@@ -109,16 +109,16 @@ async fn unauthorized_clients_are_rejected_with_a_reason() {
     let hub = Hub::start().await;
     let _executor = hub.executor("box");
     drop(hub.connect("box").await);
-    for (token, said) in [
+    for (token, expected) in [
         (hub.stranger.as_str(), "no accessible executor"),
         ("nonsense", "401"),
     ] {
-        let mut way = hub.way("box");
-        way.auth_token = exec_server::remote::SecretString::new(token);
-        let error = exec_server::ExecServerClient::connect_relay(way)
+        let mut args = hub.connect_args("box");
+        args.auth_token = exec_server::remote::SecretString::new(token);
+        let error = exec_server::ExecServerClient::connect_relay(args)
             .await
             .unwrap_err();
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert!(!error.to_string().contains(token), "{error}");
     }
     // The owner of the name keeps it.
@@ -220,10 +220,10 @@ async fn executor_with_wrong_token_exits_at_once() {
     command.env("EXEC_SERVER_REMOTE_TOKEN", "wrong");
     let output = within_timeout(clean(&mut command).output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = text(&output.stderr);
+    let result = text(&output.stderr);
     assert!(
-        said.contains("cannot register environment `box`") && said.contains("401"),
-        "{said}"
+        result.contains("cannot register environment `box`") && result.contains("401"),
+        "{result}"
     );
 }
 
@@ -250,8 +250,8 @@ async fn registration_bearer_is_one_line_of_stdin() {
         within_timeout(stdin.write_all(line.as_bytes()))
             .await
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let online = within_timeout(said.next_line()).await.unwrap();
+        let mut result = BufReader::new(child.stdout.take().unwrap()).lines();
+        let online = within_timeout(result.next_line()).await.unwrap();
         assert_eq!(online.as_deref(), Some("online box"));
         drop(stdin);
         if ends {

@@ -39,7 +39,7 @@ const COMMANDS: [&str; 25] = [
 async fn shells_accept_the_completion_scripts() {
     let user = TestUser::new();
     for shell in ["bash", "zsh"] {
-        let script = user.run(["completions", shell]).await.well();
+        let script = user.run(["completions", shell]).await.expect_success();
         for command in COMMANDS {
             assert!(script.contains(command), "{shell}: {command}");
         }
@@ -47,9 +47,9 @@ async fn shells_accept_the_completion_scripts() {
         let mut check = Command::new(shell);
         let checked = check.arg("-n").arg(&file).stdin(Stdio::null());
         let checked = checked.output_soon().await;
-        assert_eq!(checked.well(), "", "{shell}");
+        assert_eq!(checked.expect_success(), "", "{shell}");
     }
-    let fish = user.run(["completions", "fish"]).await.well();
+    let fish = user.run(["completions", "fish"]).await.expect_success();
     for command in COMMANDS {
         assert!(fish.contains(&format!("-a \"{command}\"")), "{command}");
     }
@@ -60,7 +60,7 @@ async fn shells_accept_the_completion_scripts() {
 #[tokio::test]
 async fn bash_completes_options_of_commands() {
     let user = TestUser::new();
-    let script = user.run(["completions", "bash"]).await.well();
+    let script = user.run(["completions", "bash"]).await.expect_success();
     let file = user.keep("completions", &script);
     for (line, expected) in [
         ("run --sand", "--sandbox"),
@@ -75,7 +75,7 @@ async fn bash_completes_options_of_commands() {
         );
         let mut bash = Command::new("bash");
         let completed = bash.args(["--norc", "-c", &typed]).stdin(Stdio::null());
-        let completed = completed.output_soon().await.well();
+        let completed = completed.output_soon().await.expect_success();
         assert_eq!(completed.trim(), expected, "{line}");
     }
 }
@@ -86,9 +86,9 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     for name in ["box", "build"] {
         user.run(["env", "add", name, "ws://127.0.0.1:1"])
             .await
-            .well();
+            .expect_success();
     }
-    let script = user.run(["completions", "bash"]).await.well();
+    let script = user.run(["completions", "bash"]).await.expect_success();
     let file = user.keep("completions", &script);
     let complete = async |line: &str| {
         let typed = format!(
@@ -100,14 +100,18 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
             file.display()
         );
         let mut bash = user.program(Path::new("bash"), ["--norc", "-c", &typed]);
-        bash.output_soon().await.well().trim_end().to_owned()
+        bash.output_soon()
+            .await
+            .expect_success()
+            .trim_end()
+            .to_owned()
     };
     // Listing processes starts no server.
     assert_eq!(complete("kill ''").await, "");
     assert_eq!(user.local_server(), None);
     for (name, seconds) in [("short", "0"), ("serve", "1000")] {
         let run = ["run", "-d", "--name", name, "sleep", seconds];
-        user.run(run).await.well();
+        user.run(run).await.expect_success();
     }
     assert_eq!(user.run(["wait", "short"]).await.status, Some(0));
     for (line, expected) in [
@@ -127,7 +131,7 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     assert!(commands.contains("run shell ps"), "{commands}");
     assert!(!commands.contains(" -"), "{commands}");
     // The functions of the other shells exist, and zsh's works.
-    let zsh = user.run(["completions", "zsh"]).await.well();
+    let zsh = user.run(["completions", "zsh"]).await.expect_success();
     for used in [
         ":NAME|URL:_exec_server_environments'",
         ":_exec_server_processes'",
@@ -141,9 +145,9 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
         crate::test_user::product().display(),
     );
     let mut shell = user.program(Path::new("zsh"), ["-f", "-c", &typed]);
-    let said = shell.output_soon().await.well();
-    assert_eq!(said, "serve\nlocal box build\n");
-    let fish = user.run(["completions", "fish"]).await.well();
+    let output = shell.output_soon().await.expect_success();
+    assert_eq!(output, "serve\nlocal box build\n");
+    let fish = user.run(["completions", "fish"]).await.expect_success();
     assert!(fish.contains("-s E -l env"), "{fish}");
     assert!(fish.contains("(__exec_server_list environments)"), "{fish}");
     assert!(!fish.contains("__fish_complete_users"), "{fish}");
@@ -170,7 +174,7 @@ async fn doctor_examines_a_remote_machine() {
 #[tokio::test]
 async fn manual_lists_every_command() {
     let user = TestUser::new();
-    let page = user.run(["man"]).await.well();
+    let page = user.run(["man"]).await.expect_success();
     assert!(page.contains(".TH exec-server 1"), "{page}");
     assert!(
         page.contains("EXIT STATUS") || page.contains("Exit status"),
@@ -180,7 +184,7 @@ async fn manual_lists_every_command() {
     let written = user
         .run(["man", "--dir", directory.to_str().unwrap()])
         .await;
-    assert_eq!(written.well(), "");
+    assert_eq!(written.expect_success(), "");
     for command in COMMANDS {
         assert!(
             page.contains(&format!("exec\\-server\\-{command}(1)")),
@@ -195,7 +199,7 @@ async fn manual_lists_every_command() {
 #[tokio::test]
 async fn help_lists_user_examples_before_server_examples() {
     let user = TestUser::new();
-    let help = user.run(["--help"]).await.well();
+    let help = user.run(["--help"]).await.expect_success();
     let at = |text: &str| {
         help.find(text)
             .unwrap_or_else(|| panic!("{text} in {help}"))
@@ -206,7 +210,7 @@ async fn help_lists_user_examples_before_server_examples() {
         "{help}"
     );
     for command in COMMANDS {
-        let own = user.run([command, "--help"]).await.well();
+        let own = user.run([command, "--help"]).await.expect_success();
         assert!(own.contains("Usage: exec-server"), "{own}");
     }
 }
@@ -214,15 +218,18 @@ async fn help_lists_user_examples_before_server_examples() {
 #[tokio::test]
 async fn help_is_also_a_command() {
     let user = TestUser::new();
-    let all = user.run(["help"]).await.well();
-    assert_eq!(all, user.run(["--help"]).await.well());
+    let all = user.run(["help"]).await.expect_success();
+    assert_eq!(all, user.run(["--help"]).await.expect_success());
     for line in [&["run"][..], &["env", "add"], &["hub"]] {
         let help = [&["help"][..], line].concat();
         let flag = [line, &["--help"]].concat();
-        let (help, flag) = (user.run(&help).await.well(), user.run(&flag).await.well());
+        let (help, flag) = (
+            user.run(&help).await.expect_success(),
+            user.run(&flag).await.expect_success(),
+        );
         assert_eq!(help, flag, "{line:?}");
     }
-    let add = user.run(["help", "env", "add"]).await.well();
+    let add = user.run(["help", "env", "add"]).await.expect_success();
     assert!(add.contains("env add [OPTIONS] <NAME> <URL>\n"), "{add}");
     let wrong = user.run(["help", "nothing"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
@@ -234,17 +241,20 @@ async fn bench_measures_everything_and_leaves_nothing() {
     let scratch = user.home().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
     let user = user.with("TMPDIR", scratch.to_str().unwrap());
-    let said = user.run(["bench", "--seconds", "1", "--json"]).await.well();
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(said["environment"], "local");
-    let measured = said["measured"].as_array().unwrap();
-    assert_eq!(measured.len(), 6, "{said}");
+    let output = user
+        .run(["bench", "--seconds", "1", "--json"])
+        .await
+        .expect_success();
+    let output: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(output["environment"], "local");
+    let measured = output["measured"].as_array().unwrap();
+    assert_eq!(measured.len(), 6, "{output}");
     for one in measured {
         let count = one["p50Micros"].as_u64().or(one["bytesPerSecond"].as_u64());
         assert!(count.unwrap_or_default() > 0, "{one}");
     }
     assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0);
-    let table = user.run(["bench", "--seconds", "1"]).await.well();
+    let table = user.run(["bench", "--seconds", "1"]).await.expect_success();
     assert_eq!(table.lines().count(), 8, "{table}");
     let wrong = user.run(["bench", "--seconds", "0"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");

@@ -26,7 +26,7 @@ async fn environment_is_added_listed_checked_used_and_removed() {
     // The path is relative to the working directory, not to the file.
     let add = add.args(["--token-file", "../home/token", "--default"]);
     let added = crate::test_user::OutputSoon::output_soon(add).await;
-    assert_eq!(added.well(), "");
+    assert_eq!(added.expect_success(), "");
     let file = std::fs::read_to_string(&path).unwrap();
     assert!(
         file.contains("# my machines\ninclude_local = true # yes\n"),
@@ -34,18 +34,18 @@ async fn environment_is_added_listed_checked_used_and_removed() {
     );
     assert!(!file.contains("s3cret"), "{file}");
 
-    let listed = parsed(&user.run(["env", "list", "--json"]).await.well());
+    let listed = parsed(&user.run(["env", "list", "--json"]).await.expect_success());
     let local = format!("unix://{}", user.socket().display());
     let expected = json!([
         { "name": "local", "kind": "local", "place": local, "default": false },
         { "name": "devbox", "kind": "url", "place": server.url, "default": true },
     ]);
     assert_eq!(listed, expected);
-    let table = user.run(["env", "list"]).await.well();
+    let table = user.run(["env", "list"]).await.expect_success();
     assert_eq!(table.lines().count(), 3, "{table}");
     assert!(table.starts_with("NAME"), "{table}");
 
-    let status = parsed(&user.run(["env", "status", "--json"]).await.well());
+    let status = parsed(&user.run(["env", "status", "--json"]).await.expect_success());
     assert_eq!(status.as_array().unwrap().len(), 2, "{status}");
     for one in status.as_array().unwrap() {
         assert_eq!(one["reachable"], true, "{status}");
@@ -54,21 +54,24 @@ async fn environment_is_added_listed_checked_used_and_removed() {
         assert!(one["roundTripMicros"].as_u64().unwrap() > 0);
     }
     assert_eq!(status[1]["cwd"], user.work().to_str().unwrap());
-    let said = user.run(["run", "--", "echo", "there"]).await.well();
-    assert_eq!(said, "there\n");
+    let output = user
+        .run(["run", "--", "echo", "there"])
+        .await
+        .expect_success();
+    assert_eq!(output, "there\n");
 
     let twice = user.run(["env", "add", "devbox", "ws://h"]).await;
     twice.failed(1, &["devbox", "env remove devbox"]);
     let default = user.run(["env", "remove", "devbox"]).await;
     default.failed(1, &["default", "env default local"]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
-    user.run(["env", "default", "local"]).await.well();
-    user.run(["env", "remove", "devbox"]).await.well();
-    let left = std::fs::read_to_string(&path).unwrap();
+    user.run(["env", "default", "local"]).await.expect_success();
+    user.run(["env", "remove", "devbox"]).await.expect_success();
+    let remaining = std::fs::read_to_string(&path).unwrap();
     let expected = "default = \"local\"\n# my machines\ninclude_local = true # yes\n";
-    assert_eq!(left.trim_end(), expected.trim_end());
-    let gone = user.run(["env", "status", "devbox"]).await;
-    gone.failed(78, &["devbox", "env list"]);
+    assert_eq!(remaining.trim_end(), expected.trim_end());
+    let missing = user.run(["env", "status", "devbox"]).await;
+    missing.failed(78, &["devbox", "env list"]);
 }
 
 #[tokio::test]
@@ -76,7 +79,7 @@ async fn env_status_reports_unreachable_environments() {
     let user = TestUser::new();
     user.run(["env", "add", "gone", "ws://127.0.0.1:1"])
         .await
-        .well();
+        .expect_success();
     let ended = user.run(["env", "status", "--json"]).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (Some(69), ""));
     let status = parsed(&ended.stdout);
@@ -138,9 +141,9 @@ async fn concurrent_additions_are_both_kept() {
     let add = |name| user.run(["env", "add", name, "ws://127.0.0.1:1"]);
     let added = futures_util::future::join_all(names.map(add)).await;
     for ended in added {
-        ended.well();
+        ended.expect_success();
     }
-    let listed = parsed(&user.run(["env", "list", "--json"]).await.well());
+    let listed = parsed(&user.run(["env", "list", "--json"]).await.expect_success());
     assert_eq!(
         listed.as_array().unwrap().len(),
         1 + names.len(),
@@ -161,12 +164,12 @@ async fn environment_by_command_works() {
         "--listen",
         "stdio",
     ];
-    user.run(line).await.well();
-    let said = user.run(["run", "-E", "near", "--", "echo", "near"]).await;
-    assert_eq!(said.well(), "near\n");
+    user.run(line).await.expect_success();
+    let output = user.run(["run", "-E", "near", "--", "echo", "near"]).await;
+    assert_eq!(output.expect_success(), "near\n");
     user.run(["env", "add", "broken", "--command", "/no/such/program"])
         .await
-        .well();
+        .expect_success();
     let ended = user.run(["run", "-E", "broken", "--", "true"]).await;
     ended.failed(69, &["/no/such/program", "environments.toml"]);
 }
@@ -188,18 +191,18 @@ async fn environment_behind_a_hub_works() {
         "--token-file",
         token,
     ];
-    user.run(add).await.well();
+    user.run(add).await.expect_success();
     let status = within_timeout(user.run(["env", "status", "box", "--json"]))
         .await
-        .well();
+        .expect_success();
     let status = parsed(&status);
     assert_eq!(status[0]["reachable"], true, "{status}");
     assert_eq!(status[0]["cwd"], user.work().to_str().unwrap());
-    let said = user
+    let output = user
         .run(["run", "-E", "box", "--", "echo", "far"])
         .await
-        .well();
-    assert_eq!(said, "far\n");
+        .expect_success();
+    assert_eq!(output, "far\n");
 }
 
 /// Keys of an `[[environments]]` table that stock releases 0.166 and 0.169 accept.
@@ -237,7 +240,7 @@ async fn codex_file_stays_valid_after_every_form_of_add() {
         ] {
             let mut line = vec!["env", "add", "box"];
             line.extend(form);
-            user.run(&line).await.well();
+            user.run(&line).await.expect_success();
             let stock = std::fs::read_to_string(&codex).unwrap_or_default();
             let parsed: toml::Table = stock.parse().unwrap();
             let tables = parsed.get("environments").and_then(|all| all.as_array());
@@ -247,8 +250,8 @@ async fn codex_file_stays_valid_after_every_form_of_add() {
                 assert_eq!(unknown, None, "{form:?}: {stock}");
             }
             assert_eq!(stock, before.unwrap_or_default(), "{form:?}");
-            user.run(["env", "default", "local"]).await.well();
-            user.run(["env", "rm", "box"]).await.well();
+            user.run(["env", "default", "local"]).await.expect_success();
+            user.run(["env", "rm", "box"]).await.expect_success();
         }
     }
 }
@@ -262,11 +265,11 @@ async fn codex_environments_are_listed_after_ours_and_unchanged() {
     std::fs::write(&codex, text).unwrap();
     user.run(["env", "add", "mine", "ws://127.0.0.1:2"])
         .await
-        .well();
+        .expect_success();
     let hiding = user.run(["env", "add", "both", "ws://127.0.0.1:3"]).await;
     assert!(hiding.stderr.contains("overrides `both`"), "{hiding:?}");
     let listed = async || {
-        let listed = parsed(&user.run(["env", "list", "--json"]).await.well());
+        let listed = parsed(&user.run(["env", "list", "--json"]).await.expect_success());
         let row = |row: &Value| format!("{} {} {}", row["name"], row["place"], row["default"]);
         listed.as_array().unwrap()[1..]
             .iter()
@@ -278,14 +281,16 @@ async fn codex_environments_are_listed_after_ours_and_unchanged() {
         [
             r#""mine" "ws://127.0.0.1:2" false"#,
             r#""both" "ws://127.0.0.1:3" false"#,
-            r#""theirs" "ws://127.0.0.1:1" true"#,
+            r#""foreign" "ws://127.0.0.1:1" true"#,
         ]
     );
-    user.run(["env", "default", "mine"]).await.well();
-    user.run(["env", "default", "theirs"]).await.well();
-    let theirs = user.run(["env", "remove", "theirs"]).await;
-    theirs.failed(1, &["`theirs`", "settings of Codex", "by hand"]);
-    user.run(["env", "remove", "both"]).await.well();
+    user.run(["env", "default", "mine"]).await.expect_success();
+    user.run(["env", "default", "theirs"])
+        .await
+        .expect_success();
+    let foreign = user.run(["env", "remove", "theirs"]).await;
+    foreign.failed(1, &["`theirs`", "settings of Codex", "by hand"]);
+    user.run(["env", "remove", "both"]).await.expect_success();
     assert_eq!(listed().await[2], r#""both" "ws://127.0.0.1:1" false"#);
     assert_eq!(std::fs::read_to_string(&codex).unwrap(), text);
 }
@@ -322,6 +327,6 @@ async fn foreign_keys_in_the_codex_file_are_reported_with_the_fix() {
     assert!(listed.stdout.contains("box"), "{listed:?}");
     std::fs::create_dir_all(user.environments().parent().unwrap()).unwrap();
     std::fs::rename(&codex, user.environments()).unwrap();
-    let moved = user.run(["env", "list"]).await.well();
+    let moved = user.run(["env", "list"]).await.expect_success();
     assert_eq!(moved, listed.stdout);
 }

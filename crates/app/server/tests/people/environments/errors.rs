@@ -73,9 +73,9 @@ async fn token_errors_are_distinguished_from_an_unreachable_server() {
     assert!(!refused.stderr.contains("another-token"), "{refused:?}");
     let unreadable = user.run(line(Some(&user.home().join("none")))).await;
     unreadable.failed(77, &["none"]);
-    assert_eq!(user.run(line(Some(&right))).await.well(), "in\n");
+    assert_eq!(user.run(line(Some(&right))).await.expect_success(), "in\n");
     let user = user.with("EXEC_SERVER_TOKEN", "s3cret-token");
-    assert_eq!(user.run(line(None)).await.well(), "in\n");
+    assert_eq!(user.run(line(None)).await.expect_success(), "in\n");
 }
 
 #[tokio::test]
@@ -118,19 +118,19 @@ async fn offline_executor_error_suggests_its_command() {
         "--token-file",
         token,
     ];
-    user.run(add).await.well();
+    user.run(add).await.expect_success();
     let ended = user.run(["run", "-E", "box", "--", "true"]).await;
     ended.failed(69, &["offline", "--environment-id box"]);
     std::fs::write(&hub.token_file, "nonsense").unwrap();
     let ended = user.run(["run", "-E", "box", "--", "true"]).await;
     ended.failed(77, &["401", token, "environments.toml"]);
 
-    let told = "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN";
+    let output = "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN";
     let user = TestUser::new()
         .with("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", &hub.server.url)
         .with("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "box")
-        .with(told, "nonsense");
+        .with(output, "nonsense");
     let ended = user.run(["run", "--", "true"]).await;
-    ended.failed(77, &["401", told]);
+    ended.failed(77, &["401", output]);
     assert!(!ended.stderr.contains("environments.toml"), "{ended:?}");
 }

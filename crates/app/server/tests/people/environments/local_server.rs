@@ -20,10 +20,13 @@ use crate::test_user::{OutputSoon, Server, TIMEOUT, TestUser, product};
 async fn first_command_starts_the_local_server_and_the_next_reuses_it() {
     let user = TestUser::new();
     assert_eq!(user.local_server(), None);
-    let said = user.run(["run", "--", "echo", "hello"]).await.well();
-    assert_eq!(said, "hello\n");
+    let output = user
+        .run(["run", "--", "echo", "hello"])
+        .await
+        .expect_success();
+    assert_eq!(output, "hello\n");
     let server = user.local_server().unwrap();
-    user.run(["run", "--", "true"]).await.well();
+    user.run(["run", "--", "true"]).await.expect_success();
     assert_eq!(user.local_server(), Some(server));
 
     // It has its own session, its directory is private, and its working directory is the root.
@@ -40,9 +43,9 @@ async fn first_command_starts_the_local_server_and_the_next_reuses_it() {
 async fn two_commands_at_once_start_one_server() {
     let user = TestUser::new();
     let run = || user.run(["run", "--", "echo", "hello"]);
-    let said = tokio::join!(run(), run(), run(), run());
-    for ended in [said.0, said.1, said.2, said.3] {
-        assert_eq!(ended.well(), "hello\n");
+    let output = tokio::join!(run(), run(), run(), run());
+    for ended in [output.0, output.1, output.2, output.3] {
+        assert_eq!(ended.expect_success(), "hello\n");
     }
     let servers = servers_on(&user);
     assert_eq!(servers.len(), 1, "{servers:?}");
@@ -55,35 +58,38 @@ async fn two_commands_at_once_start_one_server() {
 #[tokio::test]
 async fn idle_local_server_exits_and_is_replaced() {
     let user = TestUser::new().with("EXEC_SERVER_IDLE_EXIT", "0.2");
-    user.run(["run", "--", "true"]).await.well();
+    user.run(["run", "--", "true"]).await.expect_success();
     if let Some(server) = user.local_server() {
         wait_for_end(server).await;
     }
     assert!(!user.socket().exists());
-    let said = user.run(["run", "--", "echo", "again"]).await.well();
-    assert_eq!(said, "again\n");
+    let output = user
+        .run(["run", "--", "echo", "again"])
+        .await
+        .expect_success();
+    assert_eq!(output, "again\n");
 }
 
 #[tokio::test]
 async fn running_process_keeps_the_local_server_alive() {
     let user = TestUser::new().with("EXEC_SERVER_IDLE_EXIT", "0.1");
-    let (told, asked) = (user.work().join("told"), user.work().join("asked"));
-    for fifo in [&told, &asked] {
-        let made = Command::new("mkfifo").arg(fifo).status();
-        assert!(made.await.unwrap().success());
+    let (output, env_flags) = (user.work().join("told"), user.work().join("asked"));
+    for fifo in [&output, &env_flags] {
+        let created = Command::new("mkfifo").arg(fifo).status();
+        assert!(created.await.unwrap().success());
     }
     // Without a connection for longer than the idle time.
     let script = "sleep 0.6; echo alive > told; read line < asked; exit 3";
     let line = ["run", "--detach", "--", "/bin/sh", "-c", script];
-    let id = user.run(line).await.well();
+    let id = user.run(line).await.expect_success();
     let server = user.local_server().unwrap();
     let mut read = Command::new("cat");
-    let read = read.arg(told).kill_on_drop(true).output_soon().await;
-    assert_eq!(read.well(), "alive\n");
+    let read = read.arg(output).kill_on_drop(true).output_soon().await;
+    assert_eq!(read.expect_success(), "alive\n");
     assert_eq!(user.local_server(), Some(server));
     let mut write = Command::new("tee");
-    let write = write.arg(asked).stdin(Stdio::null()).kill_on_drop(true);
-    write.output_soon().await.well();
+    let write = write.arg(env_flags).stdin(Stdio::null()).kill_on_drop(true);
+    write.output_soon().await.expect_success();
     let waited = user.run(["wait", id.trim()]).await;
     assert_eq!(waited.status, Some(3), "{waited:?}");
     assert_eq!(user.local_server(), Some(server));
@@ -96,8 +102,11 @@ async fn local_server_ignores_listener_settings() {
         .with("EXEC_SERVER_WS_AUTH", "capability-token")
         .with("EXEC_SERVER_TLS_CERT", "/nowhere")
         .with("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "1");
-    let said = user.run(["run", "--", "echo", "hello"]).await.well();
-    assert_eq!(said, "hello\n");
+    let output = user
+        .run(["run", "--", "echo", "hello"])
+        .await
+        .expect_success();
+    assert_eq!(output, "hello\n");
 }
 
 #[tokio::test]
@@ -106,13 +115,13 @@ async fn local_server_inherits_no_descriptors_and_no_token() {
     let script = "exec \"$0\" run -- true 9>>held";
     let line = ["-c", script, product().to_str().unwrap()];
     let mut started = user.program(Path::new("/bin/sh"), line);
-    started.output_soon().await.well();
+    started.output_soon().await.expect_success();
 
     let server = user.local_server().unwrap().as_raw_nonzero();
-    let held = user.work().join("held");
+    let hold_file = user.work().join("held");
     let open = fs::read_dir(format!("/proc/{server}/fd")).unwrap();
     let open = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
-    assert!(open.into_iter().all(|path| path != held));
+    assert!(open.into_iter().all(|path| path != hold_file));
     let variables = fs::read(format!("/proc/{server}/environ")).unwrap();
     assert!(!String::from_utf8_lossy(&variables).contains("EXEC_SERVER_TOKEN"));
 }
@@ -130,14 +139,14 @@ async fn sandboxed_command_cannot_escape_through_the_local_server() {
     }
     user.run([again[1], again[2], again[3], out.as_path()])
         .await
-        .well();
+        .expect_success();
     assert!(out.exists());
 }
 
 #[tokio::test]
 async fn sandboxed_command_cannot_change_the_socket_directory() {
     let user = TestUser::new();
-    user.run(["run", "--", "true"]).await.well();
+    user.run(["run", "--", "true"]).await.expect_success();
     let server = user.local_server();
     let directory = user.socket().parent().unwrap().to_owned();
     let found = || {
@@ -181,14 +190,14 @@ async fn sandboxed_command_cannot_change_the_socket_directory() {
 async fn server_with_removed_socket_rebinds_and_keeps_processes() {
     let user = TestUser::new();
     let line = ["run", "--detach", "--name", "kept", "--", "sleep", "60"];
-    user.run(line).await.well();
+    user.run(line).await.expect_success();
     let server = user.local_server();
     fs::remove_file(user.socket()).unwrap();
-    let listed = user.run(["ps"]).await.well();
+    let listed = user.run(["ps"]).await.expect_success();
     assert!(listed.contains("kept"), "{listed}");
     assert_eq!(user.local_server(), server);
     assert_eq!(servers_on(&user).len(), 1);
-    user.run(["kill", "kept"]).await.well();
+    user.run(["kill", "kept"]).await.expect_success();
 }
 
 #[tokio::test]
@@ -199,7 +208,7 @@ async fn listener_of_a_sandbox_or_another_account_is_rejected() {
         .mode(0o700)
         .create(&directory)
         .unwrap();
-    let seen = user.work().join("seen");
+    let log_file = user.work().join("seen");
     let script = "import os, socket, sys\n\
                   s = socket.socket(socket.AF_UNIX)\n\
                   s.bind(sys.argv[1])\n\
@@ -218,12 +227,12 @@ async fn listener_of_a_sandbox_or_another_account_is_rejected() {
     for (wrapper, account, why) in kinds {
         let mut listener = Command::new(wrapper[0]);
         listener.args(&wrapper[1..]).args(["python3", "-c", script]);
-        listener.arg(user.socket()).arg(&seen).arg(account);
+        listener.arg(user.socket()).arg(&log_file).arg(account);
         let mut listener = Server::of(listener.kill_on_drop(true)).await;
         assert_eq!(listener.url, "listening");
         let ended = user.run(["run", "--", "true"]).await;
         ended.failed(69, &["server of this machine", why, "-E unix://"]);
-        assert!(!seen.exists(), "nothing is sent before the check");
+        assert!(!log_file.exists(), "nothing is sent before the check");
         listener.kill().await;
         fs::remove_file(user.socket()).unwrap();
     }
@@ -239,7 +248,10 @@ async fn without_runtime_directory_the_socket_is_in_the_state_directory() {
             .env_remove("XDG_STATE_HOME");
         command
     };
-    run(&["run", "--", "true"]).output_soon().await.well();
+    run(&["run", "--", "true"])
+        .output_soon()
+        .await
+        .expect_success();
     let directory = user.home().join(".local/state/exec-server/run");
     let metadata = fs::metadata(&directory).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o700);
@@ -263,7 +275,7 @@ async fn without_runtime_directory_the_socket_is_in_the_state_directory() {
 #[tokio::test]
 async fn local_server_has_the_program_name() {
     let user = TestUser::new();
-    user.run(["run", "--", "true"]).await.well();
+    user.run(["run", "--", "true"]).await.expect_success();
     let server = user.local_server().unwrap().as_raw_nonzero();
     let comm = fs::read_to_string(format!("/proc/{server}/comm")).unwrap();
     assert_eq!(comm, "exec-server\n");

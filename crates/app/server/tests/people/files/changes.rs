@@ -8,12 +8,12 @@ impl CopyFixture {
     /// Adds this server as the environment `box`.
     async fn add_box(&self) {
         let add = ["env", "add", "box", &self.server.url];
-        self.user.run(add).await.well();
+        self.user.run(add).await.expect_success();
     }
 
     /// Returns a path on the server as `box:PATH`.
     fn boxed(&self, name: &str) -> String {
-        format!("box:{}", self.there(name).display())
+        format!("box:{}", self.remote_path(name).display())
     }
 }
 
@@ -21,14 +21,17 @@ impl CopyFixture {
 async fn every_file_command_takes_a_path_with_the_name_of_its_environment() {
     let fixture = CopyFixture::new().await;
     fixture.add_box().await;
-    write(&fixture.there("d/notes.txt"), "one\ntwo\n");
+    write(&fixture.remote_path("d/notes.txt"), "one\ntwo\n");
     let (file, directory) = (fixture.boxed("d/notes.txt"), fixture.boxed("d"));
     let run = async |line: &[&str]| fixture.user.run(line).await;
-    assert_eq!(run(&["cat", &file]).await.well(), "one\ntwo\n");
-    assert_eq!(run(&["ls", &directory]).await.well(), "notes.txt\n");
-    let found = run(&["find", &directory]).await.well();
+    assert_eq!(run(&["cat", &file]).await.expect_success(), "one\ntwo\n");
+    assert_eq!(
+        run(&["ls", &directory]).await.expect_success(),
+        "notes.txt\n"
+    );
+    let found = run(&["find", &directory]).await.expect_success();
     assert_eq!(found, format!("{file}\n"));
-    let found = run(&["grep", "two", &directory]).await.well();
+    let found = run(&["grep", "two", &directory]).await.expect_success();
     assert_eq!(found, format!("{file}:2:two\n"));
     let mut edit = fixture.user.command(["edit", &file]);
     let edit = edit
@@ -36,58 +39,67 @@ async fn every_file_command_takes_a_path_with_the_name_of_its_environment() {
         .env_remove("VISUAL");
     let edited = crate::test_user::OutputSoon::output_soon(edit).await;
     assert_eq!(edited.status, Some(0), "{edited:?}");
-    let content = fs::read_to_string(fixture.there("d/notes.txt")).unwrap();
+    let content = fs::read_to_string(fixture.remote_path("d/notes.txt")).unwrap();
     assert_eq!(content, "three\ntwo\n");
     // A colon alone is the environment of the command line; an unknown name is an error.
     let colon = fixture.remote("d/notes.txt");
-    assert_eq!(fixture.run("cat", &[&colon]).await.well(), content);
+    assert_eq!(
+        fixture.run("cat", &[&colon]).await.expect_success(),
+        content
+    );
     let unknown = run(&["cat", "nowhere:x"]).await;
     unknown.failed(78, &["`nowhere`", "`./nowhere:x`"]);
-    write(&fixture.there("a:b"), "colon");
-    let colon = fixture.there("a:b");
+    write(&fixture.remote_path("a:b"), "colon");
+    let colon = fixture.remote_path("a:b");
     let colon = fixture.run("cat", &[colon.to_str().unwrap()]).await;
-    assert_eq!(colon.well(), "colon");
+    assert_eq!(colon.expect_success(), "colon");
 }
 
 #[tokio::test]
 async fn mkdir_creates_one_directory_or_all_parents() {
     let fixture = CopyFixture::new().await;
-    let path = |name: &str| fixture.there(name).to_str().unwrap().to_owned();
+    let path = |name: &str| fixture.remote_path(name).to_str().unwrap().to_owned();
     let (a, b, deep) = (path("a"), path("b"), path("x/y/z"));
-    fixture.run("mkdir", &[&a, &b]).await.well();
-    assert_eq!(names(fixture.there.path()), ["a", "b"]);
+    fixture.run("mkdir", &[&a, &b]).await.expect_success();
+    assert_eq!(names(fixture.remote_dir.path()), ["a", "b"]);
     fixture.run("mkdir", &[&a]).await.failed(1, &["exists"]);
     fixture.run("mkdir", &[&deep]).await.failed(66, &["x/y/z"]);
-    fixture.run("mkdir", &["-p", &deep, &a]).await.well();
-    assert!(fixture.there("x/y/z").is_dir());
+    fixture
+        .run("mkdir", &["-p", &deep, &a])
+        .await
+        .expect_success();
+    assert!(fixture.remote_path("x/y/z").is_dir());
 }
 
 #[tokio::test]
 async fn rm_removes_files_and_directories_only_recursively() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "x");
-    write(&fixture.there("dir/deep/file"), "x");
-    write(&fixture.there("kept/file"), "x");
-    symlink("kept", fixture.there("link")).unwrap();
-    symlink("nowhere", fixture.there("dead")).unwrap();
-    let path = |name: &str| fixture.there(name).to_str().unwrap().to_owned();
+    write(&fixture.remote_path("file"), "x");
+    write(&fixture.remote_path("dir/deep/file"), "x");
+    write(&fixture.remote_path("kept/file"), "x");
+    symlink("kept", fixture.remote_path("link")).unwrap();
+    symlink("nowhere", fixture.remote_path("dead")).unwrap();
+    let path = |name: &str| fixture.remote_path(name).to_str().unwrap().to_owned();
     let (file, dir, none) = (path("file"), path("dir"), path("none"));
     fixture
         .run("rm", &[&dir])
         .await
         .failed(1, &["directory", "rm -r"]);
     fixture.run("rm", &[&none]).await.failed(66, &["none"]);
-    fixture.run("rm", &["-f", &none]).await.well();
+    fixture.run("rm", &["-f", &none]).await.expect_success();
     for wrong in ["/", ".", "..", &format!("{dir}/..")] {
         let refused = fixture.run("rm", &["-rf", wrong]).await;
         refused.failed(2, &["refusing to remove"]);
     }
-    assert!(fixture.there("dir/deep/file").exists());
+    assert!(fixture.remote_path("dir/deep/file").exists());
     let (link, dead) = (path("link"), path("dead"));
-    fixture.run("rm", &[&file, &link, &dead]).await.well();
-    assert_eq!(names(fixture.there.path()), ["dir", "kept"]);
-    fixture.run("rm", &["-rf", &dir]).await.well();
-    assert_eq!(names(&fixture.there("kept")), ["file"]);
+    fixture
+        .run("rm", &[&file, &link, &dead])
+        .await
+        .expect_success();
+    assert_eq!(names(fixture.remote_dir.path()), ["dir", "kept"]);
+    fixture.run("rm", &["-rf", &dir]).await.expect_success();
+    assert_eq!(names(&fixture.remote_path("kept")), ["file"]);
 }
 
 #[tokio::test]
@@ -95,18 +107,22 @@ async fn mv_renames_replaces_and_moves_into_directories() {
     let fixture = CopyFixture::new().await;
     fixture.add_box().await;
     for name in ["a", "b", "c"] {
-        write(&fixture.there(name), name);
+        write(&fixture.remote_path(name), name);
     }
-    fs::create_dir(fixture.there("dir")).unwrap();
-    let path = |name: &str| fixture.there(name).to_str().unwrap().to_owned();
+    fs::create_dir(fixture.remote_path("dir")).unwrap();
+    let path = |name: &str| fixture.remote_path(name).to_str().unwrap().to_owned();
     let (a, b, c, dir) = (path("a"), path("b"), path("c"), path("dir"));
-    let taken = fixture.run("mv", &["-n", &a, &b]).await;
-    assert_eq!(taken.status, Some(1), "{taken:?}");
-    fixture.run("mv", &[&a, &b]).await.well();
+    let occupied = fixture.run("mv", &["-n", &a, &b]).await;
+    assert_eq!(occupied.status, Some(1), "{occupied:?}");
+    fixture.run("mv", &[&a, &b]).await.expect_success();
     assert_eq!(fs::read_to_string(&b).unwrap(), "a");
     let [one, other, into] = ["b", "c", "dir"].map(|name| fixture.boxed(name));
-    fixture.user.run(["mv", &one, &other, &into]).await.well();
-    assert_eq!(names(&fixture.there("dir")), ["b", "c"]);
+    fixture
+        .user
+        .run(["mv", &one, &other, &into])
+        .await
+        .expect_success();
+    assert_eq!(names(&fixture.remote_path("dir")), ["b", "c"]);
     fixture.run("mv", &[&a, &b]).await.failed(66, &["/a`"]);
     let inside = path("dir/c");
     let many = fixture.run("mv", &[&inside, &dir, &c]).await;
@@ -116,16 +132,19 @@ async fn mv_renames_replaces_and_moves_into_directories() {
         .run(["mv", &fixture.boxed("dir/c"), ":/tmp"])
         .await;
     apart.failed(2, &["`box`", "`local`", "cp -r"]);
-    fixture.run("mv", &[&dir, &path("renamed")]).await.well();
-    assert_eq!(names(fixture.there.path()), ["renamed"]);
+    fixture
+        .run("mv", &[&dir, &path("renamed")])
+        .await
+        .expect_success();
+    assert_eq!(names(fixture.remote_dir.path()), ["renamed"]);
 }
 
 #[tokio::test]
 async fn failed_copy_names_the_target_not_the_partial_file() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("file"), "x");
-    write(&fixture.here("large"), vec![7; 3 << 20]);
-    write(&fixture.here("tree/file"), "x");
+    write(&fixture.local_path("file"), "x");
+    write(&fixture.local_path("large"), vec![7; 3 << 20]);
+    write(&fixture.local_path("tree/file"), "x");
     // No file can be created there.
     for (line, target) in [
         (&["file", ":/proc/exec-server-file"][..], "exec-server-file"),
@@ -146,24 +165,33 @@ async fn failed_copy_names_the_target_not_the_partial_file() {
 #[tokio::test]
 async fn line_numbers_and_counts_match_other_tools() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("d/a.txt"), "one\ntwo\ntwo\n");
-    write(&fixture.there("d/b.txt"), "two\n");
-    write(&fixture.there("d/c.rs"), "three\n");
-    let path = |name: &str| fixture.there(name).to_str().unwrap().to_owned();
+    write(&fixture.remote_path("d/a.txt"), "one\ntwo\ntwo\n");
+    write(&fixture.remote_path("d/b.txt"), "two\n");
+    write(&fixture.remote_path("d/c.rs"), "three\n");
+    let path = |name: &str| fixture.remote_path(name).to_str().unwrap().to_owned();
     let (dir, a, b) = (path("d"), path("d/a.txt"), path("d/b.txt"));
-    let numbered = fixture.run("cat", &["-n", &a, &b]).await.well();
+    let numbered = fixture.run("cat", &["-n", &a, &b]).await.expect_success();
     assert_eq!(
         numbered,
         "     1\tone\n     2\ttwo\n     3\ttwo\n     4\ttwo\n"
     );
-    let plain = fixture.run("grep", &["two", &dir]).await.well();
+    let plain = fixture.run("grep", &["two", &dir]).await.expect_success();
     for flags in ["-rn", "-r", "-n", "-R"] {
-        let found = fixture.run("grep", &[flags, "two", &dir]).await.well();
+        let found = fixture
+            .run("grep", &[flags, "two", &dir])
+            .await
+            .expect_success();
         assert_eq!(found, plain, "{flags}");
     }
-    let counted = fixture.run("grep", &["-rc", "two", &dir]).await.well();
+    let counted = fixture
+        .run("grep", &["-rc", "two", &dir])
+        .await
+        .expect_success();
     assert_eq!(counted, format!("{a}:2\n{b}:1\n"));
-    let files = fixture.run("grep", &["-rl", "two", &dir]).await.well();
+    let files = fixture
+        .run("grep", &["-rl", "two", &dir])
+        .await
+        .expect_success();
     assert_eq!(files, format!("{a}\n{b}\n"));
     let none = fixture.run("grep", &["-c", "none", &dir]).await;
     assert_eq!((none.status, none.stdout.as_str()), (Some(1), ""));
@@ -173,7 +201,7 @@ async fn line_numbers_and_counts_match_other_tools() {
         .user
         .run(named)
         .await
-        .well()
+        .expect_success()
         .lines()
         .map(str::to_owned)
         .collect();

@@ -27,34 +27,39 @@ async fn files_of_any_size_are_copied_in_both_directions() {
         ("big", 5 * MEBI + 3),
     ] {
         let content = noise(size);
-        write(&fixture.here(name), &content);
-        fs::set_permissions(fixture.here(name), fs::Permissions::from_mode(0o751)).unwrap();
-        fixture.run("cp", &[name, &fixture.remote("")]).await.well();
+        write(&fixture.local_path(name), &content);
+        fs::set_permissions(fixture.local_path(name), fs::Permissions::from_mode(0o751)).unwrap();
+        fixture
+            .run("cp", &[name, &fixture.remote("")])
+            .await
+            .expect_success();
         assert!(
-            fs::read(fixture.there(name)).unwrap() == content,
+            fs::read(fixture.remote_path(name)).unwrap() == content,
             "{name} there"
         );
-        assert_eq!(mode(&fixture.there(name)), 0o751, "{name}");
+        assert_eq!(mode(&fixture.remote_path(name)), 0o751, "{name}");
         let time = UNIX_EPOCH + Duration::from_secs(1_234_567_890);
-        let file = fs::File::options().write(true).open(fixture.there(name));
+        let file = fs::File::options()
+            .write(true)
+            .open(fixture.remote_path(name));
         file.unwrap().set_modified(time).unwrap();
         fixture
             .run("cp", &[&fixture.remote(name), "back"])
             .await
-            .well();
+            .expect_success();
         assert!(
-            fs::read(fixture.here("back")).unwrap() == content,
+            fs::read(fixture.local_path("back")).unwrap() == content,
             "{name} here"
         );
-        assert_eq!(mode(&fixture.here("back")), 0o751, "{name}");
-        let kept = fs::metadata(fixture.here("back"))
+        assert_eq!(mode(&fixture.local_path("back")), 0o751, "{name}");
+        let retained = fs::metadata(fixture.local_path("back"))
             .unwrap()
             .modified()
             .unwrap();
-        assert_eq!(kept, time, "{name}");
+        assert_eq!(retained, time, "{name}");
     }
     assert_eq!(
-        names(fixture.there.path()),
+        names(fixture.remote_dir.path()),
         ["big", "block", "empty", "one"]
     );
     let here = names(&fixture.user.work());
@@ -65,22 +70,22 @@ async fn files_of_any_size_are_copied_in_both_directions() {
 async fn file_larger_than_a_message_is_copied_in_blocks() {
     let fixture = CopyFixture::new().await;
     let size = 100 * MEBI as u64;
-    let file = fs::File::create(fixture.here("large")).unwrap();
+    let file = fs::File::create(fixture.local_path("large")).unwrap();
     file.set_len(size).unwrap();
     for offset in [0, 33 << 20, size - 5] {
         file.write_all_at(b"mark!", offset).unwrap();
     }
-    let told = fixture
+    let output = fixture
         .json("cp", &["--json", "large", &fixture.remote("")])
         .await;
-    assert_eq!(told["files"], 1);
-    assert_eq!(told["bytes"], size);
-    assert_eq!(told["writtenBytes"], size);
-    assert_eq!(told["resumedBytes"], 0);
-    assert_eq!(told["failed"], 0);
-    let (remote, back) = (fixture.remote("large"), fixture.here("back"));
-    fixture.run("cp", &[&remote, "back"]).await.well();
-    let (there, before) = (fixture.there("large"), fixture.here("large"));
+    assert_eq!(output["files"], 1);
+    assert_eq!(output["bytes"], size);
+    assert_eq!(output["writtenBytes"], size);
+    assert_eq!(output["resumedBytes"], 0);
+    assert_eq!(output["failed"], 0);
+    let (remote, back) = (fixture.remote("large"), fixture.local_path("back"));
+    fixture.run("cp", &[&remote, "back"]).await.expect_success();
+    let (there, before) = (fixture.remote_path("large"), fixture.local_path("large"));
     for copy in [there, back] {
         assert!(fs::read(copy).unwrap() == fs::read(&before).unwrap());
     }
@@ -89,22 +94,26 @@ async fn file_larger_than_a_message_is_copied_in_blocks() {
 #[tokio::test]
 async fn target_file_is_replaced_and_target_directory_receives_the_file() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("a"), "new a");
-    write(&fixture.here("b"), "new b");
-    write(&fixture.there("a"), "an old and longer a");
-    write(&fixture.there("other"), "old");
-    fs::set_permissions(fixture.there("other"), fs::Permissions::from_mode(0o444)).unwrap();
+    write(&fixture.local_path("a"), "new a");
+    write(&fixture.local_path("b"), "new b");
+    write(&fixture.remote_path("a"), "an old and longer a");
+    write(&fixture.remote_path("other"), "old");
+    fs::set_permissions(
+        fixture.remote_path("other"),
+        fs::Permissions::from_mode(0o444),
+    )
+    .unwrap();
     fixture
         .run("cp", &["a", "b", &fixture.remote("")])
         .await
-        .well();
+        .expect_success();
     fixture
         .run("cp", &["b", &fixture.remote("other")])
         .await
-        .well();
-    assert_eq!(names(fixture.there.path()), ["a", "b", "other"]);
-    assert_eq!(fs::read(fixture.there("a")).unwrap(), b"new a");
-    assert_eq!(fs::read(fixture.there("other")).unwrap(), b"new b");
+        .expect_success();
+    assert_eq!(names(fixture.remote_dir.path()), ["a", "b", "other"]);
+    assert_eq!(fs::read(fixture.remote_path("a")).unwrap(), b"new a");
+    assert_eq!(fs::read(fixture.remote_path("other")).unwrap(), b"new b");
 }
 
 #[tokio::test]
@@ -117,31 +126,42 @@ async fn copies_between_and_within_environments() {
     );
     fs::write(fixture.user.codex().join("environments.toml"), known).unwrap();
     let content = noise(3 * MEBI);
-    write(&fixture.there("file"), &content);
-    let at = |name: &str, file: &str| format!("{name}:{}", fixture.there(file).display());
+    write(&fixture.remote_path("file"), &content);
+    let at = |name: &str, file: &str| format!("{name}:{}", fixture.remote_path(file).display());
     for (from, to, target) in [("one", "two", "other"), ("two", "two", "same")] {
         let (source, target) = (at(from, "file"), at(to, target));
-        fixture.user.run(["cp", &source, &target]).await.well();
+        fixture
+            .user
+            .run(["cp", &source, &target])
+            .await
+            .expect_success();
     }
     for copy in ["other", "same"] {
-        assert!(fs::read(fixture.there(copy)).unwrap() == content, "{copy}");
+        assert!(
+            fs::read(fixture.remote_path(copy)).unwrap() == content,
+            "{copy}"
+        );
     }
-    assert_eq!(names(fixture.there.path()), ["file", "other", "same"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["file", "other", "same"]);
 }
 
 #[tokio::test]
 async fn copy_errors_are_one_line_with_the_next_step() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("file"), "x");
-    write(&fixture.here("tree/file"), "x");
-    write(&fixture.there("taken"), "old");
-    let (remote, taken) = (fixture.remote(""), fixture.remote("taken"));
+    write(&fixture.local_path("file"), "x");
+    write(&fixture.local_path("tree/file"), "x");
+    write(&fixture.remote_path("taken"), "old");
+    let (remote, occupied) = (fixture.remote(""), fixture.remote("taken"));
     let (missing, slash) = (fixture.remote("none"), fixture.remote("none/"));
     let inside = fixture.remote("none/deeper/file");
     for (line, status, says) in [
         (vec!["tree", &remote], 1, vec!["tree` is a directory", "-r"]),
-        (vec!["-r", "tree", &taken], 1, vec!["is a file"]),
-        (vec!["file", "tree", &taken], 1, vec!["is not a directory"]),
+        (vec!["-r", "tree", &occupied], 1, vec!["is a file"]),
+        (
+            vec!["file", "tree", &occupied],
+            1,
+            vec!["is not a directory"],
+        ),
         (
             vec!["absent", &remote],
             66,
@@ -164,14 +184,14 @@ async fn copy_errors_are_one_line_with_the_next_step() {
     ] {
         fixture.run("cp", &line).await.failed(status, &says);
     }
-    assert_eq!(fs::read(fixture.there("taken")).unwrap(), b"old");
-    assert_eq!(names(fixture.there.path()), ["taken"]);
+    assert_eq!(fs::read(fixture.remote_path("taken")).unwrap(), b"old");
+    assert_eq!(names(fixture.remote_dir.path()), ["taken"]);
 }
 
 #[tokio::test]
 async fn copying_onto_or_into_itself_is_rejected() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("tree/file"), "content");
+    write(&fixture.local_path("tree/file"), "content");
     let line = |paths: [&str; 2]| ["cp", "-r", paths[0], paths[1]].map(str::to_owned);
     for (paths, says) in [
         (["tree/file", ":tree/file"], "are the same"),
@@ -181,8 +201,11 @@ async fn copying_onto_or_into_itself_is_rejected() {
         let ended = fixture.user.run(line(paths)).await;
         ended.failed(1, &[says]);
     }
-    assert_eq!(fs::read(fixture.here("tree/file")).unwrap(), b"content");
-    assert_eq!(names(&fixture.here("tree")), ["file"]);
+    assert_eq!(
+        fs::read(fixture.local_path("tree/file")).unwrap(),
+        b"content"
+    );
+    assert_eq!(names(&fixture.local_path("tree")), ["file"]);
 }
 
 fn make_pipe(path: &Path) {
@@ -196,16 +219,16 @@ fn is_pipe(path: &Path) -> bool {
 #[tokio::test]
 async fn target_link_is_kept_and_its_file_replaced() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("new"), "new");
-    write(&fixture.there("new"), "new");
-    for at in [fixture.there(""), fixture.here("")] {
+    write(&fixture.local_path("new"), "new");
+    write(&fixture.remote_path("new"), "new");
+    for at in [fixture.remote_path(""), fixture.local_path("")] {
         write(&at.join("deep/real"), "old");
         symlink("deep/real", at.join("link")).unwrap();
     }
     let (remote, link) = (fixture.remote("new"), fixture.remote("link"));
-    fixture.run("cp", &["new", &link]).await.well();
-    fixture.run("cp", &[&remote, "link"]).await.well();
-    for at in [fixture.there(""), fixture.here("")] {
+    fixture.run("cp", &["new", &link]).await.expect_success();
+    fixture.run("cp", &[&remote, "link"]).await.expect_success();
+    for at in [fixture.remote_path(""), fixture.local_path("")] {
         assert!(at.join("link").is_symlink(), "{at:?}");
         assert_eq!(fs::read(at.join("deep/real")).unwrap(), b"new", "{at:?}");
         assert_eq!(names(&at.join("deep")), ["real"]);
@@ -216,39 +239,39 @@ async fn target_link_is_kept_and_its_file_replaced() {
 async fn links_and_pipes_in_an_existing_tree_are_kept() {
     let fixture = CopyFixture::new().await;
     for name in ["tree/link", "tree/pipe", "tree/plain"] {
-        write(&fixture.here(name), "new");
+        write(&fixture.local_path(name), "new");
     }
-    write(&fixture.there("tree/plain"), "old");
-    write(&fixture.there("real"), "old");
-    symlink("../real", fixture.there("tree/link")).unwrap();
-    make_pipe(&fixture.there("tree/pipe"));
+    write(&fixture.remote_path("tree/plain"), "old");
+    write(&fixture.remote_path("real"), "old");
+    symlink("../real", fixture.remote_path("tree/link")).unwrap();
+    make_pipe(&fixture.remote_path("tree/pipe"));
     let ended = fixture
         .run("cp", &["-r", "tree", &fixture.remote("")])
         .await;
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("tree/pipe` is neither"), "{ended:?}");
-    assert!(is_pipe(&fixture.there("tree/pipe")));
-    assert!(fixture.there("tree/link").is_symlink());
-    assert_eq!(fs::read(fixture.there("real")).unwrap(), b"new");
-    assert_eq!(fs::read(fixture.there("tree/plain")).unwrap(), b"new");
+    assert!(is_pipe(&fixture.remote_path("tree/pipe")));
+    assert!(fixture.remote_path("tree/link").is_symlink());
+    assert_eq!(fs::read(fixture.remote_path("real")).unwrap(), b"new");
+    assert_eq!(fs::read(fixture.remote_path("tree/plain")).unwrap(), b"new");
 }
 
 #[tokio::test]
 async fn only_regular_files_are_replaced() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("file"), "x");
-    write(&fixture.there("file"), "x");
-    make_pipe(&fixture.here("pipe"));
-    make_pipe(&fixture.there("pipe"));
-    symlink("none", fixture.here("dead")).unwrap();
-    symlink("none", fixture.there("dead")).unwrap();
-    write(&fixture.there("taken/file/inside"), "x");
+    write(&fixture.local_path("file"), "x");
+    write(&fixture.remote_path("file"), "x");
+    make_pipe(&fixture.local_path("pipe"));
+    make_pipe(&fixture.remote_path("pipe"));
+    symlink("none", fixture.local_path("dead")).unwrap();
+    symlink("none", fixture.remote_path("dead")).unwrap();
+    write(&fixture.remote_path("taken/file/inside"), "x");
     let (file, pipe, dead) = (
         fixture.remote("file"),
         fixture.remote("pipe"),
         fixture.remote("dead"),
     );
-    let taken = fixture.remote("taken");
+    let occupied = fixture.remote("taken");
     for (line, says) in [
         (["file", &pipe], ["neither a file", "choose another target"]),
         ([&file, "pipe"], ["neither a file", "choose another target"]),
@@ -256,20 +279,20 @@ async fn only_regular_files_are_replaced() {
         (["file", &dead], ["dangling link", "remove it"]),
         ([&file, "dead"], ["dangling link", "remove it"]),
         (
-            ["file", &taken],
+            ["file", &occupied],
             ["is a directory", "choose another target"],
         ),
     ] {
         fixture.run("cp", &line).await.failed(1, &says);
     }
-    for path in [fixture.here("pipe"), fixture.there("pipe")] {
+    for path in [fixture.local_path("pipe"), fixture.remote_path("pipe")] {
         assert!(is_pipe(&path), "{path:?}");
     }
-    for path in [fixture.here("dead"), fixture.there("dead")] {
+    for path in [fixture.local_path("dead"), fixture.remote_path("dead")] {
         assert!(path.is_symlink() && !path.exists(), "{path:?}");
     }
     assert_eq!(
-        names(fixture.there.path()),
+        names(fixture.remote_dir.path()),
         ["dead", "file", "pipe", "taken"]
     );
 }
@@ -278,21 +301,21 @@ async fn only_regular_files_are_replaced() {
 async fn sources_with_the_same_target_are_rejected_before_copying() {
     let fixture = CopyFixture::new().await;
     for name in ["x/f", "y/f", "z"] {
-        write(&fixture.here(name), name);
+        write(&fixture.local_path(name), name);
     }
     let target = fixture.remote("");
     let ended = fixture.run("cp", &["z", "x/f", "y/f", &target]).await;
     ended.failed(2, &["x/f`", "y/f`", "have the same target", "one after"]);
     let ended = fixture.run("cp", &["-r", "x/.", "y/.", &target]).await;
     ended.failed(2, &["have the same target"]);
-    assert_eq!(names(fixture.there.path()), [""; 0]);
+    assert_eq!(names(fixture.remote_dir.path()), [""; 0]);
 }
 
 #[tokio::test]
 async fn missing_paths_are_reported_with_the_next_step() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("one"), "x");
-    symlink("none", fixture.there("dead")).unwrap();
+    write(&fixture.local_path("one"), "x");
+    symlink("none", fixture.remote_path("dead")).unwrap();
     let inside = fixture.remote("nodir/f");
     let (absent, dead) = (fixture.remote("absent"), fixture.remote("dead"));
     let nodir = format!("directory `{}", fixture.server.url);
@@ -308,5 +331,5 @@ async fn missing_paths_are_reported_with_the_next_step() {
     ] {
         fixture.run("cp", &line).await.failed(66, &says);
     }
-    assert_eq!(names(fixture.there.path()), ["dead"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["dead"]);
 }

@@ -10,31 +10,34 @@ use crate::{
 #[tokio::test]
 async fn dot_dot_after_a_link_is_the_parent_of_its_target() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("real/x"), "right");
-    write(&fixture.there("x"), "wrong");
-    fs::create_dir(fixture.there("real/deep")).unwrap();
-    symlink("real/deep", fixture.there("lk")).unwrap();
-    let path = format!("{}/lk/../x", fixture.there.path().display());
+    write(&fixture.remote_path("real/x"), "right");
+    write(&fixture.remote_path("x"), "wrong");
+    fs::create_dir(fixture.remote_path("real/deep")).unwrap();
+    symlink("real/deep", fixture.remote_path("lk")).unwrap();
+    let path = format!("{}/lk/../x", fixture.remote_dir.path().display());
     let path = path.as_str();
-    assert_eq!(fixture.run("cat", &[path]).await.well(), "right");
+    assert_eq!(fixture.run("cat", &[path]).await.expect_success(), "right");
     let remote = format!(":{path}");
-    fixture.run("cp", &[&remote, "copy"]).await.well();
-    assert_eq!(fs::read(fixture.here("copy")).unwrap(), b"right");
-    write(&fixture.here("new"), "new");
-    fixture.run("cp", &["new", &remote]).await.well();
-    let found = fixture.run("grep", &["new", path]).await.well();
+    fixture.run("cp", &[&remote, "copy"]).await.expect_success();
+    assert_eq!(fs::read(fixture.local_path("copy")).unwrap(), b"right");
+    write(&fixture.local_path("new"), "new");
+    fixture.run("cp", &["new", &remote]).await.expect_success();
+    let found = fixture.run("grep", &["new", path]).await.expect_success();
     assert!(found.ends_with(":1:new\n"), "{found}");
     let mut edit = fixture.user.command(fixture.line("edit", &[path]));
     let edited = edit
         .env("EDITOR", "sh -c 'echo edited >\"$0\"'")
         .env_remove("VISUAL");
-    edited.output_soon().await.well();
-    assert_eq!(fs::read(fixture.there("real/x")).unwrap(), b"edited\n");
-    assert_eq!(fs::read(fixture.there("x")).unwrap(), b"wrong");
+    edited.output_soon().await.expect_success();
+    assert_eq!(
+        fs::read(fixture.remote_path("real/x")).unwrap(),
+        b"edited\n"
+    );
+    assert_eq!(fs::read(fixture.remote_path("x")).unwrap(), b"wrong");
     let cwd = path.trim_end_matches("/x");
     let printed = fixture.run("run", &["-C", cwd, "--", "cat", "x"]).await;
-    assert_eq!(printed.well(), "edited\n");
-    let missing = format!("{}/none/../x", fixture.there.path().display());
+    assert_eq!(printed.expect_success(), "edited\n");
+    let missing = format!("{}/none/../x", fixture.remote_dir.path().display());
     let ended = fixture.run("cat", &[&missing]).await;
     ended.failed(66, &["none"]);
 }
@@ -42,24 +45,27 @@ async fn dot_dot_after_a_link_is_the_parent_of_its_target() {
 #[tokio::test]
 async fn followed_link_to_an_ancestor_is_skipped() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("all/tr/file"), "x");
-    write(&fixture.here("all/other/file"), "y");
-    symlink("..", fixture.here("all/tr/up")).unwrap();
-    symlink("../dst", fixture.here("all/tr/target")).unwrap();
-    symlink("../other", fixture.here("all/tr/beside")).unwrap();
-    fs::create_dir(fixture.here("all/dst")).unwrap();
+    write(&fixture.local_path("all/tr/file"), "x");
+    write(&fixture.local_path("all/other/file"), "y");
+    symlink("..", fixture.local_path("all/tr/up")).unwrap();
+    symlink("../dst", fixture.local_path("all/tr/target")).unwrap();
+    symlink("../other", fixture.local_path("all/tr/beside")).unwrap();
+    fs::create_dir(fixture.local_path("all/dst")).unwrap();
     for target in [":all/new", ":all/dst", ":all/dst"] {
         let ended = fixture.user.run(["cp", "-rL", "all/tr", target]).await;
         assert_eq!(ended.status, Some(0), "{ended:?}");
         assert!(ended.stderr.contains("up` leads back"), "{ended:?}");
     }
-    assert_eq!(names(&fixture.here("all")), ["dst", "new", "other", "tr"]);
-    assert_eq!(names(&fixture.here("all/new/beside")), ["file"]);
-    assert_eq!(names(&fixture.here("all/dst")), ["tr"]);
+    assert_eq!(
+        names(&fixture.local_path("all")),
+        ["dst", "new", "other", "tr"]
+    );
+    assert_eq!(names(&fixture.local_path("all/new/beside")), ["file"]);
+    assert_eq!(names(&fixture.local_path("all/dst")), ["tr"]);
     // The link target contains the copy's target, which is not copied into itself.
-    let tree = names(&fixture.here("all/dst/tr"));
+    let tree = names(&fixture.local_path("all/dst/tr"));
     assert_eq!(tree, ["beside", "file", "target"]);
-    assert_eq!(names(&fixture.here("all/dst/tr/target")), [""; 0]);
+    assert_eq!(names(&fixture.local_path("all/dst/tr/target")), [""; 0]);
 }
 
 #[tokio::test]
@@ -67,27 +73,30 @@ async fn crossing_links_do_not_multiply_a_tree() {
     let fixture = CopyFixture::new().await;
     const STAGES: usize = 12;
     for stage in 0..STAGES {
-        write(&fixture.here(&format!("tree/{stage}/file")), "x");
+        write(&fixture.local_path(&format!("tree/{stage}/file")), "x");
         for link in ["a", "b", "c"] {
             let to = format!("../{}", stage + 1);
-            symlink(to, fixture.here(&format!("tree/{stage}/{link}"))).unwrap();
+            symlink(to, fixture.local_path(&format!("tree/{stage}/{link}"))).unwrap();
         }
     }
-    write(&fixture.here(&format!("tree/{STAGES}/file")), "x");
+    write(&fixture.local_path(&format!("tree/{STAGES}/file")), "x");
     let target = fixture.remote("");
     let ended = fixture.run("cp", &["-rL", "--json", "tree", &target]).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("repeatedly"), "{ended:?}");
-    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    let files = told["files"].as_u64().unwrap();
-    assert!(files <= 17 * (STAGES as u64 + 1), "{told}");
-    assert_eq!(names(&fixture.there("tree/0/a/a")), ["a", "b", "c", "file"]);
+    let output: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let files = output["files"].as_u64().unwrap();
+    assert!(files <= 17 * (STAGES as u64 + 1), "{output}");
+    assert_eq!(
+        names(&fixture.remote_path("tree/0/a/a")),
+        ["a", "b", "c", "file"]
+    );
 }
 
 #[tokio::test]
 async fn dangling_links_are_reported_in_both_directions() {
     let fixture = CopyFixture::new().await;
-    for root in [fixture.here("up"), fixture.there("down")] {
+    for root in [fixture.local_path("up"), fixture.remote_path("down")] {
         write(&root.join("a/file"), "x");
         symlink("file", root.join("a/fine")).unwrap();
         symlink("none", root.join("a/dead")).unwrap();
@@ -101,23 +110,26 @@ async fn dangling_links_are_reported_in_both_directions() {
         assert_eq!(ended.status, Some(0), "{ended:?}");
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
         assert!(ended.stderr.contains("a/dead` is dangling"), "{ended:?}");
-        let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-        assert_eq!((&told["files"], &told["skipped"]), (&2.into(), &1.into()));
+        let output: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(
+            (&output["files"], &output["skipped"]),
+            (&2.into(), &1.into())
+        );
     }
 }
 
 #[tokio::test]
 async fn named_dangling_link_is_listed() {
     let fixture = CopyFixture::new().await;
-    symlink("none", fixture.there("dead")).unwrap();
-    let path = fixture.there("dead");
+    symlink("none", fixture.remote_path("dead")).unwrap();
+    let path = fixture.remote_path("dead");
     let listed = fixture.run("ls", &["-l", path.to_str().unwrap()]).await;
-    let line = listed.well();
+    let line = listed.expect_success();
     assert!(line.starts_with('l') && line.ends_with(" dead\n"), "{line}");
-    let told = fixture
+    let output = fixture
         .json("ls", &["--json", path.to_str().unwrap()])
         .await;
-    assert_eq!(told[0]["kind"], "nowhere", "{told}");
+    assert_eq!(output[0]["kind"], "nowhere", "{output}");
 }
 
 /// Returns the target of a link.
@@ -129,7 +141,7 @@ fn leads_to(path: &std::path::Path) -> String {
 #[tokio::test]
 async fn links_are_copied_as_links_in_both_directions() {
     let fixture = CopyFixture::new().await;
-    for root in [fixture.here("up"), fixture.there("down")] {
+    for root in [fixture.local_path("up"), fixture.remote_path("down")] {
         write(&root.join("a/file"), "x");
         symlink("file", root.join("a/fine")).unwrap();
         symlink("none", root.join("a/dead")).unwrap();
@@ -145,12 +157,12 @@ async fn links_are_copied_as_links_in_both_directions() {
         &["-a", &source, "."],
         &["-r", &source, &fixture.remote("within")],
     ] {
-        fixture.run("cp", line).await.well();
+        fixture.run("cp", line).await.expect_success();
     }
     for root in [
-        fixture.there("new"),
-        fixture.here("down"),
-        fixture.there("within"),
+        fixture.remote_path("new"),
+        fixture.local_path("down"),
+        fixture.remote_path("within"),
     ] {
         let found = names(&root.join("a"));
         assert_eq!(
@@ -175,7 +187,7 @@ async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
     };
     let fixture = CopyFixture::new().await;
     let time = UNIX_EPOCH + Duration::from_millis(1_234_567_890_250);
-    for root in [fixture.here("up"), fixture.there("down")] {
+    for root in [fixture.local_path("up"), fixture.remote_path("down")] {
         write(&root.join("sub/file"), "x");
         write(&root.join("large"), vec![7; 3 << 20]);
         symlink("large", root.join("link")).unwrap();
@@ -187,9 +199,15 @@ async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
         }
     }
     let (source, target) = (fixture.remote("down"), fixture.remote("new"));
-    fixture.run("cp", &["-a", "up", &target]).await.well();
-    fixture.run("cp", &["-a", &source, "."]).await.well();
-    for root in [fixture.there("new"), fixture.here("down")] {
+    fixture
+        .run("cp", &["-a", "up", &target])
+        .await
+        .expect_success();
+    fixture
+        .run("cp", &["-a", &source, "."])
+        .await
+        .expect_success();
+    for root in [fixture.remote_path("new"), fixture.local_path("down")] {
         for name in ["sub/file", "large", "sub", "."] {
             let found = fs::metadata(root.join(name)).unwrap().modified().unwrap();
             assert_eq!(found, time, "{root:?} {name}");
@@ -202,27 +220,33 @@ async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
     fixture
         .run("cp", &["-a", "up/large", &fixture.remote("one")])
         .await
-        .well();
-    let one = fs::metadata(fixture.there("one")).unwrap();
+        .expect_success();
+    let one = fs::metadata(fixture.remote_path("one")).unwrap();
     assert_eq!(one.modified().unwrap(), time);
 }
 
 #[tokio::test]
 async fn copied_link_does_not_redirect_the_next_copy() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("home/secret"), "mine");
-    let (home, secret) = (fixture.here("home"), fixture.here("home/secret"));
-    fs::create_dir(fixture.there("tree")).unwrap();
-    symlink(&home, fixture.there("tree/dir")).unwrap();
-    symlink(&secret, fixture.there("tree/file")).unwrap();
+    write(&fixture.local_path("home/secret"), "mine");
+    let (home, secret) = (
+        fixture.local_path("home"),
+        fixture.local_path("home/secret"),
+    );
+    fs::create_dir(fixture.remote_path("tree")).unwrap();
+    symlink(&home, fixture.remote_path("tree/dir")).unwrap();
+    symlink(&secret, fixture.remote_path("tree/file")).unwrap();
     let source = fixture.remote("tree");
-    fixture.run("cp", &["-r", &source, "."]).await.well();
-    assert!(fixture.here("tree/dir").is_symlink());
+    fixture
+        .run("cp", &["-r", &source, "."])
+        .await
+        .expect_success();
+    assert!(fixture.local_path("tree/dir").is_symlink());
     // Now the server has files in place of the links.
-    fs::remove_file(fixture.there("tree/dir")).unwrap();
-    fs::remove_file(fixture.there("tree/file")).unwrap();
-    write(&fixture.there("tree/dir/planted"), "evil");
-    write(&fixture.there("tree/file"), "evil");
+    fs::remove_file(fixture.remote_path("tree/dir")).unwrap();
+    fs::remove_file(fixture.remote_path("tree/file")).unwrap();
+    write(&fixture.remote_path("tree/dir/planted"), "evil");
+    write(&fixture.remote_path("tree/file"), "evil");
     for flags in ["-r", "-rL", "-a"] {
         let ended = fixture.run("cp", &[flags, &source, "."]).await;
         assert_eq!(ended.status, Some(1), "{ended:?}");

@@ -63,78 +63,91 @@ fn assert_tree(root: &Path, expected: &[(Vec<u8>, Vec<u8>)]) {
 #[tokio::test]
 async fn trees_with_unusual_names_are_copied_in_both_directions() {
     let fixture = CopyFixture::new().await;
-    let expected = make_tree(&fixture.here("tree"));
+    let expected = make_tree(&fixture.local_path("tree"));
     let line = ["-rL", "--json", "tree", &fixture.remote("")];
     let ended = fixture.run("cp", &line).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("leads back"), "{ended:?}");
-    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(told["files"], expected.len());
-    assert_eq!(told["skipped"], 1);
-    assert_eq!(told["failed"], 0);
-    assert_tree(&fixture.there("tree"), &expected);
+    let output: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(output["files"], expected.len());
+    assert_eq!(output["skipped"], 1);
+    assert_eq!(output["failed"], 0);
+    assert_tree(&fixture.remote_path("tree"), &expected);
     let other = tempfile::tempdir().unwrap();
     let expected = make_tree(other.path());
     let source = format!(":{}", other.path().display());
     let ended = fixture.run("cp", &["-rL", &source, "back"]).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
-    assert_tree(&fixture.here("back"), &expected);
+    assert_tree(&fixture.local_path("back"), &expected);
 }
 
 #[tokio::test]
 async fn tree_ending_in_dot_is_merged_into_the_target() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("a/b"), "new");
-    write(&fixture.there("a/b"), "old");
-    write(&fixture.there("a/kept"), "kept");
+    write(&fixture.local_path("a/b"), "new");
+    write(&fixture.remote_path("a/b"), "old");
+    write(&fixture.remote_path("a/kept"), "kept");
     fixture
         .run("cp", &["-r", ".", &fixture.remote("")])
         .await
-        .well();
-    assert_eq!(names(fixture.there.path()), ["a"]);
-    assert_eq!(names(&fixture.there("a")), ["b", "kept"]);
-    assert_eq!(fs::read(fixture.there("a/b")).unwrap(), b"new");
+        .expect_success();
+    assert_eq!(names(fixture.remote_dir.path()), ["a"]);
+    assert_eq!(names(&fixture.remote_path("a")), ["b", "kept"]);
+    assert_eq!(fs::read(fixture.remote_path("a/b")).unwrap(), b"new");
 }
 
 #[tokio::test]
 async fn second_copy_nests_and_dot_updates() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("src/file"), "old");
+    write(&fixture.local_path("src/file"), "old");
     let target = fixture.remote("dst");
-    fixture.run("cp", &["-r", "src", &target]).await.well();
-    assert_eq!(names(&fixture.there("dst")), ["file"]);
-    write(&fixture.here("src/file"), "new");
-    fixture.run("cp", &["-r", "src/.", &target]).await.well();
-    assert_eq!(names(&fixture.there("dst")), ["file"]);
-    assert_eq!(fs::read(fixture.there("dst/file")).unwrap(), b"new");
-    fixture.run("cp", &["-r", "src", &target]).await.well();
-    assert_eq!(names(&fixture.there("dst")), ["file", "src"]);
-    assert_eq!(names(&fixture.there("dst/src")), ["file"]);
+    fixture
+        .run("cp", &["-r", "src", &target])
+        .await
+        .expect_success();
+    assert_eq!(names(&fixture.remote_path("dst")), ["file"]);
+    write(&fixture.local_path("src/file"), "new");
+    fixture
+        .run("cp", &["-r", "src/.", &target])
+        .await
+        .expect_success();
+    assert_eq!(names(&fixture.remote_path("dst")), ["file"]);
+    assert_eq!(fs::read(fixture.remote_path("dst/file")).unwrap(), b"new");
+    fixture
+        .run("cp", &["-r", "src", &target])
+        .await
+        .expect_success();
+    assert_eq!(names(&fixture.remote_path("dst")), ["file", "src"]);
+    assert_eq!(names(&fixture.remote_path("dst/src")), ["file"]);
 }
 
 #[tokio::test]
 async fn failures_in_a_new_tree_are_reported_and_the_rest_is_renamed() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("tree/fine"), "fine");
-    symlink("nowhere", fixture.here("tree/dangling")).unwrap();
-    fs::set_permissions(fixture.here("tree"), fs::Permissions::from_mode(0o750)).unwrap();
+    write(&fixture.local_path("tree/fine"), "fine");
+    symlink("nowhere", fixture.local_path("tree/dangling")).unwrap();
+    fs::set_permissions(
+        fixture.local_path("tree"),
+        fs::Permissions::from_mode(0o750),
+    )
+    .unwrap();
     let ended = fixture
         .run("cp", &["-rL", "tree", &fixture.remote("new")])
         .await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("is dangling"), "{ended:?}");
-    assert_eq!(names(fixture.there.path()), ["new"]);
-    assert_eq!(names(&fixture.there("new")), ["fine"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["new"]);
+    assert_eq!(names(&fixture.remote_path("new")), ["fine"]);
 }
 
 #[tokio::test]
 async fn failures_in_a_tree_are_reported_and_the_rest_is_copied() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("tree/fine"), "fine");
-    write(&fixture.here("tree/taken"), "file");
-    symlink("nowhere", fixture.here("tree/dangling")).unwrap();
+    write(&fixture.local_path("tree/fine"), "fine");
+    write(&fixture.local_path("tree/taken"), "file");
+    symlink("nowhere", fixture.local_path("tree/dangling")).unwrap();
     write(
-        &fixture.there("tree/taken/inside"),
+        &fixture.remote_path("tree/taken/inside"),
         "a directory in the way",
     );
     let ended = fixture
@@ -144,26 +157,26 @@ async fn failures_in_a_tree_are_reported_and_the_rest_is_copied() {
     assert!(ended.stderr.contains("dangling` is dangling"), "{ended:?}");
     assert!(ended.stderr.contains("taken"), "{ended:?}");
     assert!(ended.stderr.contains("1 not copied, 1 copied"), "{ended:?}");
-    assert_eq!(names(&fixture.there("tree")), ["fine", "taken"]);
-    assert_eq!(fs::read(fixture.there("tree/fine")).unwrap(), b"fine");
+    assert_eq!(names(&fixture.remote_path("tree")), ["fine", "taken"]);
+    assert_eq!(fs::read(fixture.remote_path("tree/fine")).unwrap(), b"fine");
 }
 
 #[tokio::test]
 async fn thousands_of_small_files_are_copied_and_counted() {
     let fixture = CopyFixture::new().await;
     for number in 0..2000 {
-        let path = fixture.here(&format!("tree/{}/{number}", number % 20));
+        let path = fixture.local_path(&format!("tree/{}/{number}", number % 20));
         write(&path, number.to_string());
     }
-    let told = fixture
+    let output = fixture
         .json("cp", &["-r", "--json", "tree", &fixture.remote("")])
         .await;
     assert_eq!(
-        (&told["files"], &told["directories"]),
+        (&output["files"], &output["directories"]),
         (&2000.into(), &21.into())
     );
     for number in [0, 999, 1999] {
-        let path = fixture.there(&format!("tree/{}/{number}", number % 20));
+        let path = fixture.remote_path(&format!("tree/{}/{number}", number % 20));
         assert_eq!(fs::read_to_string(path).unwrap(), number.to_string());
     }
 }
@@ -181,16 +194,16 @@ async fn large_file_keeps_its_mode() {
     let fixture = CopyFixture::new().await;
     for of in [0o444, 0o400, 0o640, 0o755] {
         let name = format!("{of:o}");
-        write(&fixture.here(&name), noise((2 << 20) + 1));
-        set(&fixture.here(&name), of);
+        write(&fixture.local_path(&name), noise((2 << 20) + 1));
+        set(&fixture.local_path(&name), of);
         fixture
             .run("cp", &[&name, &fixture.remote("")])
             .await
-            .well();
-        assert_eq!(mode(&fixture.there(&name)), of, "{name}");
+            .expect_success();
+        assert_eq!(mode(&fixture.remote_path(&name)), of, "{name}");
         let (remote, back) = (fixture.remote(&name), format!("back-{name}"));
-        fixture.run("cp", &[&remote, &back]).await.well();
-        assert_eq!(mode(&fixture.here(&back)), of, "{name}");
+        fixture.run("cp", &[&remote, &back]).await.expect_success();
+        assert_eq!(mode(&fixture.local_path(&back)), of, "{name}");
     }
 }
 
@@ -218,32 +231,41 @@ fn make_tree_with_modes(root: &Path) -> Vec<(PathBuf, u32)> {
 #[tokio::test]
 async fn directories_keep_their_modes_in_both_directions() {
     let fixture = CopyFixture::new().await;
-    let modes = make_tree_with_modes(&fixture.here("tree"));
+    let modes = make_tree_with_modes(&fixture.local_path("tree"));
     let target = fixture.remote("tree");
-    fixture.run("cp", &["-r", "tree", &target]).await.well();
-    fixture.run("cp", &["-r", &target, "back"]).await.well();
+    fixture
+        .run("cp", &["-r", "tree", &target])
+        .await
+        .expect_success();
+    fixture
+        .run("cp", &["-r", &target, "back"])
+        .await
+        .expect_success();
     for (name, of) in &modes {
         let (there, back) = (
-            fixture.there("tree").join(name),
-            fixture.here("back").join(name),
+            fixture.remote_path("tree").join(name),
+            fixture.local_path("back").join(name),
         );
         assert_eq!(mode(&there), *of, "{there:?}");
         assert_eq!(mode(&back), *of, "{back:?}");
         assert_eq!(fs::read(there.join("file")).unwrap(), b"x");
     }
-    assert_eq!(names(fixture.there.path()), ["tree"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["tree"]);
 }
 
 #[tokio::test]
 async fn existing_directory_keeps_its_mode() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.here("tree/new/file"), "x");
-    set(&fixture.here("tree"), 0o700);
-    set(&fixture.here("tree/new"), 0o700);
-    fs::create_dir(fixture.there("tree")).unwrap();
-    set(&fixture.there("tree"), 0o750);
+    write(&fixture.local_path("tree/new/file"), "x");
+    set(&fixture.local_path("tree"), 0o700);
+    set(&fixture.local_path("tree/new"), 0o700);
+    fs::create_dir(fixture.remote_path("tree")).unwrap();
+    set(&fixture.remote_path("tree"), 0o750);
     let target = fixture.remote("tree");
-    fixture.run("cp", &["-r", "tree/.", &target]).await.well();
-    assert_eq!(mode(&fixture.there("tree")), 0o750);
-    assert_eq!(mode(&fixture.there("tree/new")), 0o700);
+    fixture
+        .run("cp", &["-r", "tree/.", &target])
+        .await
+        .expect_success();
+    assert_eq!(mode(&fixture.remote_path("tree")), 0o750);
+    assert_eq!(mode(&fixture.remote_path("tree/new")), 0o700);
 }

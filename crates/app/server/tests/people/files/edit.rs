@@ -9,7 +9,7 @@ use crate::{
 
 /// Edits a file with a script that receives it as `$1`, with drafts in a directory of the test.
 async fn edit(fixture: &CopyFixture, name: &str, script: &str) -> CommandResult {
-    let file = fixture.there(name);
+    let file = fixture.remote_path(name);
     let drafts = fixture.user.home().join("drafts");
     fs::create_dir_all(&drafts).unwrap();
     let editor = fixture.user.home().join("editor");
@@ -32,49 +32,61 @@ fn drafts(fixture: &CopyFixture) -> Vec<String> {
 #[tokio::test]
 async fn edit_replaces_the_file_and_keeps_its_mode() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("notes.md"), "old\n");
-    fs::set_permissions(fixture.there("notes.md"), fs::Permissions::from_mode(0o600)).unwrap();
+    write(&fixture.remote_path("notes.md"), "old\n");
+    fs::set_permissions(
+        fixture.remote_path("notes.md"),
+        fs::Permissions::from_mode(0o600),
+    )
+    .unwrap();
     let private = "test \"$(stat -c %a \"$(dirname \"$1\")\")\" = 700";
     let script =
         format!("{private} && test \"$(basename \"$1\")\" = notes.md && echo new >>\"$1\"");
-    edit(&fixture, "notes.md", &script).await.well();
-    assert_eq!(fs::read(fixture.there("notes.md")).unwrap(), b"old\nnew\n");
-    let mode = fs::metadata(fixture.there("notes.md"))
+    edit(&fixture, "notes.md", &script).await.expect_success();
+    assert_eq!(
+        fs::read(fixture.remote_path("notes.md")).unwrap(),
+        b"old\nnew\n"
+    );
+    let mode = fs::metadata(fixture.remote_path("notes.md"))
         .unwrap()
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
-    assert_eq!(names(fixture.there.path()), ["notes.md"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["notes.md"]);
     assert_eq!(drafts(&fixture), [""; 0]);
 }
 
 #[tokio::test]
 async fn missing_file_is_created_and_unchanged_file_is_not_written() {
     let fixture = CopyFixture::new().await;
-    edit(&fixture, "new", "echo first >\"$1\"").await.well();
-    assert_eq!(fs::read(fixture.there("new")).unwrap(), b"first\n");
-    let before = fs::metadata(fixture.there("new"))
+    edit(&fixture, "new", "echo first >\"$1\"")
+        .await
+        .expect_success();
+    assert_eq!(fs::read(fixture.remote_path("new")).unwrap(), b"first\n");
+    let before = fs::metadata(fixture.remote_path("new"))
         .unwrap()
         .modified()
         .unwrap();
     let ended = edit(&fixture, "new", "touch \"$1\"").await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("is unchanged"), "{ended:?}");
-    let after = fs::metadata(fixture.there("new"))
+    let after = fs::metadata(fixture.remote_path("new"))
         .unwrap()
         .modified()
         .unwrap();
     assert_eq!(before, after);
     edit(&fixture, "never", "true").await;
-    assert_eq!(names(fixture.there.path()), ["new"]);
+    assert_eq!(names(fixture.remote_dir.path()), ["new"]);
     assert_eq!(drafts(&fixture), [""; 0]);
 }
 
 #[tokio::test]
 async fn concurrently_changed_file_is_kept_and_the_edit_saved_locally() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("shared"), "old");
-    let theirs = fixture.there("shared");
-    let script = format!("printf mine >\"$1\"; printf new >'{}'", theirs.display());
+    write(&fixture.remote_path("shared"), "old");
+    let remote_file = fixture.remote_path("shared");
+    let script = format!(
+        "printf mine >\"$1\"; printf new >'{}'",
+        remote_file.display()
+    );
     let ended = edit(&fixture, "shared", &script).await;
     ended.failed(
         1,
@@ -84,23 +96,23 @@ async fn concurrently_changed_file_is_kept_and_the_edit_saved_locally() {
             "exec-server cp",
         ],
     );
-    assert_eq!(fs::read(theirs).unwrap(), b"new");
-    let kept = drafts(&fixture);
-    assert_eq!(kept.len(), 1, "{kept:?}");
-    let kept = fixture
+    assert_eq!(fs::read(remote_file).unwrap(), b"new");
+    let draft = drafts(&fixture);
+    assert_eq!(draft.len(), 1, "{retained:?}");
+    let draft = fixture
         .user
         .home()
         .join("drafts")
-        .join(&kept[0])
+        .join(&draft[0])
         .join("shared");
-    assert_eq!(fs::read(&kept).unwrap(), b"mine");
-    assert!(ended.stderr.contains(kept.to_str().unwrap()), "{ended:?}");
+    assert_eq!(fs::read(&draft).unwrap(), b"mine");
+    assert!(ended.stderr.contains(draft.to_str().unwrap()), "{ended:?}");
 }
 
 #[tokio::test]
 async fn failed_editor_changes_nothing() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "old");
+    write(&fixture.remote_path("file"), "old");
     edit(&fixture, "file", "exit 3")
         .await
         .failed(1, &["the editor failed", "EDITOR"]);
@@ -108,7 +120,7 @@ async fn failed_editor_changes_nothing() {
     edit(&fixture, "file", "echo half >\"$1\"; exit 3")
         .await
         .failed(1, &["the editor failed", "are kept in"]);
-    assert_eq!(fs::read(fixture.there("file")).unwrap(), b"old");
+    assert_eq!(fs::read(fixture.remote_path("file")).unwrap(), b"old");
     edit(&fixture, "", "true")
         .await
         .failed(1, &["is a directory"]);

@@ -21,18 +21,22 @@ use crate::{
 #[tokio::test]
 async fn directory_is_listed_short_and_long() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("b file"), "12345");
-    write(&fixture.there("a/inside"), "");
-    write(&fixture.there(".hidden"), "");
-    symlink("b file", fixture.there("link")).unwrap();
-    fs::set_permissions(fixture.there("b file"), fs::Permissions::from_mode(0o640)).unwrap();
-    let root = fixture.there("");
+    write(&fixture.remote_path("b file"), "12345");
+    write(&fixture.remote_path("a/inside"), "");
+    write(&fixture.remote_path(".hidden"), "");
+    symlink("b file", fixture.remote_path("link")).unwrap();
+    fs::set_permissions(
+        fixture.remote_path("b file"),
+        fs::Permissions::from_mode(0o640),
+    )
+    .unwrap();
+    let root = fixture.remote_path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
-    let listed = fixture.run("ls", &[root]).await.well();
+    let listed = fixture.run("ls", &[root]).await.expect_success();
     assert_eq!(listed, "a\nb file\nlink\n");
-    let listed = fixture.run("ls", &["-a", root]).await.well();
+    let listed = fixture.run("ls", &["-a", root]).await.expect_success();
     assert_eq!(listed, ".hidden\na\nb file\nlink\n");
-    let long = fixture.run("ls", &["-l", root]).await.well();
+    let long = fixture.run("ls", &["-l", root]).await.expect_success();
     let lines: Vec<_> = long.lines().collect();
     assert!(
         lines[0].starts_with('d') && lines[0].ends_with(" a"),
@@ -52,10 +56,13 @@ async fn directory_is_listed_short_and_long() {
     assert_eq!(row["mode"], 0o640);
     assert!(row["modifiedAtMs"].as_i64().unwrap() > 1_600_000_000_000);
     assert_eq!(rows[2]["link"], true);
-    let file = fixture.there("b file");
-    let one = fixture.run("ls", &[file.to_str().unwrap()]).await.well();
+    let file = fixture.remote_path("b file");
+    let one = fixture
+        .run("ls", &[file.to_str().unwrap()])
+        .await
+        .expect_success();
     assert_eq!(one, "b file\n");
-    let none = fixture.there("none");
+    let none = fixture.remote_path("none");
     fixture
         .run("ls", &[none.to_str().unwrap()])
         .await
@@ -66,10 +73,10 @@ async fn directory_is_listed_short_and_long() {
 async fn cat_prints_exact_bytes_in_order() {
     let fixture = CopyFixture::new().await;
     let large = noise((9 << 20) + 7);
-    write(&fixture.there("large"), &large);
-    write(&fixture.there("small"), "small\n");
-    write(&fixture.there("empty"), "");
-    let paths = ["small", "empty", "large", "small"].map(|name| fixture.there(name));
+    write(&fixture.remote_path("large"), &large);
+    write(&fixture.remote_path("small"), "small\n");
+    write(&fixture.remote_path("empty"), "");
+    let paths = ["small", "empty", "large", "small"].map(|name| fixture.remote_path(name));
     let paths = paths.each_ref().map(|path| path.to_str().unwrap());
     let ended = fixture.run("cat", &paths).await;
     assert_eq!((ended.status, &*ended.stderr), (Some(0), ""));
@@ -82,12 +89,12 @@ async fn non_utf8_names_are_piped_unchanged() {
     let fixture = CopyFixture::new().await;
     write(
         &fixture
-            .there
+            .remote_dir
             .path()
             .join(OsStr::from_bytes(b"not \xff text")),
         "",
     );
-    let root = fixture.there("");
+    let root = fixture.remote_path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
     let listed = fixture.run("ls", &[root]).await;
     assert_eq!(listed.bytes, b"not \xff text\n", "{listed:?}");
@@ -99,11 +106,11 @@ async fn non_utf8_names_are_piped_unchanged() {
 #[tokio::test]
 async fn oversized_directory_is_reported_with_the_next_step() {
     let fixture = CopyFixture::new().await;
-    fs::create_dir(fixture.there("many")).unwrap();
+    fs::create_dir(fixture.remote_path("many")).unwrap();
     for number in 0..50_001 {
-        fs::write(fixture.there(&format!("many/{number}")), "").unwrap();
+        fs::write(fixture.remote_path(&format!("many/{number}")), "").unwrap();
     }
-    let many = fixture.there("many");
+    let many = fixture.remote_path("many");
     let listed = fixture.run("ls", &[many.to_str().unwrap()]).await;
     assert_eq!(listed.status, Some(0), "{}", listed.stderr);
     assert!(listed.stdout.lines().count() > 1000);
@@ -112,7 +119,7 @@ async fn oversized_directory_is_reported_with_the_next_step() {
     let ended = fixture.run("cp", &["-r", &source, "."]).await;
     ended.failed(1, &["many` has too many entries", "tar -C"]);
     assert_eq!(names(&fixture.user.work()), [""; 0]);
-    let none = fixture.there("none");
+    let none = fixture.remote_path("none");
     let ended = fixture.run("ls", &[none.to_str().unwrap()]).await;
     ended.failed(66, &["it does not exist; ", "its parent directory"]);
 }
@@ -120,7 +127,7 @@ async fn oversized_directory_is_reported_with_the_next_step() {
 #[tokio::test]
 async fn cat_errors_are_one_line() {
     let fixture = CopyFixture::new().await;
-    let (none, root) = (fixture.there("none"), fixture.there(""));
+    let (none, root) = (fixture.remote_path("none"), fixture.remote_path(""));
     let ended = fixture.run("cat", &[none.to_str().unwrap()]).await;
     ended.failed(66, &["none`", "does not exist"]);
     let ended = fixture.run("cat", &[root.to_str().unwrap()]).await;
@@ -130,8 +137,8 @@ async fn cat_errors_are_one_line() {
 #[tokio::test]
 async fn cat_ends_when_stdout_is_closed() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("large"), noise(32 << 20));
-    let path = fixture.there("large");
+    write(&fixture.remote_path("large"), noise(32 << 20));
+    let path = fixture.remote_path("large");
     let mut command = fixture
         .user
         .command(fixture.line("cat", &[path.to_str().unwrap()]));
@@ -140,9 +147,11 @@ async fn cat_ends_when_stdout_is_closed() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut begun = [0; 10];
+    let mut started = [0; 10];
     let mut stdout = child.stdout.take().unwrap();
-    within_timeout(stdout.read_exact(&mut begun)).await.unwrap();
+    within_timeout(stdout.read_exact(&mut started))
+        .await
+        .unwrap();
     drop(stdout);
     let ended = within_timeout(child.wait_with_output()).await.unwrap();
     assert_eq!(String::from_utf8(ended.stderr).unwrap(), "");
@@ -159,12 +168,15 @@ async fn find_matches_globs_and_fuzzy_names() {
         ".git/x.rs",
         "out/y.rs",
     ] {
-        write(&fixture.there(name), "");
+        write(&fixture.remote_path(name), "");
     }
-    write(&fixture.there(".gitignore"), "out/\n");
-    let root = fixture.there("");
+    write(&fixture.remote_path(".gitignore"), "out/\n");
+    let root = fixture.remote_path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
-    let found = fixture.run("find", &["--glob", "*.rs", root]).await.well();
+    let found = fixture
+        .run("find", &["--glob", "*.rs", root])
+        .await
+        .expect_success();
     assert_eq!(
         found,
         format!("{root}/src/deep/lib.rs\n{root}/src/main.rs\n")
@@ -181,7 +193,7 @@ async fn find_matches_globs_and_fuzzy_names() {
     let ended = fixture.run("find", &["--limit", "1", root]).await;
     assert_eq!(ended.stdout.lines().count(), 1);
     assert!(ended.stderr.contains("--limit"), "{ended:?}");
-    let none = fixture.there("none");
+    let none = fixture.remote_path("none");
     let ended = fixture.run("find", &[none.to_str().unwrap()]).await;
     ended.failed(66, &["none"]);
 }
@@ -189,14 +201,14 @@ async fn find_matches_globs_and_fuzzy_names() {
 #[tokio::test]
 async fn grep_status_reports_matches() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("a.txt"), "one\ntwo\nThree.\nfour\n");
-    write(&fixture.there("b.md"), "three\n");
-    let root = fixture.there("");
+    write(&fixture.remote_path("a.txt"), "one\ntwo\nThree.\nfour\n");
+    write(&fixture.remote_path("b.md"), "three\n");
+    let root = fixture.remote_path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
-    let found = fixture.run("grep", &["t[wh]", root]).await.well();
+    let found = fixture.run("grep", &["t[wh]", root]).await.expect_success();
     assert_eq!(found, format!("{root}/a.txt:2:two\n{root}/b.md:1:three\n"));
     let line = ["-i", "-F", "-C", "1", "--glob", "*.txt", "three.", root];
-    let found = fixture.run("grep", &line).await.well();
+    let found = fixture.run("grep", &line).await.expect_success();
     let expected = format!("{root}/a.txt-2-two\n{root}/a.txt:3:Three.\n{root}/a.txt-4-four\n");
     assert_eq!(found, expected);
     let found = fixture.json("grep", &["--json", "two", root]).await;

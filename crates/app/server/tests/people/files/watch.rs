@@ -21,8 +21,8 @@ struct WatchRun {
 
 /// Replaces a file atomically, so that there is one change.
 fn put(fixture: &CopyFixture, name: &str, content: &str) {
-    write(&fixture.here("new"), content);
-    fs::rename(fixture.here("new"), fixture.there(name)).unwrap();
+    write(&fixture.local_path("new"), content);
+    fs::rename(fixture.local_path("new"), fixture.remote_path(name)).unwrap();
 }
 
 impl WatchRun {
@@ -35,7 +35,7 @@ impl WatchRun {
     }
 
     fn with(fixture: &CopyFixture, name: &str, flags: &[&str], script: &str) -> Self {
-        let root = fixture.there(name);
+        let root = fixture.remote_path(name);
         let root = root.to_str().unwrap();
         let line = [
             flags,
@@ -70,9 +70,9 @@ impl WatchRun {
 #[tokio::test]
 async fn watch_runs_at_once_and_after_each_relevant_change() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "one");
-    write(&fixture.there(".gitignore"), "*.log\n");
-    fs::create_dir(fixture.there(".git")).unwrap();
+    write(&fixture.remote_path("file"), "one");
+    write(&fixture.remote_path(".gitignore"), "*.log\n");
+    fs::create_dir(fixture.remote_path(".git")).unwrap();
     let mut rerun = WatchRun::start(&fixture, "cat file; echo; test -e file");
     rerun.says("one").await;
     put(&fixture, "file", "two");
@@ -80,8 +80,8 @@ async fn watch_runs_at_once_and_after_each_relevant_change() {
     // Neither change counts. Another watch shows when their events have arrived.
     let mut other = WatchRun::below(&fixture, ".git", "echo seen");
     other.says("seen").await;
-    write(&fixture.there("some.log"), "");
-    write(&fixture.there(".git/index"), "");
+    write(&fixture.remote_path("some.log"), "");
+    write(&fixture.remote_path(".git/index"), "");
     other.says("seen").await;
     put(&fixture, "file", "three");
     rerun.says("three").await;
@@ -91,12 +91,12 @@ async fn watch_runs_at_once_and_after_each_relevant_change() {
 #[tokio::test]
 async fn restart_terminates_a_running_command() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "one");
+    write(&fixture.remote_path("file"), "one");
     let script = "cat file; echo; exec sleep 1000";
     let mut rerun = WatchRun::with(&fixture, "", &["--restart"], script);
     for content in ["two", "three", "four", "five"] {
         rerun
-            .says(&fs::read_to_string(fixture.there("file")).unwrap())
+            .says(&fs::read_to_string(fixture.remote_path("file")).unwrap())
             .await;
         put(&fixture, "file", content);
     }
@@ -110,14 +110,14 @@ async fn restart_terminates_a_running_command() {
 #[tokio::test]
 async fn watch_globs_filter_changes() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("a.txt"), "one");
+    write(&fixture.remote_path("a.txt"), "one");
     let flags = ["--glob", "*.txt", "--ignore", "tmp.txt"];
     let mut rerun = WatchRun::with(&fixture, "", &flags, "cat a.txt; echo");
     rerun.says("one").await;
     let mut other = WatchRun::start(&fixture, "echo seen");
     other.says("seen").await;
-    write(&fixture.there("notes.md"), "");
-    write(&fixture.there("tmp.txt"), "");
+    write(&fixture.remote_path("notes.md"), "");
+    write(&fixture.remote_path("tmp.txt"), "");
     // The other watch has received the events.
     other.says("seen").await;
     put(&fixture, "a.txt", "two");
@@ -130,7 +130,7 @@ async fn watch_globs_filter_changes() {
 #[tokio::test]
 async fn own_writes_do_not_cause_endless_reruns() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "one");
+    write(&fixture.remote_path("file"), "one");
     let mut rerun = WatchRun::start(&fixture, "cat file; echo; date +%N >out");
     // The first two runs cannot yet be attributed to the command.
     for _ in 0..3 {
@@ -147,7 +147,7 @@ async fn own_writes_do_not_cause_endless_reruns() {
 async fn failed_command_is_rerun_and_ctrl_c_ends_a_running_one() {
     let fixture = CopyFixture::new().await;
     // The printed content was read: the next one is for the next run.
-    write(&fixture.there("file"), "echo runs; exit 7");
+    write(&fixture.remote_path("file"), "echo runs; exit 7");
     let mut rerun = WatchRun::start(&fixture, ". ./file");
     rerun.says("runs").await;
     // `exec`, because a shell that receives SIGINT while starting a child waits for it.
@@ -159,7 +159,7 @@ async fn failed_command_is_rerun_and_ctrl_c_ends_a_running_one() {
 #[tokio::test]
 async fn every_termination_signal_ends_watch() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "");
+    write(&fixture.remote_path("file"), "");
     for signal in [Signal::TERM, Signal::HUP, Signal::QUIT] {
         // One waits for changes, one collects them, and one has a running command.
         let mut idle = WatchRun::start(&fixture, "echo ran");
@@ -176,7 +176,7 @@ async fn every_termination_signal_ends_watch() {
 #[tokio::test]
 async fn watch_ends_when_stdout_is_closed() {
     let fixture = CopyFixture::new().await;
-    write(&fixture.there("file"), "one");
+    write(&fixture.remote_path("file"), "one");
     let mut rerun = WatchRun::start(&fixture, "cat file; echo");
     rerun.says("one").await;
     drop(rerun.lines);
@@ -188,7 +188,7 @@ async fn watch_ends_when_stdout_is_closed() {
 #[tokio::test]
 async fn watching_a_missing_path_fails() {
     let fixture = CopyFixture::new().await;
-    let none = fixture.there("none");
+    let none = fixture.remote_path("none");
     let line = ["--path", none.to_str().unwrap(), "true"];
     fixture
         .run("watch", &line)

@@ -68,7 +68,7 @@ fn address(server: &Server) -> SocketAddr {
 }
 
 async fn accept(listener: TcpListener, end: Arc<Mutex<SocketAddr>>, cut: watch::Receiver<u32>) {
-    while let Ok((mut near, _)) = listener.accept().await {
+    while let Ok((mut downstream, _)) = listener.accept().await {
         let address = *end.lock().unwrap();
         let mut cut = cut.clone();
         cut.mark_unchanged();
@@ -77,7 +77,7 @@ async fn accept(listener: TcpListener, end: Arc<Mutex<SocketAddr>>, cut: watch::
                 return;
             };
             tokio::select! {
-                _ = copy_bidirectional(&mut near, &mut far) => {}
+                _ = copy_bidirectional(&mut downstream, &mut far) => {}
                 _ = cut.changed() => {}
             }
         });

@@ -20,13 +20,13 @@ fn user() -> TestUser {
 /// Starts a detached command on a terminal.
 async fn detach(user: &TestUser, script: &str) {
     let run = ["run", "-dt", "--name=job", "sh", "-c", script];
-    user.run(run).await.well();
+    user.run(run).await.expect_success();
 }
 
 /// Returns the only listed process.
 async fn listed(user: &TestUser, flags: &[&str]) -> Value {
     let line = ["ps", "--json"].iter().chain(flags);
-    let list: Value = serde_json::from_str(&user.run(line).await.well()).unwrap();
+    let list: Value = serde_json::from_str(&user.run(line).await.expect_success()).unwrap();
     let [process] = &list.as_array().unwrap()[..] else {
         panic!("{list}");
     };
@@ -55,7 +55,12 @@ async fn closed_window_leaves_a_detached_shell_running() {
     }
     let mut window = TerminalWindow::open(&user.command(["attach", "job"]), (24, 80));
     window.types("exit 5\r");
-    assert_eq!(window.end().await.code(), Some(5), "{}", window.rest());
+    assert_eq!(
+        window.end().await.code(),
+        Some(5),
+        "{}",
+        window.remaining_output()
+    );
 }
 
 #[tokio::test]
@@ -73,8 +78,8 @@ async fn detaching_resets_only_enabled_terminal_modes() {
         window.shows("ready").await;
         window.types("\x10\x11");
         assert_eq!(window.end().await.code(), Some(0));
-        let reset = window.rest().contains("[?1049l");
-        assert_eq!(reset, switched, "{}", window.rest());
+        let reset = window.remaining_output().contains("[?1049l");
+        assert_eq!(reset, switched, "{}", window.remaining_output());
     }
 }
 
@@ -86,11 +91,21 @@ async fn stopped_program_can_be_detached_from() {
     window.shows("ready").await;
     window.types_until(&"x".repeat(100), "\x07").await;
     window.types("\x10\x11");
-    assert_eq!(window.end().await.code(), Some(0), "{}", window.rest());
+    assert_eq!(
+        window.end().await.code(),
+        Some(0),
+        "{}",
+        window.remaining_output()
+    );
     let mut window = TerminalWindow::open(&user.command(["attach", "job"]), (24, 80));
     window.types_until(&"x".repeat(100), "\x07").await;
     window.types("\x03\x03\x03");
-    assert_eq!(window.end().await.code(), Some(130), "{}", window.rest());
+    assert_eq!(
+        window.end().await.code(),
+        Some(130),
+        "{}",
+        window.remaining_output()
+    );
     assert_eq!(listed(&user, &[]).await["running"], true);
 }
 
@@ -114,7 +129,12 @@ async fn foreground_command_can_be_detached_and_reattached() {
     let mut window = TerminalWindow::open(&run, (24, 80));
     window.shows("ready").await;
     window.types("\x1d\x1d");
-    assert_eq!(window.end().await.code(), Some(0), "{}", window.rest());
+    assert_eq!(
+        window.end().await.code(),
+        Some(0),
+        "{}",
+        window.remaining_output()
+    );
     let process = listed(&user, &[]).await;
     assert_eq!(
         (&process["running"], &process["detached"]),
@@ -122,9 +142,9 @@ async fn foreground_command_can_be_detached_and_reattached() {
     );
     let id = process["processId"].as_str().unwrap();
     assert!(
-        window.rest().contains(&format!("attach {id}")),
+        window.remaining_output().contains(&format!("attach {id}")),
         "{}",
-        window.rest()
+        window.remaining_output()
     );
     let mut window = TerminalWindow::open(&user.command(["attach", id]), (24, 80));
     window.types("it\r");
@@ -136,22 +156,22 @@ async fn foreground_command_can_be_detached_and_reattached() {
 async fn command_of_another_session_is_listed_and_adopted() {
     let user = user();
     let server = user.server(&["--session-ttl", "0.2"]).await;
-    let there = ["-E", &server.url];
+    let env_flags = ["-E", &server.url];
     let script = "mkfifo fifo; echo ready; read line < fifo; echo $line; exit 6";
     let run = ["run", "-E", &server.url, "sh", "-c", script];
     let mut running = RunningCommand::start(&mut user.command(run));
     running.says("ready").await;
-    let ps = user.run(["ps", "-E", &server.url]).await.well();
+    let ps = user.run(["ps", "-E", &server.url]).await.expect_success();
     assert_eq!(ps.lines().count(), 1, "{ps}");
-    let table = user.run(["ps", "-aE", &server.url]).await.well();
+    let table = user.run(["ps", "-aE", &server.url]).await.expect_success();
     assert!(table.contains("foreground"), "{table}");
-    let process = listed(&user, &["--all", there[0], there[1]]).await;
+    let process = listed(&user, &["--all", env_flags[0], env_flags[1]]).await;
     assert_eq!(process["owner"], "session");
     let id = process["processId"].as_str().unwrap();
     let attach = ["attach", "-E", &server.url, "--no-stdin", id];
     let mut attached = RunningCommand::start(&mut user.command(attach));
     let owner = async || loop {
-        let process = listed(&user, &["--all", there[0], there[1]]).await;
+        let process = listed(&user, &["--all", env_flags[0], env_flags[1]]).await;
         if process["owner"] == "server" {
             return;
         }
@@ -197,7 +217,7 @@ async fn error_after_a_reconnect_notice_has_its_own_line() {
     wire.end();
     window.shows("reconnecting…").await;
     assert_eq!(window.end().await.code(), Some(75));
-    let rest = window.rest();
+    let rest = window.remaining_output();
     let (erased, error) = (rest.find("[K").unwrap(), rest.find("error:").unwrap());
     assert!(erased < error, "{rest}");
     assert!(rest.contains("attach"), "{rest}");
@@ -209,7 +229,7 @@ async fn local_shell_is_the_users_shell() {
     let shell = user.keep("my-shell", "#!/bin/sh\necho mine $*\n");
     fs::set_permissions(&shell, fs::Permissions::from_mode(0o700)).unwrap();
     let user = user.with("SHELL", shell.to_str().unwrap());
-    assert_eq!(user.run(["shell"]).await.well(), "mine -l\n");
+    assert_eq!(user.run(["shell"]).await.expect_success(), "mine -l\n");
     // A shell that does not exist is ignored.
     let user = user.with("SHELL", "/no/such/shell");
     assert_eq!(user.run(["shell"]).await.status, Some(0));

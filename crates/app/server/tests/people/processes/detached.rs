@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    processes::{RunningCommand, gone, terminal_window::TerminalWindow},
+    processes::{RunningCommand, terminal_window::TerminalWindow, wait_until_gone},
     test_user::TestUser,
 };
 
@@ -14,17 +14,20 @@ use crate::{
 async fn detached_process_is_listed_and_waited_for() {
     let user = TestUser::new();
     let script = "echo out; echo err >&2; mkfifo fifo; read line < fifo; exit 6";
-    let left = user.run(["run", "-d", "sh", "-c", script]).await.well();
-    let id = left.trim();
+    let remaining = user
+        .run(["run", "-d", "sh", "-c", script])
+        .await
+        .expect_success();
+    let id = remaining.trim();
     assert_eq!(id.len(), 12);
-    let table = user.run(["ps"]).await.well();
+    let table = user.run(["ps"]).await.expect_success();
     let row = table.lines().find(|line| line.starts_with(id)).unwrap();
     assert!(
         row.contains("running") && row.contains("sh -c 'echo out;"),
         "{row}"
     );
     assert!(!table.contains('\x1b'), "{table}");
-    let json = user.run(["ps", "--json"]).await.well();
+    let json = user.run(["ps", "--json"]).await.expect_success();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["processId"], id);
     assert_eq!(json[0]["running"], true);
@@ -39,14 +42,14 @@ async fn detached_process_is_listed_and_waited_for() {
         .await
         .unwrap();
     assert_eq!(wait.end().await.0.code(), Some(6));
-    let (status, said) = logs.end().await;
-    assert_eq!((status.code(), said.as_str()), (Some(0), "err\n"));
+    let (status, output) = logs.end().await;
+    assert_eq!((status.code(), output.as_str()), (Some(0), "err\n"));
     let logs = user.run(["logs", id]).await;
     assert_eq!(
         (logs.stdout.as_str(), logs.stderr.as_str()),
         ("out\n", "err\n")
     );
-    let table = user.run(["ps"]).await.well();
+    let table = user.run(["ps"]).await.expect_success();
     assert!(table.contains("ended 6"), "{table}");
     // It has exited: nothing to wait for or attach to.
     assert_eq!(user.run(["wait", id]).await.status, Some(6));
@@ -61,14 +64,18 @@ async fn logs_tail_prints_the_last_lines() {
     let script = "for i in 1 2 3 4 5; do echo $i; done";
     user.run(["run", "-d", "--name", "five", "sh", "-c", script])
         .await
-        .well();
+        .expect_success();
     assert_eq!(user.run(["wait", "five"]).await.status, Some(0));
     assert_eq!(
-        user.run(["logs", "--tail", "2", "five"]).await.well(),
+        user.run(["logs", "--tail", "2", "five"])
+            .await
+            .expect_success(),
         "4\n5\n"
     );
     assert_eq!(
-        user.run(["logs", "-n", "9", "-f", "fiv"]).await.well(),
+        user.run(["logs", "-n", "9", "-f", "fiv"])
+            .await
+            .expect_success(),
         "1\n2\n3\n4\n5\n"
     );
 }
@@ -77,12 +84,12 @@ async fn logs_tail_prints_the_last_lines() {
 async fn unknown_processes_are_reported_with_the_next_step() {
     let user = TestUser::new();
     for command in ["logs", "attach", "kill", "wait"] {
-        let told = user.run([command, "nothing"]).await;
-        told.failed(66, &["`nothing`", "exec-server ps"]);
+        let output = user.run([command, "nothing"]).await;
+        output.failed(66, &["`nothing`", "exec-server ps"]);
     }
     for name in ["job-1", "job-2"] {
         let run = ["run", "-d", "--name", name, "sleep", "1000"];
-        assert_eq!(user.run(run).await.well(), format!("{name}\n"));
+        assert_eq!(user.run(run).await.expect_success(), format!("{name}\n"));
     }
     let again = user.run(["run", "-d", "--name", "job-1", "true"]).await;
     again.failed(2, &["job-1", "--name"]);
@@ -92,7 +99,7 @@ async fn unknown_processes_are_reported_with_the_next_step() {
     user.run(["kill", "job-1", "job-3"])
         .await
         .failed(66, &["`job-3`"]);
-    assert!(!user.run(["ps"]).await.well().contains("ended"));
+    assert!(!user.run(["ps"]).await.expect_success().contains("ended"));
     let wrong = user.run(["run", "-d", "--name", "a b", "true"]).await;
     wrong.failed(2, &["a b"]);
 }
@@ -104,16 +111,16 @@ async fn kill_sends_sigterm_then_sigkill() {
     let stubborn = "echo $$ > stubborn; trap '' TERM; while :; do sleep 0.02; done";
     for (name, script) in [("kind", kind), ("stubborn", stubborn)] {
         let run = ["run", "-d", "--name", name, "sh", "-c", script];
-        user.run(run).await.well();
+        user.run(run).await.expect_success();
         appears(&user, name).await;
     }
     let ended = user
         .run(["kill", "--timeout", "300ms", "kind", "stubborn"])
         .await;
-    assert_eq!(ended.well(), "");
+    assert_eq!(ended.expect_success(), "");
     assert_eq!(user.run(["wait", "kind"]).await.status, Some(7));
     assert_eq!(user.run(["wait", "stubborn"]).await.status, Some(137));
-    gone(&user.work().join("stubborn"));
+    wait_until_gone(&user.work().join("stubborn"));
 }
 
 #[tokio::test]
@@ -122,11 +129,16 @@ async fn signal_is_sent_by_name_and_wait_times_out() {
     let script = "trap 'exit 8' USR1; touch set; while :; do sleep 0.02; done";
     user.run(["run", "-d", "--name", "one", "sh", "-c", script])
         .await
-        .well();
+        .expect_success();
     appears(&user, "set").await;
     let waited = user.run(["wait", "--timeout", "50ms", "one"]).await;
     waited.failed(124, &["`one`", "exec-server kill one"]);
-    assert_eq!(user.run(["kill", "-s", "sigusr1", "one"]).await.well(), "");
+    assert_eq!(
+        user.run(["kill", "-s", "sigusr1", "one"])
+            .await
+            .expect_success(),
+        ""
+    );
     assert_eq!(user.run(["wait", "one"]).await.status, Some(8));
     let wrong = user.run(["kill", "-s", "SEGV", "one"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
@@ -142,8 +154,8 @@ async fn signal_can_be_given_as_an_option() {
         ("-int", 130),
     ] {
         let run = ["run", "-d", "--name", "one", "sleep", "1000"];
-        user.run(run).await.well();
-        user.run(["kill", signal, "one"]).await.well();
+        user.run(run).await.expect_success();
+        user.run(["kill", signal, "one"]).await.expect_success();
         let ended = user.run(["wait", "one"]).await;
         assert_eq!(ended.status, Some(status), "{signal}");
     }
@@ -158,16 +170,16 @@ async fn ps_lists_resource_usage() {
     let script =
         "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; touch burnt; sleep 1000'; :";
     let run = ["run", "-d", "--name", "burner", "sh", "-c", script];
-    user.run(run).await.well();
+    user.run(run).await.expect_success();
     appears(&user, "burnt").await;
-    let listed = user.run(["ps", "--json"]).await.well();
+    let listed = user.run(["ps", "--json"]).await.expect_success();
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     let usage = &listed[0]["usage"];
     let cpu = usage["userMs"].as_u64().unwrap() + usage["systemMs"].as_u64().unwrap();
     assert!(cpu >= 10, "{listed}");
     assert!(usage["maxRssBytes"].as_u64().unwrap() > 100_000, "{listed}");
     assert!(usage["wallMs"].as_u64().unwrap() > 0, "{listed}");
-    let table = user.run(["ps"]).await.well();
+    let table = user.run(["ps"]).await.expect_success();
     let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
     let (cpu, memory) = (row[4], row[5]);
     assert!(
@@ -181,17 +193,22 @@ async fn ps_rm_removes_exited_processes_only() {
     let user = TestUser::new();
     for (name, seconds) in [("done-1", "0"), ("done-2", "0"), ("busy", "1000")] {
         let run = ["run", "-d", "--name", name, "sleep", seconds];
-        user.run(run).await.well();
+        user.run(run).await.expect_success();
     }
     for name in ["done-1", "done-2"] {
         assert_eq!(user.run(["wait", name]).await.status, Some(0));
     }
     let busy = user.run(["ps", "rm", "done-1", "busy"]).await;
     busy.failed(1, &["`busy`", "exec-server kill busy"]);
-    assert_eq!(user.run(["ps"]).await.well().lines().count(), 4);
-    user.run(["ps", "rm", "done-1", "done-2"]).await.well();
-    let left = user.run(["ps"]).await.well();
-    assert!(!left.contains("done") && left.contains("busy"), "{left}");
+    assert_eq!(user.run(["ps"]).await.expect_success().lines().count(), 4);
+    user.run(["ps", "rm", "done-1", "done-2"])
+        .await
+        .expect_success();
+    let remaining = user.run(["ps"]).await.expect_success();
+    assert!(
+        !remaining.contains("done") && remaining.contains("busy"),
+        "{remaining}"
+    );
     user.run(["logs", "done-1"]).await.failed(66, &["`done-1`"]);
     user.run(["ps", "rm", "done-1"])
         .await
@@ -205,7 +222,7 @@ async fn attached_terminal_keeps_running_after_detach_keys() {
                   while read line; do echo \"got $line\"; done";
     user.run(["run", "-dt", "--name", "talk", "sh", "-c", script])
         .await
-        .well();
+        .expect_success();
     let attach = user.command(["attach", "talk"]);
     let mut window = TerminalWindow::open(&attach, (30, 90));
     let before = window.settings();
@@ -220,7 +237,7 @@ async fn attached_terminal_keeps_running_after_detach_keys() {
     window.shows("exec-server attach talk").await;
     assert_eq!(window.end().await.code(), Some(0));
     assert_eq!(window.settings(), before);
-    assert!(user.run(["ps"]).await.well().contains("running"));
+    assert!(user.run(["ps"]).await.expect_success().contains("running"));
     let attach = user.command(["attach", "--detach-keys", "ctrl-x,d", "talk"]);
     let mut window = TerminalWindow::open(&attach, (24, 80));
     window.shows("24 80\r\n").await;
@@ -229,7 +246,7 @@ async fn attached_terminal_keeps_running_after_detach_keys() {
     window.shows("got two").await;
     window.types("\x18d");
     assert_eq!(window.end().await.code(), Some(0));
-    let logs = user.run(["logs", "talk"]).await.well();
+    let logs = user.run(["logs", "talk"]).await.expect_success();
     assert!(
         logs.contains("got one\r\n") && logs.contains("got two"),
         "{logs}"
@@ -242,7 +259,7 @@ async fn piped_input_is_not_matched_against_detach_keys() {
     let script = "stty raw -echo; echo ready; dd bs=1 count=5 2>/dev/null | od -An -tx1; exit 5";
     user.run(["run", "-dt", "--name", "keys", "sh", "-c", script])
         .await
-        .well();
+        .expect_success();
     let mut logs = RunningCommand::start(&mut user.command(["logs", "-f", "keys"]));
     logs.says("ready").await;
     let attached = user.run_with(["attach", "keys"], b"a\x10\x11b\x10").await;
@@ -256,7 +273,7 @@ async fn attach_writes_lines_without_a_terminal_and_ctrl_c_detaches() {
     let script = "while read line; do echo \"got $line\"; done; exit 5";
     user.run(["run", "-di", "--name", "lines", "sh", "-c", script])
         .await
-        .well();
+        .expect_success();
     let mut attach = user.command(["attach", "lines"]);
     let mut first = RunningCommand::start(attach.stdin(Stdio::piped()));
     let mut stdin = first.child.stdin.take().unwrap();
@@ -264,7 +281,7 @@ async fn attach_writes_lines_without_a_terminal_and_ctrl_c_detaches() {
     first.says("got one").await;
     first.signal(Signal::INT);
     assert_eq!(first.end().await.0.code(), Some(130));
-    assert!(user.run(["ps"]).await.well().contains("running"));
+    assert!(user.run(["ps"]).await.expect_success().contains("running"));
     let second = user.run_with(["attach", "lines"], b"two\n").await;
     assert_eq!(
         (second.status, second.stdout.as_str()),
@@ -283,7 +300,9 @@ async fn appears(user: &TestUser, name: &str) {
 #[tokio::test]
 async fn logs_of_an_endless_writer_end_at_the_start_position() {
     let user = TestUser::new();
-    user.run(["run", "-d", "--name=y", "yes"]).await.well();
+    user.run(["run", "-d", "--name=y", "yes"])
+        .await
+        .expect_success();
     for line in [&["logs", "y"][..], &["logs", "-n", "3", "y"]] {
         let logs = user.run(line.iter().copied()).await;
         assert_eq!(logs.status, Some(0), "{}", logs.stderr);
@@ -296,7 +315,7 @@ async fn logs_of_an_endless_writer_end_at_the_start_position() {
 async fn wait_reports_a_process_that_timed_out() {
     let user = TestUser::new();
     let line = ["run", "-d", "--timeout=50ms", "sleep", "1000"];
-    let id = user.run(line).await.well();
+    let id = user.run(line).await.expect_success();
     let waited = user.run(["wait", id.trim()]).await;
     waited.failed(124, &["in time"]);
 }
@@ -305,12 +324,12 @@ async fn wait_reports_a_process_that_timed_out() {
 async fn suggested_commands_name_the_environment() {
     let user = TestUser::new();
     let server = user.unix_server(&[]).await;
-    let asked = ["-E", &server.url];
+    let env_flags = ["-E", &server.url];
     let line = ["run", "-d", "--name=job"];
-    let job = line.iter().chain(&asked).chain(&["sleep", "1000"]);
-    user.run(job).await.well();
+    let job = line.iter().chain(&env_flags).chain(&["sleep", "1000"]);
+    user.run(job).await.expect_success();
     let wait = ["wait", "--timeout=1ms", "job"];
-    let waited = user.run(wait.iter().chain(&asked)).await;
+    let waited = user.run(wait.iter().chain(&env_flags)).await;
     let hint = format!("`exec-server kill -E {} job` ends it", server.url);
     waited.failed(124, &[&hint]);
 }

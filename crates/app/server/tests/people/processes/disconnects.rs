@@ -41,9 +41,9 @@ async fn output_is_complete_after_disconnects_and_they_are_reported() {
     assert!(came == wrote);
     let ended = within_timeout(child.wait_with_output()).await.unwrap();
     assert_eq!(ended.status.code(), Some(0));
-    let said = String::from_utf8(ended.stderr).unwrap();
+    let output = String::from_utf8(ended.stderr).unwrap();
     let outage = "exec-server: reconnecting…\nexec-server: reconnected\n";
-    assert_eq!(said, outage.repeat(3));
+    assert_eq!(output, outage.repeat(3));
 }
 
 #[tokio::test]
@@ -78,12 +78,12 @@ async fn lost_session_ends_the_client_and_restores_the_terminal() {
     window.shows("ready").await;
     assert!(window.is_raw());
     wire.relay_to(&other);
-    let (status, said) = running.end().await;
-    assert_eq!(status.code(), Some(75), "{said}");
-    let last = said.lines().last().unwrap();
+    let (status, output) = running.end().await;
+    assert_eq!(status.code(), Some(75), "{output}");
+    let last = output.lines().last().unwrap();
     assert!(
         last.contains("session") && last.contains("--detach"),
-        "{said}"
+        "{output}"
     );
     assert_eq!(window.end().await.code(), Some(75));
     assert_eq!(window.settings(), before);
@@ -107,7 +107,7 @@ async fn detached_process_is_followed_across_disconnects() {
         "-c",
         script,
     ];
-    assert_eq!(user.run(line).await.well(), "job\n");
+    assert_eq!(user.run(line).await.expect_success(), "job\n");
     let logs = ["logs", "-E", &wire.url, "-f", "job"];
     let mut logs = RunningCommand::start(&mut user.command(logs));
     let wait = ["wait", "-E", &wire.url, "job"];
@@ -124,9 +124,9 @@ async fn detached_process_is_followed_across_disconnects() {
     let write = tokio::task::spawn_blocking(move || fs::write(fifo, "on\n").unwrap());
     logs.says("on").await;
     within_timeout(write).await.unwrap();
-    let (status, said) = logs.end().await;
-    assert_eq!(status.code(), Some(0), "{said}");
-    assert!(said.contains("reconnecting…"), "{said}");
+    let (status, output) = logs.end().await;
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(output.contains("reconnecting…"), "{output}");
     assert_eq!(wait.end().await.0.code(), Some(6));
 }
 
@@ -136,7 +136,7 @@ async fn user_can_detach_while_disconnected() {
     let server = user.server(&[]).await;
     let wire = CuttableLink::to(&server).await;
     let line = ["run", "-E", &wire.url, "-dt", "--name=job", "cat"];
-    user.run(line).await.well();
+    user.run(line).await.expect_success();
     let attach = ["attach", "-E", &wire.url, "job"];
     let mut attached = TerminalWindow::open(&user.command(attach), (24, 80));
     let shell = ["run", "-E", &wire.url, "-t", "sh", "-c", "echo ready; cat"];
@@ -156,8 +156,8 @@ async fn user_can_detach_while_disconnected() {
         }
     }
     attached.types("\x10\x11");
-    let left = attached.end().await;
-    assert_eq!(left.code(), Some(0), "{}", attached.rest());
+    let remaining = attached.end().await;
+    assert_eq!(remaining.code(), Some(0), "{}", attached.remaining_output());
     shell.types("\x03\x03\x03");
     assert_eq!(shell.end().await.code(), Some(130));
 }
@@ -170,7 +170,7 @@ async fn command_survives_a_hub_restart_with_a_notice() {
     let token = hub.token_file.to_str().unwrap();
     let add = ["env", "add", "box", "--hub", &hub.server.url];
     let add = add.into_iter().chain(["--token-file", token]);
-    user.run(add).await.well();
+    user.run(add).await.expect_success();
     let script = "mkfifo fifo; echo ready; read line < fifo; echo $line; exit 6";
     let line = ["run", "-E", "box", "sh", "-c", script];
     let mut running = RunningCommand::start(&mut user.command(line));
@@ -180,8 +180,11 @@ async fn command_survives_a_hub_restart_with_a_notice() {
     let write = tokio::task::spawn_blocking(move || fs::write(fifo, "on\n").unwrap());
     running.says("on").await;
     within_timeout(write).await.unwrap();
-    let (status, said) = running.end().await;
-    assert_eq!(status.code(), Some(6), "{said}");
-    assert!(said.starts_with("exec-server: reconnecting…\n"), "{said}");
-    assert!(said.ends_with("exec-server: reconnected\n"), "{said}");
+    let (status, output) = running.end().await;
+    assert_eq!(status.code(), Some(6), "{output}");
+    assert!(
+        output.starts_with("exec-server: reconnecting…\n"),
+        "{output}"
+    );
+    assert!(output.ends_with("exec-server: reconnected\n"), "{output}");
 }

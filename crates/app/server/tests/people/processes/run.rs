@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 
 use crate::{
-    processes::{RunningCommand, gone, noise},
+    processes::{RunningCommand, noise, wait_until_gone},
     test_user::{CommandResult, TestUser, within_timeout},
 };
 
@@ -29,8 +29,8 @@ async fn exit_status_is_that_of_the_command() {
 #[tokio::test]
 async fn arguments_after_the_command_belong_to_it() {
     let user = TestUser::new();
-    let told = user.run(["run", "printf", "%s,", "-t", "--detach", "--", "-C"]);
-    assert_eq!(told.await.well(), "-t,--detach,--,-C,");
+    let output = user.run(["run", "printf", "%s,", "-t", "--detach", "--", "-C"]);
+    assert_eq!(output.await.expect_success(), "-t,--detach,--,-C,");
 }
 
 #[tokio::test]
@@ -60,14 +60,17 @@ async fn local_command_inherits_directory_and_variables() {
     let user = TestUser::new().with("COLOUR", "blue");
     let script = "pwd; echo $COLOUR $SHAPE";
     let here = fs::canonicalize(user.work()).unwrap();
-    let told = user.run(["run", "-e", "SHAPE=round", "sh", "-c", script]);
+    let output = user.run(["run", "-e", "SHAPE=round", "sh", "-c", script]);
     assert_eq!(
-        told.await.well(),
+        output.await.expect_success(),
         format!("{}\nblue round\n", here.display())
     );
     fs::create_dir(user.work().join("below")).unwrap();
-    let told = user.run(["run", "-C", "below", "pwd"]).await.well();
-    assert_eq!(Path::new(told.trim()), here.join("below"));
+    let output = user
+        .run(["run", "-C", "below", "pwd"])
+        .await
+        .expect_success();
+    assert_eq!(Path::new(output.trim()), here.join("below"));
 }
 
 #[tokio::test]
@@ -78,10 +81,16 @@ async fn remote_command_has_server_variables_and_passed_ones() {
     let script = "pwd; echo $COLOUR $SHAPE; echo $SIZE";
     let line = ["run", "-E", &server.url, "-e", "SIZE=1", "sh", "-c", script];
     let there = fs::canonicalize(user.work()).unwrap();
-    let told = guest.run(line).await.well();
-    assert_eq!(told, format!("{}\nblue\n1\n", there.display()));
+    let output = guest.run(line).await.expect_success();
+    assert_eq!(output, format!("{}\nblue\n1\n", there.display()));
     let passed = ["run", "-E", &server.url, "-e", "SHAPE", "sh", "-c", script];
-    assert!(guest.run(passed).await.well().contains("blue round"));
+    assert!(
+        guest
+            .run(passed)
+            .await
+            .expect_success()
+            .contains("blue round")
+    );
 }
 
 #[tokio::test]
@@ -95,7 +104,7 @@ async fn timed_out_command_gets_sigterm_then_sigkill() {
     let in_time = user.run(["run", "--timeout", "1m", "sh", "-c", "exit 4"]);
     assert_eq!(in_time.await.status, Some(4));
     // Its descendant is not the command, whose status is known.
-    let left = [
+    let remaining = [
         "run",
         "--timeout",
         "200ms",
@@ -103,7 +112,7 @@ async fn timed_out_command_gets_sigterm_then_sigkill() {
         "-c",
         "sleep 1000 & exit 5",
     ];
-    assert_eq!(user.run(left).await.status, Some(5));
+    assert_eq!(user.run(remaining).await.status, Some(5));
     let wrong = user.run(["run", "--timeout", "soon", "true"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
 }
@@ -127,12 +136,12 @@ async fn sandbox_denies_disallowed_access() {
                 .unwrap()
         }
     };
-    let told = run("read-only").await;
-    assert!(!told.stdout.is_empty(), "{told:?}");
+    let result = run("read-only").await;
+    assert!(!result.stdout.is_empty(), "{result:?}");
     assert!(!workspace.path().join("inside").exists());
     assert!(!target.exists());
-    let told = run("workspace-write").await;
-    assert!(!told.stdout.is_empty(), "{told:?}");
+    let result = run("workspace-write").await;
+    assert!(!result.stdout.is_empty(), "{result:?}");
     assert_eq!(fs::read(workspace.path().join("inside")).unwrap(), b"a\n");
     assert!(!target.exists());
     let wrong = user.run(["run", "--network", "true"]).await;
@@ -158,10 +167,18 @@ async fn both_streams_are_copied_exactly() {
     fs::write(user.work().join("out"), &out).unwrap();
     fs::write(user.work().join("err"), &err).unwrap();
     let mut run = user.command(["run", "sh", "-c", "cat out & cat err >&2; wait"]);
-    let told = within_timeout(run.output()).await.unwrap();
-    assert_eq!(told.status.code(), Some(0));
-    assert!(told.stdout == out, "stdout has {} bytes", told.stdout.len());
-    assert!(told.stderr == err, "stderr has {} bytes", told.stderr.len());
+    let result = within_timeout(run.output()).await.unwrap();
+    assert_eq!(result.status.code(), Some(0));
+    assert!(
+        result.stdout == out,
+        "stdout has {} bytes",
+        result.stdout.len()
+    );
+    assert!(
+        result.stderr == err,
+        "stderr has {} bytes",
+        result.stderr.len()
+    );
 }
 
 #[tokio::test]
@@ -180,15 +197,15 @@ async fn interleaved_streams_keep_their_order() {
     both.args(["-c", exact])
         .arg(crate::test_user::product())
         .arg(script);
-    let told = within_timeout(both.stdin(Stdio::null()).output())
+    let result = within_timeout(both.stdin(Stdio::null()).output())
         .await
         .unwrap();
-    let lines = String::from_utf8(told.stdout).unwrap();
+    let lines = String::from_utf8(result.stdout).unwrap();
     let of = |letter: char| lines.lines().filter(move |line| line.starts_with(letter));
     for letter in ['o', 'e'] {
-        let told: Vec<_> = of(letter).collect();
+        let result: Vec<_> = of(letter).collect();
         let wrote: Vec<_> = (0..300).map(|i| format!("{letter}{i}")).collect();
-        assert_eq!(told, wrote);
+        assert_eq!(result, wrote);
     }
 }
 
@@ -225,14 +242,14 @@ async fn stdin_and_its_end_are_forwarded() {
     assert_eq!(status, Some(0));
     assert!(bytes == input, "{} bytes", bytes.len());
     let counted = user.run_with(["run", "wc", "-c"], b"abc").await;
-    assert_eq!(counted.well().trim(), "3");
+    assert_eq!(counted.expect_success().trim(), "3");
     fs::write(user.work().join("input"), &input).unwrap();
     let file = fs::File::open(user.work().join("input")).unwrap();
     let mut from_file = user.command(["run", "cat"]);
-    let told = within_timeout(from_file.stdin(file).output())
+    let result = within_timeout(from_file.stdin(file).output())
         .await
         .unwrap();
-    assert!(told.stdout == input, "{} bytes", told.stdout.len());
+    assert!(result.stdout == input, "{} bytes", result.stdout.len());
 }
 
 #[tokio::test]
@@ -244,8 +261,8 @@ async fn command_that_ignores_stdin_exits_while_input_continues() {
     assert_eq!(running.end().await.0.code(), Some(3));
     drop(held_open);
     // More than any queue holds.
-    let told = user.run_with(["run", "true"], &noise(4 * MEBI, 5)).await;
-    assert_eq!(told.well(), "");
+    let output = user.run_with(["run", "true"], &noise(4 * MEBI, 5)).await;
+    assert_eq!(output.expect_success(), "");
 }
 
 #[tokio::test]
@@ -259,7 +276,7 @@ async fn closed_stdout_ends_the_command_quietly() {
     let ended = within_timeout(child.wait_with_output()).await.unwrap();
     assert_eq!(ended.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
-    crate::processes::gone(&user.work().join("number"));
+    crate::processes::wait_until_gone(&user.work().join("number"));
 }
 
 #[tokio::test]
@@ -279,8 +296,8 @@ async fn signals_are_forwarded() {
         running.says("ready").await;
         running.signal(signal);
         running.says(&format!("got {name}")).await;
-        let (status, said) = running.end().await;
-        assert_eq!(status.code(), Some(9), "{name}: {said}");
+        let (status, output) = running.end().await;
+        assert_eq!(status.code(), Some(9), "{name}: {output}");
     }
 }
 
@@ -292,7 +309,7 @@ async fn command_ends_with_its_session_when_the_client_is_killed() {
     let mut running = RunningCommand::start(&mut user.command(["run", "sh", "-c", script]));
     running.says("ready").await;
     running.signal(Signal::KILL);
-    gone(&user.work().join("number"));
+    wait_until_gone(&user.work().join("number"));
 }
 
 #[tokio::test]
@@ -309,7 +326,7 @@ async fn third_quick_interrupt_ends_a_stubborn_command() {
     running.signal(Signal::INT);
     let (status, _) = running.end().await;
     assert_eq!(status.code(), Some(130));
-    gone(&user.work().join("number"));
+    wait_until_gone(&user.work().join("number"));
 }
 
 #[tokio::test]
@@ -323,7 +340,7 @@ async fn second_sigterm_ends_a_stubborn_command() {
     running.signal(Signal::TERM);
     let (status, _) = running.end().await;
     assert_eq!(status.code(), Some(143));
-    gone(&user.work().join("number"));
+    wait_until_gone(&user.work().join("number"));
 }
 
 #[tokio::test]
@@ -334,10 +351,10 @@ async fn ctrl_z_suspends_and_resumes_both() {
     let mut running = RunningCommand::start(run.stdin(std::process::Stdio::piped()));
     running.says("ready").await;
     running.signal(Signal::TSTP);
-    let ours = crate::processes::pid(&running.child);
+    let own = crate::processes::pid(&running.child);
     let stopped = move || {
         let options = rustix::process::WaitIdOptions::STOPPED;
-        let id = rustix::process::WaitId::Pid(ours);
+        let id = rustix::process::WaitId::Pid(own);
         rustix::process::waitid(id, options).unwrap().unwrap()
     };
     let stopped = crate::test_user::within_timeout(tokio::task::spawn_blocking(stopped)).await;

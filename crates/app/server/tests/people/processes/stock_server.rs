@@ -48,20 +48,20 @@ impl StockServer {
         let listener = listener.await.unwrap();
         let url = listener.address().to_string();
         let (links, mut opened) = mpsc::channel(8);
-        let door = HttpEndpoint {
+        let endpoint = HttpEndpoint {
             auth: Arc::default(),
             metrics: None,
             draining: Arc::default(),
             hosts: Default::default(),
             pending: Default::default(),
         };
-        let far = server.url.clone();
+        let upstream = server.url.clone();
         let relay = tokio::spawn(async move {
-            tokio::spawn(listener.run(door, None, links));
-            while let Some(near) = opened.recv().await {
-                let address: ServerAddress = far.parse().unwrap();
-                let far = WebSocketConnector::new(address).open().await.unwrap();
-                tokio::spawn(relay(near, far));
+            tokio::spawn(listener.run(endpoint, None, links));
+            while let Some(downstream) = opened.recv().await {
+                let address: ServerAddress = upstream.parse().unwrap();
+                let upstream = WebSocketConnector::new(address).open().await.unwrap();
+                tokio::spawn(relay(downstream, upstream));
             }
         });
         Self {
@@ -87,23 +87,23 @@ async fn send(link: &mut Link, message: &Value) {
 }
 
 /// Relays messages and drops what the stock server does not know.
-async fn relay(mut near: Link, mut far: Link) {
+async fn relay(mut downstream: Link, mut upstream: Link) {
     loop {
         tokio::select! {
-            request = near.reader.next() => {
+            request = downstream.reader.next() => {
                 let Ok(Some(request)) = request else { return };
                 let mut request: Value = serde_json::from_slice(&request).unwrap();
                 if let Some(refusal) = refuse(&request) {
                     let answer = json!({"id": request["id"], "error": refusal});
-                    send(&mut near, &answer).await;
+                    send(&mut downstream, &answer).await;
                     continue;
                 }
                 if request["method"] == "initialize" {
                     request["params"]["extensions"] = json!(null);
                 }
-                send(&mut far, &request).await;
+                send(&mut upstream, &request).await;
             }
-            answer = far.reader.next() => {
+            answer = upstream.reader.next() => {
                 let Ok(Some(answer)) = answer else { return };
                 let mut answer: Value = serde_json::from_slice(&answer).unwrap();
                 let result = answer.get_mut("result").and_then(Value::as_object_mut);
@@ -117,7 +117,7 @@ async fn relay(mut near: Link, mut far: Link) {
                 if answer["error"]["message"].as_str().is_some_and(|text| text.ends_with("(os error 2)")) {
                     answer["error"]["message"] = json!("No such file or directory (os error 2)");
                 }
-                send(&mut near, &answer).await;
+                send(&mut downstream, &answer).await;
             }
         }
     }
@@ -152,8 +152,8 @@ async fn first_termination_signal_ends_the_command_on_a_stock_server() {
         let mut running = RunningCommand::start(&mut user.command(run));
         running.says("ready").await;
         running.signal(signal);
-        let (status, said) = running.end().await;
-        assert_eq!(status.code(), Some(137), "{said}");
+        let (status, output) = running.end().await;
+        assert_eq!(status.code(), Some(137), "{output}");
     }
 }
 
@@ -173,10 +173,13 @@ async fn missing_close_stdin_is_reported_at_once() {
     let run = run.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = run.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
-    let mut told = [0; 128];
-    let read = within_timeout(stderr.read(&mut told)).await.unwrap();
-    let told = String::from_utf8_lossy(&told[..read]);
-    assert!(told.contains("cannot close a command's stdin"), "{told}");
+    let mut output = [0; 128];
+    let read = within_timeout(stderr.read(&mut output)).await.unwrap();
+    let output = String::from_utf8_lossy(&output[..read]);
+    assert!(
+        output.contains("cannot close a command's stdin"),
+        "{output}"
+    );
     // Piped input is delivered anyway.
     let mut stdin = child.stdin.take().unwrap();
     within_timeout(stdin.write_all(b"in\n")).await.unwrap();
@@ -185,7 +188,7 @@ async fn missing_close_stdin_is_reported_at_once() {
     within_timeout(stdout.read_exact(&mut out)).await.unwrap();
     assert_eq!(&out, b"in\n");
     let nothing = user.run(["run", "-E", &server.url, "cat"]).await;
-    assert_eq!(nothing.well(), "");
+    assert_eq!(nothing.expect_success(), "");
 }
 
 #[tokio::test]

@@ -22,23 +22,23 @@ use crate::test_user::{TIMEOUT, within_timeout};
 
 /// Program on a pty, which is its controlling terminal.
 pub(super) struct TerminalWindow {
-    ours: AsyncFd<OwnedFd>,
-    theirs: OwnedFd,
+    controller: AsyncFd<OwnedFd>,
+    peer: OwnedFd,
     pub(super) child: Child,
     /// Output that no test has consumed yet.
-    shown: Vec<u8>,
+    unread: Vec<u8>,
 }
 
 impl TerminalWindow {
     /// Opens a window of this size and starts the program in it.
     pub(super) fn open(command: &Command, (rows, columns): (u16, u16)) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let ours = openpt(flags).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
-        resize(&ours, (rows, columns));
-        fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
+        let controller = openpt(flags).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        let peer = ioctl_tiocgptpeer(&controller, flags).unwrap();
+        resize(&controller, (rows, columns));
+        fcntl_setfl(&controller, OFlags::NONBLOCK).unwrap();
         // Becomes a session leader before it executes the program.
         let mut on_terminal = Command::new("setsid");
         let command = command.as_std();
@@ -53,17 +53,17 @@ impl TerminalWindow {
                 None => on_terminal.env_remove(name),
             };
         }
-        let theirs_too = || Stdio::from(theirs.try_clone().unwrap());
+        let theirs_too = || Stdio::from(peer.try_clone().unwrap());
         on_terminal
             .stdin(theirs_too())
             .stdout(theirs_too())
             .stderr(theirs_too())
             .kill_on_drop(true);
         Self {
-            ours: exec_process::register(ours, Interest::READABLE).unwrap(),
+            controller: exec_process::register(controller, Interest::READABLE).unwrap(),
             child: on_terminal.spawn().unwrap(),
-            theirs,
-            shown: Vec::new(),
+            peer,
+            unread: Vec::new(),
         }
     }
 
@@ -74,52 +74,52 @@ impl TerminalWindow {
 
     /// Types until `text` is shown.
     pub(super) async fn types_until(&mut self, keys: &str, text: &str) {
-        let shown = timeout(TIMEOUT, async {
-            while find(&self.shown, text.as_bytes()).is_none() {
+        let printed = timeout(TIMEOUT, async {
+            while find(&self.unread, text.as_bytes()).is_none() {
                 self.types(keys);
                 // The next keys may be typed before these are read.
                 drop(timeout(Duration::from_millis(2), self.read()).await);
             }
         });
-        let shown = shown.await;
-        assert!(shown.is_ok(), "no {text:?}: {}", self.rest());
+        let printed = printed.await;
+        assert!(printed.is_ok(), "no {text:?}: {}", self.remaining_output());
     }
 
     pub(super) fn resize(&self, size: (u16, u16)) {
-        resize(self.ours.get_ref(), size);
+        resize(self.controller.get_ref(), size);
     }
 
     pub(super) fn types(&self, keys: &str) {
-        let written = rustix::io::write(self.ours.get_ref(), keys.as_bytes()).unwrap();
+        let written = rustix::io::write(self.controller.get_ref(), keys.as_bytes()).unwrap();
         assert_eq!(written, keys.len());
     }
 
     /// Returns whether the terminal is in raw mode.
     pub(super) fn is_raw(&self) -> bool {
-        let settings = tcgetattr(&self.theirs).unwrap();
+        let settings = tcgetattr(&self.peer).unwrap();
         !settings.local_modes.contains(LocalModes::ICANON)
     }
 
     /// Returns the terminal settings.
     pub(super) fn settings(&self) -> String {
-        format!("{:?}", tcgetattr(&self.theirs).unwrap())
+        format!("{:?}", tcgetattr(&self.peer).unwrap())
     }
 
     /// Waits until `text` is shown, and returns the output before it.
     pub(super) async fn shows(&mut self, text: &str) -> String {
-        let shown = timeout(TIMEOUT, self.until(text)).await;
-        let shown = shown.unwrap_or_else(|late| Err(late.into()));
-        shown.unwrap_or_else(|error| {
-            let shown = String::from_utf8_lossy(&self.shown);
-            panic!("{error} before {text:?}: {shown:?}")
+        let printed = timeout(TIMEOUT, self.until(text)).await;
+        let printed = printed.unwrap_or_else(|late| Err(late.into()));
+        printed.unwrap_or_else(|error| {
+            let printed = String::from_utf8_lossy(&self.unread);
+            panic!("{error} before {text:?}: {printed:?}")
         })
     }
 
     async fn until(&mut self, text: &str) -> io::Result<String> {
         loop {
-            if let Some(at) = find(&self.shown, text.as_bytes()) {
-                let rest = self.shown.split_off(at + text.len());
-                let before = std::mem::replace(&mut self.shown, rest);
+            if let Some(at) = find(&self.unread, text.as_bytes()) {
+                let remaining_output = self.unread.split_off(at + text.len());
+                let before = std::mem::replace(&mut self.unread, remaining_output);
                 return Ok(String::from_utf8_lossy(&before[..at]).into_owned());
             }
             self.read().await?;
@@ -128,17 +128,17 @@ impl TerminalWindow {
 
     async fn read(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
-        let read = self.ours.async_io(Interest::READABLE, |ours| {
-            Ok(rustix::io::read(ours.as_fd(), &mut buffer)?)
+        let read = self.controller.async_io(Interest::READABLE, |controller| {
+            Ok(rustix::io::read(controller.as_fd(), &mut buffer)?)
         });
         let read = read.await?;
-        self.shown.extend_from_slice(&buffer[..read]);
+        self.unread.extend_from_slice(&buffer[..read]);
         Ok(())
     }
 
     /// Returns the unconsumed output.
-    pub(super) fn rest(&self) -> String {
-        String::from_utf8_lossy(&self.shown)
+    pub(super) fn remaining_output(&self) -> String {
+        String::from_utf8_lossy(&self.unread)
             .escape_debug()
             .to_string()
     }
@@ -149,7 +149,7 @@ impl TerminalWindow {
             loop {
                 tokio::select! {
                     ended = self.child.wait() => return ended.unwrap(),
-                    read = self.ours.readable() => read.unwrap().clear_ready(),
+                    read = self.controller.readable() => read.unwrap().clear_ready(),
                 }
                 self.drain();
             }
@@ -162,8 +162,8 @@ impl TerminalWindow {
     /// Reads available output.
     fn drain(&mut self) {
         let mut buffer = [0; 4096];
-        while let Ok(read) = rustix::io::read(self.ours.get_ref(), &mut buffer) {
-            self.shown.extend_from_slice(&buffer[..read]);
+        while let Ok(read) = rustix::io::read(self.controller.get_ref(), &mut buffer) {
+            self.unread.extend_from_slice(&buffer[..read]);
         }
     }
 }

@@ -82,10 +82,10 @@ async fn shell_is_the_login_shell_with_terminal_or_pipe() {
 async fn terminal_without_a_local_one_has_a_size_and_end_of_input() {
     let user = user();
     let script = "stty -echo; stty size; wc -l";
-    let told = user
+    let output = user
         .run_with(["run", "-t", "sh", "-c", script], b"a\nb\n")
         .await;
-    assert_eq!(told.status, Some(0), "{told:?}");
-    assert!(told.stdout.contains("24 80\r\n"), "{told:?}");
-    assert!(told.stdout.trim_end().ends_with('2'), "{told:?}");
+    assert_eq!(output.status, Some(0), "{output:?}");
+    assert!(output.stdout.contains("24 80\r\n"), "{output:?}");
+    assert!(output.stdout.trim_end().ends_with('2'), "{output:?}");
 }

@@ -27,20 +27,24 @@ async fn finished_command_leaves_no_state_on_the_executor() {
     let token = hub.token_file.to_str().unwrap();
     let added = ["env", "add", "box", "--hub", &hub.server.url];
     let added = added.into_iter().chain(["--token-file", token]);
-    user.run(added).await.well();
+    user.run(added).await.expect_success();
 
     let [work, missing] = ["/", "/not/there"];
-    user.run(["ls", "--env", "box", work]).await.well();
-    user.run(["run", "--env", "box", "true"]).await.well();
+    user.run(["ls", "--env", "box", work])
+        .await
+        .expect_success();
+    user.run(["run", "--env", "box", "true"])
+        .await
+        .expect_success();
     let failed = user.run(["ls", "--env", "box", missing]).await;
     assert_ne!(failed.status, Some(0), "{failed:?}");
     // An executor keeps a stream for twenty seconds, because its harness may reconnect.
-    let left = async {
+    let remaining = async {
         while Samples::of(&metrics).await.value("exec_server_connections") > 0.0 {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(10), left).await.unwrap();
+    timeout(Duration::from_secs(10), remaining).await.unwrap();
 }
 
 #[tokio::test]
@@ -88,6 +92,9 @@ async fn executor_behind_a_hub_exports_metrics_and_spans() {
         .map(|span| span.name)
         .collect();
     for name in ["initialize", "process/start", "process"] {
-        assert!(names.iter().any(|seen| seen == name), "{name} in {names:?}");
+        assert!(
+            names.iter().any(|other| other == name),
+            "{name} in {names:?}"
+        );
     }
 }

@@ -143,9 +143,9 @@ async fn json_log_lines_describe_their_subject() {
     assert_eq!(opened["target"], "exec_service::connection");
     assert_eq!(opened["span"]["peer"], "exec-server stdio");
     assert!(opened["timestamp"].as_str().unwrap().contains('T'));
-    let begun = event("session begun");
-    assert_eq!(begun["fields"]["client"], r#"log "reader""#);
-    let session = begun["fields"]["session"].as_str().unwrap();
+    let session_start = event("session begun");
+    assert_eq!(session_start["fields"]["client"], r#"log "reader""#);
+    let session = session_start["fields"]["session"].as_str().unwrap();
     assert_eq!(session.len(), 8, "a whole one entitles to resume it");
     let started = event("process started");
     assert_eq!(started["span"]["process_id"], "p-1");

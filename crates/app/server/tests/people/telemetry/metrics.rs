@@ -170,25 +170,25 @@ async fn invalid_messages_are_counted_separately() {
     let user = TestUser::new();
     let metrics = ["--metrics-listen", "127.0.0.1:0", "--log-level", "info"];
     let mut command = user.command(["--listen", "stdio"]);
-    let mut spoken = crate::telemetry::logs::StdioServer::start(command.args(metrics));
-    let address = spoken.metrics_address().await;
+    let mut server = crate::telemetry::logs::StdioServer::start(command.args(metrics));
+    let address = server.metrics_address().await;
     let hello = r#"{"id":1,"method":"initialize","params":{"clientName":"w"}}"#;
     for line in [
         hello,
         r#"{"method":"initialized"}"#,
         r#"{"id":7,"result":{}}"#,
     ] {
-        spoken.say(line).await;
+        server.say(line).await;
     }
-    spoken.say("no json").await;
-    spoken.say(r#"{"id":2,"method":"process/fly"}"#).await;
-    spoken
+    server.say("no json").await;
+    server.say(r#"{"id":2,"method":"process/fly"}"#).await;
+    server
         .say(r#"{"id":3,"method":"process/read","params":{}}"#)
         .await;
-    spoken
+    server
         .say(r#"{"id":4,"method":"environment/status"}"#)
         .await;
-    spoken.hear(r#""id":4"#).await;
+    server.hear(r#""id":4"#).await;
     let now = Samples::of(&address).await;
     for kind in ["malformed", "unknown_method", "unsolicited_response"] {
         let name = format!(r#"exec_server_bad_messages_total{{kind="{kind}"}}"#);
@@ -259,8 +259,8 @@ async fn metrics_listener_serves_a_server_without_listener() {
     let user = TestUser::new();
     let metrics = ["--metrics-listen", "127.0.0.1:0", "--log-level", "info"];
     let mut command = user.command(["--listen", "off"]);
-    let mut spoken = crate::telemetry::logs::StdioServer::start(command.args(metrics));
-    let address = spoken.metrics_address().await;
+    let mut server = crate::telemetry::logs::StdioServer::start(command.args(metrics));
+    let address = server.metrics_address().await;
     for (line, status) in [
         ("GET /metrics", 200),
         ("GET /healthz", 200),
@@ -289,11 +289,11 @@ async fn sandbox_denials_and_rejected_policies_are_counted() {
     let user = TestUser::new();
     let metrics = ["--metrics-listen", "127.0.0.1:0", "--log-level", "info"];
     let mut command = user.command(["--listen", "stdio", "--sandbox-mechanism", "landlock"]);
-    let mut spoken = crate::telemetry::logs::StdioServer::start(command.args(metrics));
-    let address = spoken.metrics_address().await;
+    let mut stdio_server = crate::telemetry::logs::StdioServer::start(command.args(metrics));
+    let address = stdio_server.metrics_address().await;
     let hello = r#"{"id":1,"method":"initialize","params":{"clientName":"w"}}"#;
     for line in [hello, r#"{"method":"initialized"}"#] {
-        spoken.say(line).await;
+        stdio_server.say(line).await;
     }
     let start = |id: u32, more: &str| {
         let everything = r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"}"#;
@@ -312,17 +312,17 @@ async fn sandbox_denials_and_rejected_policies_are_counted() {
         )
     };
     // Everything is readable, nothing writable.
-    spoken.say(&start(2, "")).await;
-    spoken.hear(r#""sandboxDenied":true"#).await;
+    stdio_server.say(&start(2, "")).await;
+    stdio_server.hear(r#""sandboxDenied":true"#).await;
     // Landlock alone cannot hide a path.
     let hidden = r#",{"path":{"type":"path","path":"file:///etc"},"access":"deny"}"#;
-    spoken.say(&start(3, hidden)).await;
-    let refusal = spoken.hear(r#""id":3"#).await;
+    stdio_server.say(&start(3, hidden)).await;
+    let refusal = stdio_server.hear(r#""id":3"#).await;
     assert!(refusal.contains("-32602"), "{refusal}");
     let now = Samples::of(&address).await;
     assert_eq!(now.value("exec_server_sandbox_denials_total"), 1.0);
     let refused = r#"exec_server_process_refusals_total{reason="sandbox"}"#;
     assert_eq!(now.value(refused), 1.0, "{now:?}");
-    let logs = spoken.end().await.concat();
+    let logs = stdio_server.end().await.concat();
     assert!(logs.contains("process did not start"), "{logs}");
 }

@@ -51,11 +51,11 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let spans = Arc::new(watch::Sender::new(Vec::new()));
-        let kept = Arc::clone(&spans);
+        let retained = Arc::clone(&spans);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, Arc::clone(&kept)));
+                tokio::spawn(serve(stream, Arc::clone(&retained)));
             }
         });
         Self { url, spans, task }

@@ -59,7 +59,7 @@ impl Hub {
     }
 
     /// Returns the arguments of a harness that connects to an environment.
-    pub(crate) fn way(&self, environment: &str) -> RelayExecServerConnectArgs {
+    pub(crate) fn connect_args(&self, environment: &str) -> RelayExecServerConnectArgs {
         let (url, token) = (self.server.url.as_str(), self.token.as_str());
         RelayExecServerConnectArgs::new(url, environment, token, "test")
     }
@@ -67,7 +67,7 @@ impl Hub {
     /// Connects to an environment once its executor is registered.
     pub(crate) async fn connect(&self, environment: &str) -> ExecServerClient {
         // A name without an executor is offline, so retry.
-        let connected = ExecServerClient::connect_relay(self.way(environment));
+        let connected = ExecServerClient::connect_relay(self.connect_args(environment));
         within_timeout(connected).await.unwrap()
     }
 }
