@@ -1,7 +1,5 @@
 //! A connection to a server, and the typed calls over it.
 
-mod server_processes;
-
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -40,9 +38,8 @@ use crate::{
     error::ExecServerError,
     events::ProcessEvents,
     filesystem::RemoteFileSystem,
-    handshake::{OpenedSession, open_session, perform_handshake},
+    handshake::{OpenedSession, ServerKind, open_session, perform_handshake},
     http::RemoteHttpClient,
-    server_kind::ServerKind,
 };
 
 /// Timeouts of `environment/info` and `environment/status`, as in the stock client.

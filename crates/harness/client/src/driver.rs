@@ -3,7 +3,7 @@
 //! - *Connected* ([`connection`]): reads, writes, matches responses to calls, and passes every event
 //!   to its process and every change to its watch.
 //! - *Recovering* ([`recovery`]): the connection broke. Opens another one and resumes the session on
-//!   it ([`resume_state`]). Calls wait.
+//!   it. Calls wait.
 //! - *Renewing*: the session is gone, but processes that belong to the server have handles. Opens
 //!   another session and attaches to them again.
 //! - *Lost*: everything of the session has failed. The next call opens another session.
@@ -11,22 +11,20 @@
 //! Invariant: every caller gets a response, or an error with the reason.
 
 mod attach;
-mod backpressure;
 mod call;
 mod connection;
 mod receive;
 mod recovery;
-mod resume_state;
 mod send;
 mod server_requests;
 mod session_processes;
-mod streams;
 
 pub(crate) use self::{
     call::{
         AttachWaiter, Call, CallResult, ConnectionNumber, MAX_QUEUED_CALLS, OpenedResource,
         RawResponse, RequestBuilder, ResponseSink, RetryPolicy,
     },
+    receive::signal_name,
     server_requests::NetworkHook,
 };
 
@@ -38,8 +36,7 @@ use tokio::{sync::mpsc, time::Instant};
 use self::{
     call::CallQueue,
     connection::{ClientConnection, DisconnectCause},
-    recovery::{ReconnectAttempt, ReopenOutcome},
-    resume_state::ResumeState,
+    recovery::{ReconnectAttempt, ReopenOutcome, ResumeState},
 };
 use crate::{
     client::{ConnectionState, ExecServerClientConnectOptions},

@@ -2,7 +2,7 @@
 
 mod change_queue;
 
-pub(crate) use self::change_queue::ChangeQueue;
+pub(crate) use self::change_queue::{ChangeQueue, FileWatches};
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ use crate::{
     client_shared::{DeferredRelease, ReleaseGuard},
     driver::{CallResult, ConnectionNumber, OpenedResource, RawResponse, ResponseSink},
     error::ExecServerError,
-    server_kind::{check_open, needs_capability},
+    handshake::{check_open, needs_capability},
 };
 
 /// Reserved size of a message beside its data, for a path and a policy.

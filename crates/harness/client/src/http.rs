@@ -2,7 +2,7 @@
 
 mod body_queue;
 
-pub(crate) use self::body_queue::{BodyDelivery, BodyQueue, BodyState};
+pub(crate) use self::body_queue::{BodyDelivery, BodyQueue, HttpBodies};
 
 use std::sync::Arc;
 

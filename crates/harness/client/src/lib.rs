@@ -17,6 +17,4 @@ mod events;
 pub mod filesystem;
 mod handshake;
 pub mod http;
-mod notification;
 pub mod process;
-mod server_kind;

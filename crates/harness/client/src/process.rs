@@ -38,7 +38,7 @@ use crate::{
     client_shared::{DeferredRelease, ReleaseGuard},
     error::ExecServerError,
     events::{EventFollower, ProcessEvents, RemoteHold, has_reached},
-    server_kind::ServerKind,
+    handshake::ServerKind,
 };
 
 /// Maximum write size. Leaves room for the encoding in a message.

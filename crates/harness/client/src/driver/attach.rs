@@ -24,7 +24,7 @@ use serde::Serialize;
 use super::{
     call::{AttachWaiter, Call, CallResult, RawResponse, ResponseSink},
     connection::ClientConnection,
-    resume_state::read_failure,
+    recovery::read_failure,
 };
 use crate::{
     error::ExecServerError,

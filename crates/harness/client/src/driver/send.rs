@@ -16,9 +16,8 @@ use exec_wire::{
 };
 
 use super::{
-    backpressure::FlowControlMode,
     call::{Call, OpenedResource, ResponseSink, RetryPolicy},
-    connection::{ClientConnection, SentCall},
+    connection::{ClientConnection, FlowControlMode, SentCall},
     session_processes::FinalAck,
 };
 use crate::{

@@ -14,7 +14,7 @@ use exec_wire::{
     process::{ExitCause, OutputPage, PageChunk},
 };
 
-use crate::notification::signal_name;
+use crate::driver::signal_name;
 
 /// Maximum number of events that wait for an earlier one. More than in the stock client, because
 /// after a resume live events arrive before the page with the earlier ones.

@@ -1,20 +1,25 @@
-//! Queue between the driver and the reader of a watch.
+//! Queue between the driver and the reader of a watch, and the open watches of a connection.
 //!
 //! Invariant: at most [`limits::MAX_GATHERED_CHANGES`] changes are queued. When there are more, one
 //! overflow replaces all of them, and the reader must rescan.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
 use exec_env::filesystem::ChangeBatch;
-use exec_wire::{fs::WatchNotification, id::WatchId, limits};
+use exec_wire::{
+    fs::{MissingPathNotification, WatchNotification},
+    id::WatchId,
+    limits,
+};
 use futures_util::Stream;
+use tokio::sync::oneshot;
 
-use crate::{client::ExecServerClient, client_shared::ReleaseGuard};
+use crate::{client::ExecServerClient, client_shared::ReleaseGuard, driver::OpenedResource};
 
 /// Filled by the driver and emptied by the stream.
 #[derive(Debug)]
@@ -124,6 +129,72 @@ fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
     drop(state);
     if let Some(reader) = reader {
         reader.wake();
+    }
+}
+
+/// Open file watches.
+#[derive(Debug, Default)]
+pub(crate) struct FileWatches {
+    table: BTreeMap<WatchId, Arc<ChangeQueue>>,
+    /// The missing-path watch, of which the wire allows only one. Dropping the sender signals its
+    /// end.
+    missing: Option<(u64, oneshot::Sender<()>)>,
+}
+
+impl FileWatches {
+    /// Registers a watch before it is requested, because changes may arrive before the response. A
+    /// new missing-path watch ends the previous one, as on the server.
+    pub(crate) fn register(&mut self, resource: OpenedResource) -> OpenedResource {
+        match resource {
+            OpenedResource::Watch(watch) => {
+                self.table.insert(watch.id().clone(), Arc::clone(&watch));
+                OpenedResource::Watch(watch)
+            }
+            OpenedResource::MissingWatch(id, over) => {
+                self.missing = Some((id, over));
+                OpenedResource::None
+            }
+            OpenedResource::None
+            | OpenedResource::UsesConnection(_)
+            | OpenedResource::File(_)
+            | OpenedResource::Body(_) => resource,
+        }
+    }
+
+    /// Removes a watch that could not be opened.
+    pub(crate) fn cancel(&mut self, resource: &OpenedResource) {
+        if let OpenedResource::Watch(watch) = resource {
+            self.remove(watch.id());
+        }
+    }
+
+    /// Removes a watch. Returns whether it existed.
+    pub(crate) fn remove(&mut self, id: &WatchId) -> bool {
+        self.table.remove(id).is_some()
+    }
+
+    /// Passes changes to their watch. Ignores changes of ended watches.
+    pub(crate) fn handle_changed(&self, changed: WatchNotification) {
+        if let Some(watch) = self.table.get(&changed.watch_id) {
+            watch.handle_changed(changed);
+        }
+    }
+
+    pub(crate) fn handle_missing_changed(&mut self, changed: MissingPathNotification) {
+        self.missing.take_if(|(id, _)| *id == changed.watch_id);
+    }
+
+    /// Removes a missing-path watch. Returns whether it was active.
+    pub(crate) fn remove_missing(&mut self, number: u64) -> bool {
+        self.missing.take_if(|(id, _)| *id == number).is_some()
+    }
+
+    /// Ends all watches with the connection.
+    pub(crate) fn disconnect(&mut self) {
+        self.missing = None;
+        for watch in std::mem::take(&mut self.table).into_values() {
+            watch.end();
+        }
     }
 }
 

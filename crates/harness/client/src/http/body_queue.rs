@@ -1,24 +1,25 @@
-//! Queue between the driver and the reader of a streamed body.
+//! Queue between the driver and the reader of a streamed body, and the bodies of a connection.
 //!
 //! Invariant: at most [`MAX_QUEUED_BODY_BYTES`] are queued. There is one flow-control window per
 //! connection, not per body, so a body with a slow reader fails: pausing would block everything
 //! else on the connection.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
-use exec_env::http::HttpError;
+use exec_env::{environment::DisconnectReason, http::HttpError};
 use exec_wire::{http::HttpBodyDelta, id::HttpRequestId, limits};
 use futures_util::Stream;
 
 use crate::{
     client::ExecServerClient,
     client_shared::{ReleaseGuard, WaiterGuard},
+    driver::OpenedResource,
 };
 
 /// Maximum size of the queue, as in the stock client.
@@ -188,6 +189,56 @@ fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
     drop(state);
     if let Some(reader) = reader {
         reader.wake();
+    }
+}
+
+/// Unanswered HTTP requests and open body streams. Data for any other request is ignored.
+#[derive(Debug, Default)]
+pub(crate) struct HttpBodies {
+    table: BTreeMap<HttpRequestId, Arc<BodyQueue>>,
+}
+
+impl HttpBodies {
+    /// Registers a body before it is requested, because chunks may follow the response immediately.
+    pub(crate) fn register(&mut self, resource: &OpenedResource) {
+        if let OpenedResource::Body(body) = resource {
+            self.table.insert(body.id().clone(), Arc::clone(body));
+        }
+    }
+
+    /// Removes an answered or failed request, unless its body is streamed.
+    pub(crate) fn handle_response(&mut self, resource: &OpenedResource, answered: bool) {
+        if let OpenedResource::Body(body) = resource
+            && !(answered && body.delivery() == BodyDelivery::Streamed)
+        {
+            self.remove(body.id());
+        }
+    }
+
+    /// Removes a body. Returns whether it existed.
+    pub(crate) fn remove(&mut self, id: &HttpRequestId) -> bool {
+        self.table.remove(id).is_some()
+    }
+
+    /// Passes a chunk to its body. Returns the id of a body that failed and must be cancelled.
+    pub(crate) fn handle_delta(
+        &mut self,
+        delta: HttpBodyDelta,
+        data: Bytes,
+    ) -> Option<HttpRequestId> {
+        let body = self.table.get(&delta.request_id)?;
+        let (id, state) = (body.id().clone(), body.handle_delta(delta, data));
+        if state != BodyState::Open {
+            self.table.remove(&id);
+        }
+        (state == BodyState::Failed).then_some(id)
+    }
+
+    /// Fails all bodies with the connection, because they cannot be resumed.
+    pub(crate) fn disconnect(&mut self, reason: &DisconnectReason) {
+        for body in std::mem::take(&mut self.table).into_values() {
+            body.fail(HttpError::Disconnected(reason.clone()));
+        }
     }
 }
 
