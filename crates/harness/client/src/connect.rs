@@ -54,27 +54,27 @@ pub trait ServerConnector: fmt::Debug + Send + Sync {
     /// Returns whether a session survives its link and can be resumed over another one.
     fn continuity(&self) -> SessionContinuity;
 
-    /// Returns the delay before the next reconnect attempt (backoff), given the number of failed
-    /// attempts since the link was last useful.
-    fn retry_delay(&self, failures: u32) -> RetryDelay {
-        RetryDelay::FromStart(if failures < FAST_ATTEMPTS {
-            RETRY_INTERVAL
+    /// Returns the backoff before the next reconnect attempt, given the number of failed attempts
+    /// since the link was last useful.
+    fn backoff(&self, failures: u32) -> BackoffDelay {
+        BackoffDelay::FromStart(if failures < FAST_ATTEMPTS {
+            INITIAL_BACKOFF
         } else {
-            SLOW_RETRY_INTERVAL
+            MAX_BACKOFF
         })
     }
 }
 
-/// Delay between reconnect attempts, as in the stock client.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of attempts with that delay: half a minute's worth.
+/// Backoff between the first reconnect attempts, as in the stock client.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+/// Number of attempts with that backoff: half a minute's worth.
 const FAST_ATTEMPTS: u32 = 300;
-/// Delay between later attempts.
-const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Backoff between later attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Start time of the next attempt.
+/// Backoff: when the next reconnect attempt starts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum RetryDelay {
+pub enum BackoffDelay {
     /// This long after the start of the previous attempt, or immediately if that took longer.
     FromStart(Duration),
     /// This long after the end of the previous attempt.

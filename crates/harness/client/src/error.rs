@@ -180,12 +180,12 @@ pub enum ConnectError {
     #[error("handshake failed: {0}")]
     Malformed(String),
     /// Peer: the server resumed a different session.
-    #[error("server resumed session `{given}` instead of `{asked}`")]
+    #[error("server resumed session `{resumed}` instead of `{requested}`")]
     WrongSession {
         /// The requested session.
-        asked: SessionId,
+        requested: SessionId,
         /// The resumed session.
-        given: SessionId,
+        resumed: SessionId,
     },
 }
 
@@ -336,8 +336,8 @@ mod tests {
             ),
             (
                 ConnectError::WrongSession {
-                    asked: session.clone(),
-                    given: session,
+                    requested: session.clone(),
+                    resumed: session,
                 }
                 .into(),
                 FaultParty::Peer,

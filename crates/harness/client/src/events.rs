@@ -250,17 +250,17 @@ impl ProcessEvents {
         self.fail(error.clone());
     }
 
-    /// Waits until `done` returns a value for the log, or the process fails.
+    /// Waits until `condition` returns a value for the log, or the process fails.
     pub(crate) async fn wait_until<T>(
         &self,
-        done: impl Fn(&OutputLog) -> Option<T>,
+        condition: impl Fn(&OutputLog) -> Option<T>,
     ) -> Result<T, ProcessError> {
         let _waiting = self.shared.register_waiter();
         loop {
             // Registered before the check, so that no event in between is missed.
             let recorded = self.recorded.notified();
-            if let Some(done) = self.with_log(&done) {
-                return Ok(done);
+            if let Some(value) = self.with_log(&condition) {
+                return Ok(value);
             }
             self.check()?;
             recorded.await;
@@ -297,9 +297,9 @@ impl ProcessEvents {
     }
 
     /// Acts as a follower, which may change the lag or make an ack due.
-    fn with_followed<T>(self: &Arc<Self>, act: impl FnOnce(&mut FollowedLog) -> T) -> T {
+    fn with_followed<T>(self: &Arc<Self>, operation: impl FnOnce(&mut FollowedLog) -> T) -> T {
         let mut state = self.lock();
-        let acted = act(&mut state.followed);
+        let result = operation(&mut state.followed);
         self.set_lag(&mut state);
         let is_due = match &state.attachment {
             None => self.shared.acks_enabled() && state.ack_cursor.is_due(&state.followed),
@@ -311,7 +311,7 @@ impl ProcessEvents {
         if due {
             self.shared.schedule_ack(Arc::clone(self));
         }
-        acted
+        result
     }
 
     /// Returns the sequence number to acknowledge, if an ack is due.
@@ -339,8 +339,10 @@ impl ProcessEvents {
             followed,
             ..
         } = &mut *state;
-        let whole = self.uses_acks() && followed.log().is_closed();
-        whole.then(|| ack_cursor.advance_to_end(followed)).flatten()
+        let is_complete = self.uses_acks() && followed.log().is_closed();
+        is_complete
+            .then(|| ack_cursor.advance_to_end(followed))
+            .flatten()
     }
 
     /// Returns whether output of this process is acknowledged.

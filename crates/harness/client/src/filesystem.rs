@@ -227,8 +227,8 @@ impl ExecutorFileSystem for RemoteFileSystem {
         };
         let client = self.client.clone();
         let resource = OpenedResource::Watch(Arc::clone(&change_queue));
-        self.call(params, resource, move |watched, response| PathWatcher {
-            path: watched.path,
+        self.call(params, resource, move |result, response| PathWatcher {
+            path: result.path,
             changes: ChangeStream {
                 change_queue,
                 _release_guard: response.release_guard,
@@ -245,7 +245,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         if !info.is_some_and(|info| info.capabilities.fs_watch_missing) {
             return ready(Ok(None)).boxed();
         }
-        let (over, changed) = oneshot::channel();
+        let (end_sender, changed) = oneshot::channel();
         let client = self.client.clone();
         let mut last = self.client.shared().last_missing_watch();
         *last += 1;
@@ -259,7 +259,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
             ReleaseGuard::new(self.client.shared(), DeferredRelease::MissingWatch(*last));
         self.call(
             params,
-            OpenedResource::MissingWatch(*last, over),
+            OpenedResource::MissingWatch(*last, end_sender),
             |answer, _| {
                 // A waiting watch keeps the connection open. A dropped sender also means a change:
                 // the connection is gone, or another watch has replaced this one.

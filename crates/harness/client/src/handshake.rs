@@ -68,9 +68,9 @@ pub(crate) async fn perform_handshake(
         extensions: Some(options.extensions.clone()),
     };
     let limit = options.initialize_timeout;
-    let began = link.handshake_started_at.unwrap_or_else(Instant::now);
+    let started_at = link.handshake_started_at.unwrap_or_else(Instant::now);
     let initialized = initialize(&mut link, params, options.trace.as_ref());
-    let (session, early_messages) = timeout_at(began + limit, initialized)
+    let (session, early_messages) = timeout_at(started_at + limit, initialized)
         .await
         .map_err(|_| ConnectError::Timeout(limit))??;
     Ok(OpenedSession {
@@ -122,10 +122,13 @@ async fn initialize(
         let result = answer.result.map_err(ConnectError::Refused)?;
         let session: InitializeResponse =
             serde_json::from_str(result.get()).map_err(|error| malformed(&error))?;
-        let given = &session.session_id;
-        if let Some(asked) = params.resume_session_id.filter(|asked| asked != given) {
-            let given = given.clone();
-            return Err(ConnectError::WrongSession { asked, given });
+        let resumed = &session.session_id;
+        if let Some(requested) = params
+            .resume_session_id
+            .filter(|requested| requested != resumed)
+        {
+            let resumed = resumed.clone();
+            return Err(ConnectError::WrongSession { requested, resumed });
         }
         let notification = OutgoingMessage::notification(INITIALIZED, &EmptyResult {});
         link.writer.push(notification, DataEncoding::Text);

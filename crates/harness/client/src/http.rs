@@ -120,7 +120,7 @@ impl HttpClient for RemoteHttpClient {
         async move {
             let (response, answered_request) =
                 this.send_request(request, BodyDelivery::Whole).await?;
-            let inside = response.body_base64.map(|body| body.0);
+            let embedded = response.body_base64.map(|body| body.0);
             let missing = || {
                 http_error(malformed::<http::HttpRequest>(
                     &"missing field `bodyBase64`",
@@ -129,7 +129,7 @@ impl HttpClient for RemoteHttpClient {
             Ok(HttpResponse {
                 status: response.status,
                 headers: response.headers,
-                body: inside.or(answered_request.data).ok_or_else(missing)?,
+                body: embedded.or(answered_request.data).ok_or_else(missing)?,
             })
         }
         .boxed()

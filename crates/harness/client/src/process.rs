@@ -190,10 +190,10 @@ impl RemoteProcess {
     /// next page.
     fn prepend_held(&self, page: &mut LogPage, read: OutputReadRequest) {
         let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
-        let held = self
+        let log_page = self
             .events
             .with_log(|log| log.page(read.after, read.max_bytes));
-        let mut chunks = held.chunks;
+        let mut chunks = log_page.chunks;
         chunks.retain(|chunk| chunk.seq < first);
         let Some(last) = chunks.last().map(|chunk| chunk.seq) else {
             return;
@@ -486,7 +486,7 @@ fn process_error(error: ExecServerError) -> ProcessError {
 /// total. Bytes that were received on a stream and are not in the snapshot were omitted from it,
 /// which is exact once all output has arrived.
 pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> OutputSnapshot {
-    let mut left = snapshot.omitted_bytes;
+    let mut remaining = snapshot.omitted_bytes;
     let [stdout, stderr, terminal] = [
         (snapshot.stdout, OutputStream::Stdout),
         (snapshot.stderr, OutputStream::Stderr),
@@ -496,8 +496,8 @@ pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Out
         let data = Vec::from(data.0);
         let omitted = written[stream as usize]
             .saturating_sub(data.len() as u64)
-            .min(left);
-        left -= omitted;
+            .min(remaining);
+        remaining -= omitted;
         HeadTail { data, omitted }
     });
     let mut snapshot = OutputSnapshot {
@@ -511,6 +511,6 @@ pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Out
     } else {
         &mut snapshot.terminal
     };
-    latest.omitted += left;
+    latest.omitted += remaining;
     snapshot
 }

@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{RetryDelay, ServerConnector, SessionContinuity};
+use super::{BackoffDelay, ServerConnector, SessionContinuity};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError, error_chain},
@@ -124,9 +124,9 @@ impl RelayExecServerConnectArgs {
             environment,
             credentials,
             identity: Arc::new(NoiseIdentity::generate()),
-            tickets: OnceCell::new(),
+            grants: OnceCell::new(),
             options,
-            delay: RegistryBackoff::random(),
+            backoff: RegistryBackoff::random(),
         })
     }
 
@@ -155,31 +155,31 @@ pub struct RelayConnector {
     /// Used for every link.
     identity: Arc<NoiseIdentity>,
     /// Created with the first link, when certificates are loaded.
-    tickets: OnceCell<Arc<RegistryGrants>>,
+    grants: OnceCell<Arc<RegistryGrants>>,
     options: HarnessOptions,
-    delay: RegistryBackoff,
+    backoff: RegistryBackoff,
 }
 
 impl RelayConnector {
     /// Opens a link and pins the key of its peer.
-    async fn open(&self, tickets: Arc<RegistryGrants>) -> Result<Link, connect::ConnectError> {
+    async fn open(&self, grants: Arc<RegistryGrants>) -> Result<Link, connect::ConnectError> {
         let identity = Arc::clone(&self.identity);
         let link = harness::open(
             identity,
-            Arc::clone(&tickets) as Arc<dyn GrantSource>,
+            Arc::clone(&grants) as Arc<dyn GrantSource>,
             self.options.clone(),
         )
         .await?;
-        tickets.pin();
+        grants.pin();
         Ok(link)
     }
 
-    async fn tickets(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
-        let tickets = self.tickets.get_or_try_init(|| self.create_tickets());
-        tickets.await.cloned()
+    async fn grants(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
+        let grants = self.grants.get_or_try_init(|| self.create_grants());
+        grants.await.cloned()
     }
 
-    async fn create_tickets(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
+    async fn create_grants(&self) -> Result<Arc<RegistryGrants>, connect::ConnectError> {
         let http = match self.registry.url().scheme() {
             "https" => HttpClient::new(&self.options.trust.config().await?),
             // A host without certificates may use a local registry.
@@ -207,15 +207,15 @@ fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::Connec
     }
 }
 
-/// Marks the refusal of one ticket as retryable. The next ticket may be accepted, which is worth
+/// Marks the refusal of one grant as retryable. The next grant may be accepted, which is worth
 /// trying while a session, or a process that outlives it, exists.
 fn retryable(error: connect::ConnectError) -> connect::ConnectError {
     use connect::ConnectError as Error;
-    let of_one_ticket = matches!(
+    let is_grant_refusal = matches!(
         error,
         Error::Refused { .. } | Error::NotWebSocket(_) | Error::Relay(_)
     );
-    if !of_one_ticket {
+    if !is_grant_refusal {
         return error;
     }
     Error::Grant {
@@ -228,16 +228,16 @@ fn retryable(error: connect::ConnectError) -> connect::ConnectError {
 impl ServerConnector for RelayConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
         let connect = async {
-            let tickets = self.tickets().await?;
+            let grants = self.grants().await?;
             // No session is to be resumed, so any server with this environment id is acceptable.
-            tickets.unpin();
-            self.open(tickets).await
+            grants.unpin();
+            self.open(grants).await
         };
         connect.boxed()
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
-        let reconnect = async { self.open(self.tickets().await?).await.map_err(retryable) };
+        let reconnect = async { self.open(self.grants().await?).await.map_err(retryable) };
         reconnect.boxed()
     }
 
@@ -250,8 +250,8 @@ impl ServerConnector for RelayConnector {
         SessionContinuity::Resumed
     }
 
-    fn retry_delay(&self, failures: u32) -> RetryDelay {
-        RetryDelay::FromEnd(self.delay.after(failures))
+    fn backoff(&self, failures: u32) -> BackoffDelay {
+        BackoffDelay::FromEnd(self.backoff.after(failures))
     }
 }
 
@@ -281,7 +281,7 @@ impl ExecServerClient {
                 Err(ExecServerError::Connect(error)) if error.is_attached() => error,
                 settled => return settled,
             };
-            let next = Instant::now() + connector.delay.after(failures);
+            let next = Instant::now() + connector.backoff.after(failures);
             if next >= until {
                 return Err(error.into());
             }
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn invalid_relay_arguments_are_reported_without_secrets() {
-        for (args, said) in [
+        for (args, expected) in [
             (args("ws://h", "e", "s3cret"), "URL begins with http://"),
             (args("https://h", " ", "s3cret"), "environment id is empty"),
             (args("https://h", "e", " "), "token is empty"),
@@ -316,7 +316,7 @@ mod tests {
             assert!(!format!("{args:?}").contains("s3cret"), "{args:?}");
             let error = args.connector().unwrap_err();
             assert!(
-                matches!(&error, ConnectError::Address(text) if text.contains(said)),
+                matches!(&error, ConnectError::Address(text) if text.contains(expected)),
                 "{error}"
             );
             assert!(!error.to_string().contains("s3cret"), "{error}");
@@ -333,17 +333,17 @@ mod tests {
         let connector = args("http://h", "e", "t").connector().unwrap();
         for (failures, base) in (0..).zip([500, 1000, 2000, 4000, 5000, 5000]) {
             let base = Duration::from_millis(base);
-            let RetryDelay::FromEnd(pause) = connector.retry_delay(failures) else {
+            let BackoffDelay::FromEnd(delay) = connector.backoff(failures) else {
                 panic!("delay is not measured from the end");
             };
             assert!(
-                pause >= base && pause <= base * 3 / 2,
-                "{failures}: {pause:?}"
+                delay >= base && delay <= base * 3 / 2,
+                "{failures}: {delay:?}"
             );
         }
     }
 
-    /// Starts a registry that issues tickets for a relay that refuses them. Returns its URL.
+    /// Starts a registry that issues grants for a relay that refuses them. Returns its URL.
     async fn refusing() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

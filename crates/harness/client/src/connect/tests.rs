@@ -63,11 +63,11 @@ async fn invalid_arguments_are_reported_before_connecting() {
             "sent over wss:// or to this machine only",
         ),
     ] {
-        let shown = format!("{args:?}");
+        let debug = format!("{args:?}");
         let (fault, text) = fault(ExecServerClient::connect_websocket(args)).await;
         assert_eq!(fault, FaultParty::Caller, "{text}");
         assert!(text.contains(words) && !text.contains("s3cret"), "{text}");
-        assert!(!shown.contains("s3cret"), "{shown}");
+        assert!(!debug.contains("s3cret"), "{debug}");
     }
     for url in [
         "wss://a.test",
@@ -89,29 +89,29 @@ fn debug_output_hides_secrets() {
     };
     let mut program = script("exit");
     program.env.insert("KEY".into(), "s3cret".into());
-    for shown in [
+    for debug in [
         format!("{args:?} {:?}", args.connector().unwrap()),
         format!("{program:?} {:?}", program.connector()),
     ] {
-        assert!(!shown.contains("s3cret"), "{shown}");
-        assert!(shown.contains("a.test") || shown.contains("KEY"), "{shown}");
+        assert!(!debug.contains("s3cret"), "{debug}");
+        assert!(debug.contains("a.test") || debug.contains("KEY"), "{debug}");
     }
 }
 
 #[tokio::test]
 async fn unreachable_server_is_a_transport_fault() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("ws://{}", free.local_addr().unwrap());
-    drop(free);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    drop(listener);
     let (fault_, text) = fault(ExecServerClient::connect_websocket(remote(&url))).await;
     assert_eq!(fault_, FaultParty::Transport);
     assert!(text.contains(&url) && text.contains("refused"), "{text}");
     let dir = tempfile::tempdir().unwrap();
-    let nobody = ExecServerClient::connect_unix(
+    let connecting = ExecServerClient::connect_unix(
         dir.path().join("none"),
         ExecServerClientConnectOptions::default(),
     );
-    let (fault_, text) = fault(nobody).await;
+    let (fault_, text) = fault(connecting).await;
     assert_eq!(fault_, FaultParty::Transport);
     assert!(text.contains("No such file"), "{text}");
 }
@@ -171,9 +171,9 @@ async fn failed_program_reports_its_stderr() {
 
 #[tokio::test]
 async fn exit_of_a_program_is_reported_to_callers() {
-    let dying = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r told; read -r call
+    let program = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r told; read -r call
         echo 'out of memory' >&2; exit 9"#;
-    let connected = within("a client", ExecServerClient::connect_stdio(script(dying))).await;
+    let connected = within("a client", ExecServerClient::connect_stdio(script(program))).await;
     let client = connected.unwrap();
     let error = within("an error", client.status()).await.unwrap_err();
     assert!(
@@ -182,12 +182,12 @@ async fn exit_of_a_program_is_reported_to_callers() {
             .contains("exited with status 9: out of memory"),
         "{error}"
     );
-    let again = within("an error", client.status()).await.unwrap_err();
+    let second_error = within("an error", client.status()).await.unwrap_err();
     assert!(
-        again
+        second_error
             .to_string()
             .contains("exited with status 9: out of memory"),
-        "{again}"
+        "{second_error}"
     );
 }
 
@@ -215,11 +215,11 @@ async fn in_process_server_connects() {
 #[tokio::test(start_paused = true)]
 async fn initialize_timeout_includes_the_link_handshake() {
     let (mut link, _silent) = memory::pair();
-    let begun = tokio::time::Instant::now();
-    link.handshake_started_at = Some(begun);
+    let started_at = tokio::time::Instant::now();
+    link.handshake_started_at = Some(started_at);
     tokio::time::sleep(Duration::from_secs(8)).await;
     let options = ExecServerClientConnectOptions::default();
     let (_, text) = fault(ExecServerClient::connect(link, options)).await;
     assert!(text.contains("10s"), "{text}");
-    assert_eq!(begun.elapsed().as_secs(), 10);
+    assert_eq!(started_at.elapsed().as_secs(), 10);
 }

@@ -238,20 +238,20 @@ pub(crate) const MAX_QUEUED_CALLS: usize = 1024;
 pub(super) struct CallQueue {
     calls: mpsc::Receiver<Call>,
     /// Calls that were taken from the channel and wait for a connection.
-    held: VecDeque<Call>,
+    waiting: VecDeque<Call>,
 }
 
 impl CallQueue {
     pub(super) fn new(calls: mpsc::Receiver<Call>) -> Self {
         Self {
             calls,
-            held: VecDeque::new(),
+            waiting: VecDeque::new(),
         }
     }
 
     /// Waits for the next call. `None` if all callers are gone. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Call> {
-        match self.held.pop_front() {
+        match self.waiting.pop_front() {
             Some(call) => Some(call),
             None => self.calls.recv().await,
         }
@@ -259,13 +259,13 @@ impl CallQueue {
 
     /// Returns the next call, if there is one.
     pub(super) fn try_next(&mut self) -> Option<Call> {
-        let held = self.held.pop_front();
-        held.or_else(|| self.calls.try_recv().ok())
+        let waiting = self.waiting.pop_front();
+        waiting.or_else(|| self.calls.try_recv().ok())
     }
 
     /// Holds a call until there is a connection.
     pub(super) fn hold(&mut self, call: Call) {
-        self.held.push_back(call);
+        self.waiting.push_back(call);
     }
 
     /// Awaits a future and holds the calls that arrive meanwhile. `None` if all callers are gone.
@@ -273,8 +273,8 @@ impl CallQueue {
         let mut awaited = pin!(awaited);
         loop {
             tokio::select! {
-                done = &mut awaited => return Some(done),
-                call = self.calls.recv(), if self.held.len() < MAX_QUEUED_CALLS => self.hold(call?),
+                output = &mut awaited => return Some(output),
+                call = self.calls.recv(), if self.waiting.len() < MAX_QUEUED_CALLS => self.hold(call?),
             }
         }
     }
@@ -296,7 +296,7 @@ impl CallQueue {
                 call.sink.fail(error.clone());
             }
         }
-        self.held = server_calls;
+        self.waiting = server_calls;
     }
 
     /// Rejects further calls.

@@ -395,10 +395,10 @@ impl ClientConnection {
 
 /// Waits until the path below a link is lost or restored.
 async fn path_changed(path: &mut Option<watch::Receiver<LinkPathState>>) -> LinkPathState {
-    if let Some(watched) = path
-        && watched.changed().await.is_ok()
+    if let Some(path_state) = path
+        && path_state.changed().await.is_ok()
     {
-        return *watched.borrow_and_update();
+        return *path_state.borrow_and_update();
     }
     // The link has no path, or the path has ended. The link then ends, too, and reports it.
     std::future::pending().await

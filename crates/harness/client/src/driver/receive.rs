@@ -296,8 +296,8 @@ fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, Par
     match &*message.method {
         notification::PROCESS_OUTPUT => {
             let output: OutputParams = decode_params(message.params)?;
-            let inside = output.chunk.map(|chunk| chunk.0);
-            let data: Bytes = inside
+            let embedded = output.chunk.map(|chunk| chunk.0);
+            let data: Bytes = embedded
                 .or_else(|| message.data.clone())
                 .ok_or_else(|| ParamsError("missing field `chunk`".to_owned()))?;
             let chunk = OutputChunk {
@@ -340,8 +340,8 @@ fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, Par
         }
         notification::HTTP_BODY_DELTA => {
             let mut delta: HttpBodyDelta = decode_params(message.params)?;
-            let inside = delta.delta_base64.take().map(|data| data.0);
-            let data = inside
+            let embedded = delta.delta_base64.take().map(|data| data.0);
+            let data = embedded
                 .or_else(|| message.data.clone())
                 .ok_or_else(|| ParamsError("missing field `deltaBase64`".to_owned()))?;
             Ok(ServerNotification::BodyDelta(delta, data))

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     client::ConnectionState,
     client_shared::ClientShared,
-    connect::{RetryDelay, ServerConnector},
+    connect::{BackoffDelay, ServerConnector},
     error::{ConnectError, ExecServerError},
     events::{EventsError, ProcessEvents, ProcessOwner},
     handshake::{OpenedSession, open_session},
@@ -37,8 +37,8 @@ use crate::{
 const MIN_RECOVERY_WINDOW: Duration = Duration::from_secs(45);
 /// Maximum duration of recovery.
 const MAX_RECOVERY_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Minimum delay between a failed attempt and a requested retry.
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Minimum backoff between a failed attempt and a requested retry.
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
 
 /// An attempt that has not led to a useful connection.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +52,9 @@ pub(super) struct ReconnectAttempt {
 impl ReconnectAttempt {
     /// Returns the start time of the next attempt.
     fn next_start(self, connector: &dyn ServerConnector) -> Instant {
-        match connector.retry_delay(self.number) {
-            RetryDelay::FromStart(pause) => self.started + pause,
-            RetryDelay::FromEnd(pause) => self.ended + pause,
+        match connector.backoff(self.number) {
+            BackoffDelay::FromStart(delay) => self.started + delay,
+            BackoffDelay::FromEnd(delay) => self.ended + delay,
         }
     }
 }
@@ -120,7 +120,7 @@ impl ClientDriver {
                 if let Some(last) = last_attempt {
                     let retry = async {
                         shared.retry_requested().await;
-                        sleep_until(last.ended + MIN_RETRY_DELAY).await;
+                        sleep_until(last.ended + MIN_BACKOFF).await;
                     };
                     tokio::select! {
                         () = sleep_until(last.next_start(&*connector)) => {}

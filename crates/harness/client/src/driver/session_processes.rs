@@ -23,11 +23,11 @@ pub(super) struct SessionProcesses {
 impl SessionProcesses {
     /// Registers a process, unless its id is in use.
     pub(super) fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
-        let free = !self.table.contains_key(process.id());
-        if free {
+        let is_free = !self.table.contains_key(process.id());
+        if is_free {
             self.table.insert(process.id().clone(), Arc::clone(process));
         }
-        free
+        is_free
     }
 
     pub(super) fn find(&self, id: &ProcessId) -> Option<Arc<ProcessEvents>> {
@@ -176,12 +176,12 @@ mod tests {
         finished.confirm_responses(3);
         assert_eq!(finished.unconfirmed.len(), 2);
         finished.confirm_responses(4);
-        let left: Vec<_> = finished
+        let unconfirmed: Vec<_> = finished
             .take_unconfirmed()
             .into_iter()
-            .map(|left| left.id)
+            .map(|final_ack| final_ack.id)
             .collect();
-        assert_eq!(left, [id(1)]);
+        assert_eq!(unconfirmed, [id(1)]);
     }
 
     #[test]

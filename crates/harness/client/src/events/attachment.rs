@@ -81,8 +81,8 @@ impl LaunchRequest {
     fn matches(&self, summary: &ProcessSummary) -> bool {
         let ProcessSummary { argv, cwd, tty, .. } = summary;
         let is_recent = summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.asked_at_ms;
-        let fits = (&self.argv, &self.cwd, self.tty) == (argv, cwd, *tty);
-        fits && (summary.running || is_recent)
+        let same_launch = (&self.argv, &self.cwd, self.tty) == (argv, cwd, *tty);
+        same_launch && (summary.running || is_recent)
     }
 }
 
@@ -171,14 +171,14 @@ impl ProcessAttachment {
 
     /// Returns whether a process of the server with this id is this process.
     pub(super) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
-        let launched = self
+        let same_launch = self
             .launch
             .as_ref()
             .is_none_or(|launch| launch.matches(summary));
         let same_start = self
             .started_at_ms
-            .is_none_or(|known| known == summary.started_at_ms);
-        summary.detached && launched && same_start
+            .is_none_or(|started_at_ms| started_at_ms == summary.started_at_ms);
+        summary.detached && same_launch && same_start
     }
 
     /// Records that a lookup is pending.

@@ -188,8 +188,8 @@ impl EventReorder {
             self.handle_event(LogEvent::Closed(closed))?;
         }
         if self.next < page.next_seq {
-            let known = self.early_events.keys().next().copied();
-            let end = known.map_or(page.next_seq, |known| known.min(page.next_seq));
+            let next_early = self.early_events.keys().next().copied();
+            let end = next_early.map_or(page.next_seq, |next_early| next_early.min(page.next_seq));
             Err(EventsError::Lost(self.next, OutputSeq(end.0 - 1)))
         } else {
             Ok(())

@@ -150,8 +150,8 @@ impl FileWatches {
                 self.table.insert(watch.id().clone(), Arc::clone(&watch));
                 OpenedResource::Watch(watch)
             }
-            OpenedResource::MissingWatch(id, over) => {
-                self.missing = Some((id, over));
+            OpenedResource::MissingWatch(id, end_sender) => {
+                self.missing = Some((id, end_sender));
                 OpenedResource::None
             }
             OpenedResource::None

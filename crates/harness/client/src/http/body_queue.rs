@@ -336,9 +336,9 @@ mod tests {
     fn unread_body_is_bounded() {
         let body = body();
         let data = Bytes::from(vec![0; limits::MAX_HTTP_DELTA_BYTES]);
-        let taken =
+        let chunks =
             (1..).take_while(|seq| body.handle_delta(delta(*seq), data.clone()) == BodyState::Open);
-        assert_eq!(taken.count(), 15);
+        assert_eq!(chunks.count(), 15);
         for _ in 0..15 {
             assert!(matches!(poll(&body), Poll::Ready(Some(Ok(_)))));
         }

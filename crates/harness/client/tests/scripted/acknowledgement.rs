@@ -53,8 +53,8 @@ impl ScriptedServer {
 /// Asserts that the client has handled everything sent so far without acknowledging it.
 async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
-    let asked = server.expect("environment/status").await;
-    server.answer(&asked, json!({"status": "ready"})).await;
+    let request = server.expect("environment/status").await;
+    server.answer(&request, json!({"status": "ready"})).await;
     within(status).await.unwrap();
 }
 
@@ -134,11 +134,11 @@ async fn fill(server: &mut ScriptedServer, id: &str) {
 #[tokio::test]
 async fn slow_follower_does_not_block_others() {
     let (_connector, mut server, client) = connect().await;
-    let mut held = Vec::new();
+    let mut unread = Vec::new();
     for number in 0..40 {
         let id = format!("p{number}");
         let process = server.start(&client, &id).await.process;
-        held.push((process.follow(ALL), process));
+        unread.push((process.follow(ALL), process));
         within(fill(&mut server, &id)).await;
     }
     let other: Arc<dyn ExecProcess> = server.start(&client, "other").await.process;
@@ -149,9 +149,9 @@ async fn slow_follower_does_not_block_others() {
         assert_eq!(server.acknowledged("other").await, seq);
     }
     // The unread output is still available.
-    for (stream, _process) in held {
-        let taken: Vec<_> = within(stream.take(16).collect()).await;
-        assert_eq!(taken.len(), 16);
+    for (stream, _process) in unread {
+        let chunks: Vec<_> = within(stream.take(16).collect()).await;
+        assert_eq!(chunks.len(), 16);
     }
 }
 
@@ -224,8 +224,8 @@ async fn complete_output_is_acknowledged_when_its_handle_is_dropped() {
     drop(process);
     server.expect("process/terminate").await;
     assert_eq!(server.acknowledged("p").await, 3);
-    let taken: Vec<_> = within(stream.collect()).await;
-    assert_eq!(taken.len(), 3);
+    let received: Vec<_> = within(stream.collect()).await;
+    assert_eq!(received.len(), 3);
 }
 
 #[tokio::test]

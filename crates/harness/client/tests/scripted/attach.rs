@@ -245,8 +245,8 @@ async fn attached_process_survives_a_disconnect() {
     server.output("p", 3, "YQ==").await;
     server.exited("p", 4).await;
     server.closed("p", 5).await;
-    let rest: Vec<_> = within(stream.collect()).await;
-    assert_eq!(numbers(&rest), [3, 4, 5]);
+    let remaining: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&remaining), [3, 4, 5]);
 }
 
 #[tokio::test]
@@ -269,8 +269,8 @@ async fn attached_process_survives_a_lost_session() {
     assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
     server.exited("p", 2).await;
     server.closed("p", 3).await;
-    let rest: Vec<_> = within(stream.collect()).await;
-    assert_eq!(numbers(&rest), [2, 3]);
+    let remaining: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&remaining), [2, 3]);
     // Processes of the session are lost.
     let lost = events(&bound).await;
     assert!(

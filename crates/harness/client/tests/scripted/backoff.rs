@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_client::connect::RetryDelay;
+use exec_client::connect::BackoffDelay;
 use exec_env::{
     environment::DisconnectReason,
     process::{ExecProcessEvent as Event, ProcessError},
@@ -17,25 +17,25 @@ use crate::{
 };
 
 /// One second after the first failure, doubled after each further one.
-fn growing(failures: u32) -> RetryDelay {
-    RetryDelay::FromEnd(Duration::from_secs(1 << failures))
+fn doubling_backoff(failures: u32) -> BackoffDelay {
+    BackoffDelay::FromEnd(Duration::from_secs(1 << failures))
 }
 
 /// Returns the whole seconds between attempts, and asserts that the rest is zero.
 fn gaps(connector: &ConnectorControl) -> Vec<u64> {
     let times = connector.times();
-    let apart = times.windows(2).map(|two| two[1] - two[0]);
-    apart
-        .map(|apart| {
-            assert!(apart.subsec_millis() < 20, "{apart:?}");
-            apart.as_secs()
-        })
-        .collect()
+    let gaps = times.windows(2).map(|two| two[1] - two[0]);
+    gaps.map(|gap| {
+        assert!(gap.subsec_millis() < 20, "{gap:?}");
+        gap.as_secs()
+    })
+    .collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_follow_the_connector_backoff() {
-    let (mut connector, server, _client) = ConnectorControl::connect_at(growing).await;
+    let (mut connector, server, _client) =
+        ConnectorControl::connect_with_backoff(doubling_backoff).await;
     connector.fail_attempts(3);
     drop(server);
     connector.resume().await;
@@ -45,7 +45,8 @@ async fn attempts_follow_the_connector_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn backoff_starts_when_the_attempt_fails() {
-    let (mut connector, server, _client) = ConnectorControl::connect_at(growing).await;
+    let (mut connector, server, _client) =
+        ConnectorControl::connect_with_backoff(doubling_backoff).await;
     drop(server);
     let mut silent = connector.accept().await;
     // The server does not answer for ten seconds.
@@ -56,14 +57,15 @@ async fn backoff_starts_when_the_attempt_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn useful_connection_resets_the_backoff() {
-    let (mut connector, server, client) = ConnectorControl::connect_at(growing).await;
+    let (mut connector, server, client) =
+        ConnectorControl::connect_with_backoff(doubling_backoff).await;
     connector.fail_attempts(2);
     drop(server);
     let mut server = connector.resume().await;
     let call = client.call(ReadEnvironmentStatus);
     let answer = async {
-        let asked = server.expect("environment/status").await;
-        server.answer(&asked, json!({"status": "ready"})).await;
+        let request = server.expect("environment/status").await;
+        server.answer(&request, json!({"status": "ready"})).await;
     };
     let (called, ()) = futures_util::join!(within(call), answer);
     called.unwrap();
@@ -75,7 +77,8 @@ async fn useful_connection_resets_the_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn replaced_server_ends_the_session_immediately() {
-    let (mut connector, mut server, client) = ConnectorControl::connect_at(growing).await;
+    let (mut connector, mut server, client) =
+        ConnectorControl::connect_with_backoff(doubling_backoff).await;
     let process = server.start(&client, "p").await.process;
     connector.replace_server();
     drop(server);
@@ -99,8 +102,8 @@ async fn replaced_server_ends_the_session_immediately() {
                 .unwrap_or_default(),
             json!(null)
         );
-        let asked = server.expect("environment/status").await;
-        server.answer(&asked, json!({"status": "ready"})).await;
+        let request = server.expect("environment/status").await;
+        server.answer(&request, json!({"status": "ready"})).await;
         server
     };
     let (called, _server) = futures_util::join!(within(call), answer);
@@ -110,7 +113,8 @@ async fn replaced_server_ends_the_session_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn requested_retry_skips_the_backoff() {
-    let (mut connector, server, client) = ConnectorControl::connect_at(growing).await;
+    let (mut connector, server, client) =
+        ConnectorControl::connect_with_backoff(doubling_backoff).await;
     connector.fail_attempts(5);
     let begin = Instant::now();
     drop(server);

@@ -42,11 +42,11 @@ async fn connection_state_reports_a_lost_session() {
     server.refuse(&initialize, -32600, "unknown session").await;
     until(&mut states, ConnectionState::Lost).await;
     connector.refuse_with(503);
-    let asked = client.call(ReadEnvironmentStatus).await;
-    assert!(matches!(asked, Err(ExecServerError::Connect(_))));
+    let called = client.call(ReadEnvironmentStatus).await;
+    assert!(matches!(called, Err(ExecServerError::Connect(_))));
     until(&mut states, ConnectionState::Lost).await;
     connector.refuse_with(0);
-    let asked = {
+    let called = {
         let client = client.clone();
         tokio::spawn(async move { client.call(ReadEnvironmentStatus).await })
     };
@@ -55,7 +55,7 @@ async fn connection_state_reports_a_lost_session() {
     server.handshake(session("t")).await;
     let status = server.expect("environment/status").await;
     server.answer(&status, json!({"status": "ready"})).await;
-    within(asked).await.unwrap().unwrap();
+    within(called).await.unwrap().unwrap();
     until(&mut states, ConnectionState::Connected).await;
 }
 

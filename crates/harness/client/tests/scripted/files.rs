@@ -87,8 +87,8 @@ async fn file_content_is_accepted_as_base64_or_raw() {
     let request = server.expect("fs/readFile").await;
     let id = RequestId::Number(request["id"].as_i64().unwrap());
     let data = Bytes::from_static(b"\x01raw\xff");
-    let rest = FileContent::default();
-    let message = OutgoingMessage::result_with_data(&id, &rest, "dataBase64", data.clone());
+    let metadata = FileContent::default();
+    let message = OutgoingMessage::result_with_data(&id, &metadata, "dataBase64", data.clone());
     server.push(message, DataEncoding::Binary).await;
     assert_eq!(within(content).await.unwrap(), data);
     let content = files.read_file(read());

@@ -119,11 +119,11 @@ async fn dropped_body_is_cancelled_unless_finished() {
 async fn dropped_request_is_cancelled() {
     let (mut server, client) = ScriptedServer::connect().await;
     let http = RemoteHttpClient::new(client);
-    let asked = http.request(HttpRequest::new("GET", URL));
-    let mut asked = Box::pin(asked);
-    assert!((&mut asked).now_or_never().is_none());
+    let response = http.request(HttpRequest::new("GET", URL));
+    let mut response = Box::pin(response);
+    assert!((&mut response).now_or_never().is_none());
     let request = server.expect("http/request").await;
-    drop(asked);
+    drop(response);
     let cancel = server.expect("http/request/cancel").await;
     assert_eq!(
         cancel["params"]["requestId"],
@@ -151,7 +151,7 @@ async fn bodies_and_requests_fail_on_disconnect() {
 async fn header_variables_are_rejected_without_server_support() {
     let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let http = RemoteHttpClient::new(client);
-    let asked = http.request(HttpRequest {
+    let sent = http.request(HttpRequest {
         headers: vec![HttpHeader {
             name: "a".to_owned(),
             value: "Bearer ".to_owned(),
@@ -160,12 +160,12 @@ async fn header_variables_are_rejected_without_server_support() {
         ..HttpRequest::new("GET", URL)
     });
     let describe = async {
-        let asked = server.expect("environment/info").await;
+        let request = server.expect("environment/info").await;
         let info = json!({"shell": {"name": "sh", "path": "/bin/sh"}, "cwd": "file:///",
             "osFamily": "unix", "os": "linux", "arch": "x86_64"});
-        server.answer(&asked, info).await;
+        server.answer(&request, info).await;
     };
-    let (response, ()) = join!(asked, describe);
+    let (response, ()) = join!(sent, describe);
     let text = "header a: this server does not support variables in headers".to_owned();
     assert_eq!(response.unwrap_err(), HttpError::Refused(text));
 }

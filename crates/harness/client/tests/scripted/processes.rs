@@ -29,21 +29,22 @@ use crate::scripted_server::{
 
 #[tokio::test]
 async fn mismatched_session_is_an_error() {
-    let (here, there) = memory::pair();
-    let mut server = ScriptedServer(there);
+    let (client_link, server_link) = memory::pair();
+    let mut server = ScriptedServer(server_link);
     let options = ExecServerClientConnectOptions {
         resume_session_id: Some(SessionId::new("mine")),
         ..ExecServerClientConnectOptions::default()
     };
-    let shake = async {
+    let handshake = async {
         let initialize = server.expect("initialize").await;
         assert_eq!(initialize["params"]["resumeSessionId"], "mine");
         server.answer(&initialize, session("another")).await;
     };
-    let (client, ()) = futures_util::join!(ExecServerClient::connect(here, options), shake);
+    let (client, ()) =
+        futures_util::join!(ExecServerClient::connect(client_link, options), handshake);
     let wrong = ConnectError::WrongSession {
-        asked: SessionId::new("mine"),
-        given: SessionId::new("another"),
+        requested: SessionId::new("mine"),
+        resumed: SessionId::new("another"),
     };
     assert_eq!(client.unwrap_err(), wrong.into());
 }
@@ -53,7 +54,7 @@ async fn early_and_unordered_events_are_followed_in_order() {
     let (mut server, client) = ScriptedServer::connect().await;
     let backend = RemoteBackend::new(client);
     let start = backend.start(command("p"));
-    let play = async {
+    let respond = async {
         let start = server.expect("process/start").await;
         server.exited("p", 2).await;
         let read = server.expect("process/read").await;
@@ -70,7 +71,7 @@ async fn early_and_unordered_events_are_followed_in_order() {
             )
             .await;
     };
-    let (started, ()) = futures_util::join!(start, play);
+    let (started, ()) = futures_util::join!(start, respond);
     let events = events(&started.unwrap().process).await;
     assert_eq!(numbers(&events), [1, 2, 3]);
     assert!(matches!(&events[1], Event::Exited(_, exit) if exit.signal == Some("SIGKILL")));
@@ -278,14 +279,14 @@ async fn host_info_comes_from_the_handshake_or_a_call() {
     assert_eq!(client.info().await.unwrap().shell.name, "sh");
     let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let info = client.info();
-    let play = async {
-        let asked = server.expect("environment/info").await;
-        assert_eq!(asked["params"], json!(null));
+    let respond = async {
+        let request = server.expect("environment/info").await;
+        assert_eq!(request["params"], json!(null));
         let info = json!({"shell": {"name": "sh", "path": "/bin/sh"}, "executorVersion": "1",
             "capabilities": {}});
-        server.answer(&asked, info).await;
+        server.answer(&request, info).await;
     };
-    let (info, ()) = futures_util::join!(info, play);
+    let (info, ()) = futures_util::join!(info, respond);
     assert_eq!(info.unwrap().shell.name, "sh");
     let begin = tokio::time::Instant::now();
     let error = ExecServerError::Timeout {

@@ -212,8 +212,8 @@ async fn assert_page_fails(page: Value, reason: &str) {
     for seq in 1..=2 {
         server.output("p", seq, "YQ==").await;
     }
-    let taken: Vec<_> = within(process.follow(ALL).take(2).collect()).await;
-    assert_eq!(numbers(&taken), [1, 2]);
+    let received: Vec<_> = within(process.follow(ALL).take(2).collect()).await;
+    assert_eq!(numbers(&received), [1, 2]);
     drop(server);
     let mut server = connector.resume().await;
     server.output("p", 4, "YQ==").await;

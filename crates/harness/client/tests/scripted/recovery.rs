@@ -42,8 +42,8 @@ async fn missed_output_is_read_and_live_output_follows() {
     server.output("r1", 3, "Ywo=").await;
     server.exited("r1", 4).await;
     server.closed("r1", 5).await;
-    let rest: Vec<_> = within(stream.collect()).await;
-    assert_eq!(numbers(&rest), [2, 3, 4, 5]);
+    let remaining: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&remaining), [2, 3, 4, 5]);
     assert_eq!(client.session().session_id.as_str(), "s");
 }
 
@@ -97,14 +97,14 @@ async fn still_attached_session_is_retried() {
     }
     let mut server = connector.resume().await;
     let times = connector.times();
-    let apart: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
+    let gaps: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
     // The first attempt is immediate, the others follow the backoff.
-    assert_eq!(apart[0], Duration::ZERO);
+    assert_eq!(gaps[0], Duration::ZERO);
     assert!(
-        apart[1..].iter().all(
-            |apart| *apart >= Duration::from_millis(100) && *apart < Duration::from_millis(110)
-        ),
-        "{apart:?}"
+        gaps[1..]
+            .iter()
+            .all(|gap| *gap >= Duration::from_millis(100) && *gap < Duration::from_millis(110)),
+        "{gaps:?}"
     );
     answers(&mut server, &client).await;
 }
@@ -133,8 +133,8 @@ async fn calls_wait_during_recovery() {
     let status = client.call(ReadEnvironmentStatus);
     server.answer(&initialize, session("s")).await;
     server.expect("initialized").await;
-    let asked = server.expect("environment/status").await;
-    server.answer(&asked, json!({"status": "ready"})).await;
+    let request = server.expect("environment/status").await;
+    server.answer(&request, json!({"status": "ready"})).await;
     assert_eq!(within(status).await.unwrap().status, "ready");
 }
 
@@ -142,7 +142,7 @@ async fn calls_wait_during_recovery() {
 async fn unanswered_start_is_found_running() {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client);
-    let play = async {
+    let respond = async {
         server.expect("process/start").await;
         drop(server);
         let mut server = connector.resume().await;
@@ -153,7 +153,7 @@ async fn unanswered_start_is_found_running() {
         server.closed("p", 3).await;
         server
     };
-    let (started, _server) = futures_util::join!(within(backend.start(command("p"))), play);
+    let (started, _server) = futures_util::join!(within(backend.start(command("p"))), respond);
     let started = started.unwrap();
     assert_eq!(started.sandbox_type, None);
     assert_eq!(numbers(&events(&started.process).await), [1, 2, 3]);
@@ -163,7 +163,7 @@ async fn unanswered_start_is_found_running() {
 async fn lost_start_fails_and_is_terminated() {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client.clone());
-    let play = async {
+    let respond = async {
         server.expect("process/start").await;
         drop(server);
         let mut server = connector.resume().await;
@@ -173,7 +173,7 @@ async fn lost_start_fails_and_is_terminated() {
         assert_eq!(terminate["params"]["processId"], "p");
         server
     };
-    let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), play);
+    let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), respond);
     let text = "connection broke before `process/start` was answered: server closed the connection";
     let reason = DisconnectReason::Transport(text.to_owned());
     assert!(matches!(started, Err(StartError::Disconnected(error)) if error == reason));
@@ -256,10 +256,10 @@ async fn gap_fails_only_its_process() {
 #[tokio::test]
 async fn process_unknown_after_resume_fails() {
     let (mut connector, mut server, client) = ConnectorControl::connect().await;
-    let known = server.start(&client, "over").await.process;
+    let finished = server.start(&client, "over").await.process;
     server.exited("over", 1).await;
     server.closed("over", 2).await;
-    assert_eq!(numbers(&events(&known).await), [1, 2]);
+    assert_eq!(numbers(&events(&finished).await), [1, 2]);
     let process = server.start(&client, "p").await.process;
     drop(server);
     let mut server = connector.resume().await;
@@ -270,7 +270,7 @@ async fn process_unknown_after_resume_fails() {
     let text = "process p failed: the server has forgotten it: unknown process id p";
     let error = ProcessError::from(RpcError::internal(text));
     assert_eq!(events(&process).await, [Event::Failed(error)]);
-    assert_eq!(numbers(&events(&known).await), [1, 2]);
+    assert_eq!(numbers(&events(&finished).await), [1, 2]);
 }
 
 #[tokio::test]
@@ -356,8 +356,8 @@ async fn watches_and_open_files_end_with_their_connection() {
 /// Asserts that the client works.
 async fn answers(server: &mut ScriptedServer, client: &exec_client::client::ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
-    let asked = server.expect("environment/status").await;
-    server.answer(&asked, json!({"status": "ready"})).await;
+    let request = server.expect("environment/status").await;
+    server.answer(&request, json!({"status": "ready"})).await;
     assert_eq!(within(status).await.unwrap().status, "ready");
 }
 

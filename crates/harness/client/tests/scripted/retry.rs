@@ -37,14 +37,14 @@ async fn write_is_retried_with_its_id() {
     let first = process.write(None, Bytes::from_static(b"one"));
     let second = process.write(None, Bytes::from_static(b"two"));
     let close = process.close_stdin(None);
-    let mut asked: Vec<Value> = Vec::new();
+    let mut writes: Vec<Value> = Vec::new();
     for method in ["process/write", "process/write", "process/closeStdin"] {
-        asked.push(server.expect(method).await["params"].clone());
+        writes.push(server.expect(method).await["params"].clone());
     }
-    let names: Vec<_> = asked.iter().map(|asked| &asked["writeId"]).collect();
+    let names: Vec<_> = writes.iter().map(|write| &write["writeId"]).collect();
     assert!(names[0] != names[1] && names[1] != names[2] && names[2].is_string());
     let mut server = disconnect(&mut connector, server).await;
-    for before in asked {
+    for before in writes {
         let again = server.next().await;
         assert_eq!(again["params"], before);
         server.answer(&again, json!({"status": "accepted"})).await;
@@ -92,20 +92,20 @@ async fn read_only_calls_are_retried() {
         server.expect(method).await;
     }
     let mut server = disconnect(&mut connector, server).await;
-    let asked = server.expect(methods[0]).await;
-    server.page(&asked, &[], 1).await;
+    let request = server.expect(methods[0]).await;
+    server.page(&request, &[], 1).await;
     assert_eq!(within(read).await.unwrap().chunks, []);
-    let asked = server.expect(methods[1]).await;
+    let request = server.expect(methods[1]).await;
     server.exited("p", 1).await;
     let answer = json!({"exited": true, "exitCode": 0, "signal": null, "closed": false,
         "timedOut": false});
-    server.answer(&asked, answer).await;
+    server.answer(&request, answer).await;
     assert_eq!(within(wait).await.unwrap().exit.unwrap().code, 0);
-    let asked = server.expect(methods[2]).await;
-    server.answer(&asked, json!({"running": false})).await;
+    let request = server.expect(methods[2]).await;
+    server.answer(&request, json!({"running": false})).await;
     assert_eq!(within(end).await, Ok(false));
-    let asked = server.expect(methods[3]).await;
-    server.answer(&asked, json!({"dataBase64": "YQ=="})).await;
+    let request = server.expect(methods[3]).await;
+    server.answer(&request, json!({"dataBase64": "YQ=="})).await;
     assert_eq!(within(file).await.unwrap(), "a");
 }
 

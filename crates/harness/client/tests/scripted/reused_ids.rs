@@ -86,11 +86,11 @@ async fn resumed_follower_does_not_get_events_of_another_process() {
     server.answer(&list, json!({ "processes": [other] })).await;
     let text = "process p failed: the server has another process with this id";
     let error = ProcessError::from(RpcError::internal(text));
-    let rest: Vec<_> = within(stream.collect()).await;
+    let remaining: Vec<_> = within(stream.collect()).await;
     assert_eq!(
-        rest.last(),
+        remaining.last(),
         Some(&ExecProcessEvent::Failed(error.clone())),
-        "{rest:?}"
+        "{remaining:?}"
     );
     assert_eq!(within(write).await.unwrap_err(), error);
     // Looked up once, and neither written to nor attached.

@@ -10,7 +10,7 @@ use std::{
 
 use exec_client::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
-    connect::{RetryDelay, ServerConnector, SessionContinuity},
+    connect::{BackoffDelay, ServerConnector, SessionContinuity},
 };
 use exec_transport::{connect::ConnectError, link::Link, memory};
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -32,7 +32,7 @@ struct ScriptedConnector {
     /// Reconnects find another server.
     server_replaced: Arc<AtomicBool>,
     continuity: SessionContinuity,
-    pause: fn(u32) -> RetryDelay,
+    backoff: fn(u32) -> BackoffDelay,
 }
 
 impl ServerConnector for ScriptedConnector {
@@ -49,9 +49,9 @@ impl ServerConnector for ScriptedConnector {
             let reason = "no entry".to_owned();
             return ready(Err(ConnectError::Refused { status, reason })).boxed();
         }
-        let (here, there) = memory::pair();
-        self.open.send(ScriptedServer(there)).unwrap();
-        ready(Ok(here)).boxed()
+        let (client_link, server_link) = memory::pair();
+        self.open.send(ScriptedServer(server_link)).unwrap();
+        ready(Ok(client_link)).boxed()
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
@@ -65,14 +65,14 @@ impl ServerConnector for ScriptedConnector {
         self.continuity
     }
 
-    fn retry_delay(&self, failures: u32) -> RetryDelay {
-        (self.pause)(failures)
+    fn backoff(&self, failures: u32) -> BackoffDelay {
+        (self.backoff)(failures)
     }
 }
 
 /// The default delay of connectors.
-fn default_pause(_failures: u32) -> RetryDelay {
-    RetryDelay::FromStart(Duration::from_millis(100))
+fn default_backoff(_failures: u32) -> BackoffDelay {
+    BackoffDelay::FromStart(Duration::from_millis(100))
 }
 
 /// The test's control of the connector.
@@ -95,20 +95,20 @@ impl ConnectorControl {
         continuity: SessionContinuity,
         session: Value,
     ) -> (Self, ScriptedServer, ExecServerClient) {
-        Self::connect_with(continuity, session, default_pause).await
+        Self::connect_with(continuity, session, default_backoff).await
     }
 
     /// Accepts a client that reconnects with these delays.
-    pub(crate) async fn connect_at(
-        pause: fn(u32) -> RetryDelay,
+    pub(crate) async fn connect_with_backoff(
+        backoff: fn(u32) -> BackoffDelay,
     ) -> (Self, ScriptedServer, ExecServerClient) {
-        Self::connect_with(SessionContinuity::Resumed, session("s"), pause).await
+        Self::connect_with(SessionContinuity::Resumed, session("s"), backoff).await
     }
 
     async fn connect_with(
         continuity: SessionContinuity,
         session: Value,
-        pause: fn(u32) -> RetryDelay,
+        backoff: fn(u32) -> BackoffDelay,
     ) -> (Self, ScriptedServer, ExecServerClient) {
         let (open, accepted) = mpsc::unbounded_channel();
         let (closed, times) = (Arc::default(), Arc::default());
@@ -121,7 +121,7 @@ impl ConnectorControl {
             attempts: Arc::clone(&times),
             server_replaced: Arc::clone(&server_replaced),
             continuity,
-            pause,
+            backoff,
         };
         let mut connector = Self {
             accepted,

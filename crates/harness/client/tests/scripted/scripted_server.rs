@@ -71,8 +71,8 @@ impl ScriptedServer {
         let (here, there) = memory::pair();
         let mut server = Self(there);
         let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
-        let shake = server.handshake(session);
-        let (client, _) = futures_util::join!(connect, shake);
+        let handshake = server.handshake(session);
+        let (client, _) = futures_util::join!(connect, handshake);
         (server, client.unwrap())
     }
 

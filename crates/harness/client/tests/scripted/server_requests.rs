@@ -30,7 +30,7 @@ use crate::{
 /// Decides by the name of the host.
 #[derive(Debug, Default)]
 struct ScriptedHook {
-    asked: Mutex<Vec<NetworkDestination>>,
+    destinations: Mutex<Vec<NetworkDestination>>,
     recorded: Mutex<Vec<PolicyDecision>>,
     news: Notify,
 }
@@ -38,7 +38,7 @@ struct ScriptedHook {
 impl NetworkPolicyHook for ScriptedHook {
     fn decide(&self, destination: NetworkDestination) -> BoxFuture<'static, NetworkDecision> {
         let host = destination.host.clone();
-        self.asked.lock().unwrap().push(destination);
+        self.destinations.lock().unwrap().push(destination);
         match &*host {
             "good" => ready(NetworkDecision::Allow).boxed(),
             "slow" => pending().boxed(),
@@ -135,14 +135,14 @@ async fn policy_requests_reach_the_network_hook() {
     // A slow decision does not block others.
     server.request_decision(2, "p", "slow").await;
     server.request_decision(3, "p", "other").await;
-    let asks = json!({"id": 3, "result": {"decision": {"type": "ask", "reason": "other"}}});
-    assert_eq!(server.receive().await, asks);
+    let ask_decision = json!({"id": 3, "result": {"decision": {"type": "ask", "reason": "other"}}});
+    assert_eq!(server.receive().await, ask_decision);
     let expected = NetworkDestination {
         protocol: NetworkProtocol::HttpsConnect,
         host: "good".to_owned(),
         port: 443,
     };
-    assert_eq!(network_hook.asked.lock().unwrap()[0], expected);
+    assert_eq!(network_hook.destinations.lock().unwrap()[0], expected);
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn unsolicited_policy_request_is_denied() {
     let (_process, _) = server.start_with_hook(&client, &network_hook, None).await;
     server.request_decision(1, "p", "good").await;
     assert_eq!(server.receive().await, not_allowed(1));
-    assert!(network_hook.asked.lock().unwrap().is_empty());
+    assert!(network_hook.destinations.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -214,13 +214,13 @@ async fn policy_requests_during_the_handshake_are_answered() {
     let (here, there) = memory::pair();
     let mut server = ScriptedServer(there);
     let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
-    let shake = async {
+    let handshake = async {
         let initialize = server.expect("initialize").await;
         server.request_decision(1, "p", "good").await;
         server.answer(&initialize, session("s")).await;
         server.expect("initialized").await;
     };
-    let (client, ()) = futures_util::join!(connect, shake);
+    let (client, ()) = futures_util::join!(connect, handshake);
     let _client = client.unwrap();
     assert_eq!(server.receive().await, not_allowed(1));
 }

@@ -40,8 +40,8 @@ async fn expect_new_session(
     let mut server = connector.accept().await;
     let initialize = server.handshake(session("t")).await;
     assert_eq!(initialize["params"]["resumeSessionId"], json!(null));
-    let asked = server.expect("environment/status").await;
-    server.answer(&asked, json!({"status": "ready"})).await;
+    let request = server.expect("environment/status").await;
+    server.answer(&request, json!({"status": "ready"})).await;
     within(status).await.unwrap();
     assert_eq!(client.session().session_id.as_str(), "t");
     server
@@ -105,13 +105,13 @@ async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
     let begin = Instant::now();
     connector.fail_attempts(usize::MAX);
     let backend = RemoteBackend::new(client.clone());
-    let play = async {
+    let respond = async {
         server.expect("process/start").await;
         drop(server);
     };
     let limit = Duration::from_secs(60);
     let start = timeout(limit, backend.start(command("q")));
-    let (started, ()) = futures_util::join!(start, play);
+    let (started, ()) = futures_util::join!(start, respond);
     assert_eq!(begin.elapsed().as_secs(), 45);
     assert!(connector.times().len() > 240, "{}", connector.times().len());
     let text = "server closed the connection; session was not resumed within 45s: ";
@@ -167,7 +167,7 @@ async fn server_that_accepts_and_disconnects_is_abandoned_in_time() {
     let process = server.start(&client, "p").await.process;
     let begin = Instant::now();
     drop(server);
-    let play = async {
+    let respond = async {
         loop {
             let mut server = connector.accept().await;
             let initialize = server.expect("initialize").await;
@@ -183,7 +183,7 @@ async fn server_that_accepts_and_disconnects_is_abandoned_in_time() {
     };
     let end = timeout(Duration::from_secs(60), client.closed());
     tokio::select! {
-        () = play => {}
+        () = respond => {}
         ended = end => ended.expect("timed out"),
     }
     assert!(begin.elapsed() < Duration::from_secs(47));

@@ -31,8 +31,8 @@ async fn connect(capabilities: Value) -> (ScriptedServer, ExecServerClient) {
 async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.status();
     let play = async {
-        let asked = server.expect("environment/status").await;
-        server.answer(&asked, json!({"status": "ready"})).await;
+        let request = server.expect("environment/status").await;
+        server.answer(&request, json!({"status": "ready"})).await;
     };
     let (status, ()) = futures_util::join!(status, play);
     status.unwrap();
@@ -271,9 +271,9 @@ async fn releases_are_sent_before_later_calls() {
             sandbox: None,
         });
         let play = async {
-            let asked = server.expect("fs/open").await;
-            let id = asked["params"]["handleId"].clone();
-            server.answer(&asked, json!({"handleId": id})).await;
+            let request = server.expect("fs/open").await;
+            let id = request["params"]["handleId"].clone();
+            server.answer(&request, json!({"handleId": id})).await;
         };
         let (opened, ()) = futures_util::join!(open, play);
         drop(opened.unwrap());
@@ -281,8 +281,8 @@ async fn releases_are_sent_before_later_calls() {
         let play = async {
             let closed = server.expect("fs/close").await;
             server.answer(&closed, json!({})).await;
-            let asked = server.expect("environment/status").await;
-            server.answer(&asked, json!({"status": "ready"})).await;
+            let request = server.expect("environment/status").await;
+            server.answer(&request, json!({"status": "ready"})).await;
         };
         let (status, ()) = futures_util::join!(status, play);
         status.unwrap();

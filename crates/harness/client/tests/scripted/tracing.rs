@@ -28,8 +28,8 @@ async fn connect(trace: Option<TraceSource>) -> (ScriptedServer, ExecServerClien
 
 #[tokio::test]
 async fn every_request_carries_the_current_trace() {
-    let asked = Arc::new(AtomicU64::new(0));
-    let number = Arc::clone(&asked);
+    let trace_calls = Arc::new(AtomicU64::new(0));
+    let number = Arc::clone(&trace_calls);
     let source = TraceSource::new(move || {
         let number = number.fetch_add(1, Ordering::Relaxed);
         (number != 1).then(|| TraceContext {
@@ -53,7 +53,7 @@ async fn every_request_carries_the_current_trace() {
     assert_eq!(request["trace"], trace(4));
     assert_eq!(request["params"]["chunk"], "aGk=");
     drop(write);
-    assert_eq!(asked.load(Ordering::Relaxed), 5);
+    assert_eq!(trace_calls.load(Ordering::Relaxed), 5);
 }
 
 #[tokio::test]
