@@ -2,30 +2,31 @@
 //!
 //! An id permanently names the same executor; the handle for it is local to this process and can be
 //! replaced. Invariant: readiness and the ready handle are read together under one lock, and a
-//! start that a replacement has superseded changes nothing. Not here: how to open an environment
+//! start that a replacement has superseded changes nothing. A model step captures its environments
+//! together, as an [`EnvironmentSnapshot`]. Not here: how to open an environment
 //! (see [`EnvironmentSource`]), and whether a connection is currently up, which its client tracks.
 
 mod environment_id;
-mod snapshot;
-mod source;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     environment_id::{EnvironmentId, EnvironmentIdError},
-    snapshot::{EnvironmentSnapshot, EnvironmentState},
-    source::{EnvironmentOpenError, EnvironmentSource, StartMode},
     table::{MAX_ENVIRONMENTS, RETRY_AFTER},
 };
 
 use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt, io,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use exec_env::environment::Environment;
-use futures_util::FutureExt;
+use exec_env::environment::{DisconnectReason, Environment};
+use exec_wire::error::RpcError;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use self::table::{
@@ -365,4 +366,136 @@ impl Drop for StartGuard {
             self.record(Err(Arc::new(EnvironmentOpenError::Cancelled)));
         }
     }
+}
+
+/// The environments of one model step, captured together: each ready environment with the handle
+/// that was ready. Immutable: later changes do not affect it.
+///
+/// Excludes environments that were not started and those that do not exist.
+#[derive(Clone, Debug, Default)]
+pub struct EnvironmentSnapshot {
+    environments: BTreeMap<EnvironmentId, Option<Arc<Environment>>>,
+    failed: BTreeMap<EnvironmentId, Arc<EnvironmentOpenError>>,
+}
+
+impl EnvironmentSnapshot {
+    /// Adds a ready environment.
+    fn record_ready(&mut self, id: EnvironmentId, handle: Arc<Environment>) {
+        self.environments.insert(id, Some(handle));
+    }
+
+    /// Adds a starting environment.
+    fn record_starting(&mut self, id: EnvironmentId) {
+        self.environments.insert(id, None);
+    }
+
+    /// Adds a failed environment.
+    fn record_failed(&mut self, id: EnvironmentId, error: Arc<EnvironmentOpenError>) {
+        self.failed.insert(id, error);
+    }
+
+    /// Returns the captured environments sorted by id: `Some(handle)` if ready, `None` if starting.
+    pub fn environments(
+        &self,
+    ) -> impl Iterator<Item = (&EnvironmentId, Option<&Arc<Environment>>)> {
+        self.environments
+            .iter()
+            .map(|(id, handle)| (id, handle.as_ref()))
+    }
+
+    /// Returns the handle, if the environment was ready.
+    pub fn ready(&self, id: &EnvironmentId) -> Option<&Arc<Environment>> {
+        self.environments.get(id)?.as_ref()
+    }
+
+    /// Returns whether the environment was starting.
+    pub fn is_starting(&self, id: &EnvironmentId) -> bool {
+        self.environments.get(id).is_some_and(Option::is_none)
+    }
+
+    /// Returns the error, if the environment had failed.
+    pub fn failure(&self, id: &EnvironmentId) -> Option<&Arc<EnvironmentOpenError>> {
+        self.failed.get(id)
+    }
+}
+
+/// State of an environment.
+#[derive(Clone, Debug)]
+pub enum EnvironmentState {
+    /// Not requested yet.
+    NotStarted,
+    /// Being opened.
+    Starting,
+    /// Ready for use through this handle.
+    Ready(Arc<Environment>),
+    /// Failed to open. The next request retries it.
+    Failed(Arc<EnvironmentOpenError>),
+}
+
+/// Opens an environment: immediately if it is local, or by connecting to a server.
+pub trait EnvironmentSource: fmt::Debug + Send + Sync {
+    /// Opens the environment. Called again after a failure, and never concurrently by one manager.
+    ///
+    /// The manager sets no time limit, because only the source knows how long its steps take: a
+    /// source applies its own connect and handshake timeouts. Dropping the future leaves nothing
+    /// running.
+    fn open(&self) -> BoxFuture<'static, Result<Environment, EnvironmentOpenError>>;
+
+    /// Returns the environment if it is already open. It is then ready as soon as it is inserted.
+    fn already_open(&self) -> Option<Environment> {
+        None
+    }
+}
+
+/// An existing environment is its own source: the local one, or an embedder's.
+impl EnvironmentSource for Environment {
+    fn open(&self) -> BoxFuture<'static, Result<Self, EnvironmentOpenError>> {
+        ready(Ok(self.clone())).boxed()
+    }
+
+    fn already_open(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+}
+
+/// When the manager first opens a source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StartMode {
+    /// When it is inserted.
+    Eager,
+    /// When it is requested.
+    Lazy,
+}
+
+/// Why an environment could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentOpenError {
+    /// Caller: the configuration is invalid.
+    #[error("{0}")]
+    Configuration(String),
+    /// Host: a local step failed.
+    #[error("{context}")]
+    Host {
+        /// The failed step and its object.
+        context: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Transport: the connection could not be opened.
+    #[error("failed to connect to the exec-server")]
+    Connect(#[source] Box<dyn Error + Send + Sync>),
+    /// Peer: the server returned an error.
+    #[error(transparent)]
+    Remote(RpcError),
+    /// Transport: the session is lost.
+    #[error(transparent)]
+    Disconnected(#[from] DisconnectReason),
+    /// A bug: the source panicked.
+    #[error("opening the environment panicked")]
+    Panicked,
+    /// Host: the runtime shut down before the environment was open.
+    #[error("the runtime shut down while the environment was starting")]
+    Cancelled,
 }

@@ -7,10 +7,8 @@ use exec_env::environment::Environment;
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 use super::{
-    InsertError,
+    EnvironmentOpenError, EnvironmentSnapshot, EnvironmentSource, EnvironmentState, InsertError,
     environment_id::EnvironmentId,
-    snapshot::{EnvironmentSnapshot, EnvironmentState},
-    source::{EnvironmentOpenError, EnvironmentSource},
 };
 
 /// Maximum number of environments of one manager. Each may hold a connection or a child process.
