@@ -53,29 +53,29 @@ impl CapabilityCache {
     ///
     /// Dropping the future ends the discoveries that no other step waits for.
     pub async fn project(&self, step: &StepRoots) -> AvailableCapabilities {
-        let mut found = DiscoveryResults::default();
-        let mut wanted: Vec<&ResolvedRoot> = step.resolved.iter().collect();
+        let mut results = DiscoveryResults::default();
+        let mut pending: Vec<&ResolvedRoot> = step.resolved.iter().collect();
         // A joined discovery uses another step's handle and may fail where this step's handle
         // works, so roots with a failed joined discovery get a second round.
         for _round in 0..2 {
-            let plan = self.plan(&wanted);
-            found.extend(
+            let plan = self.plan(&pending);
+            results.extend(
                 plan.cached
                     .into_iter()
                     .map(|(key, cached)| (key, Ok(cached))),
             );
             for discovered in join_all(plan.discoveries).await {
-                let results = discovered.iter();
-                found.extend(results.map(|(key, result)| (key.clone(), result.clone())));
+                let entries = discovered.iter();
+                results.extend(entries.map(|(key, result)| (key.clone(), result.clone())));
             }
-            wanted.retain(|root| {
+            pending.retain(|root| {
                 let key = RootKey::from(*root);
-                plan.joined.contains(&key) && found.get(&key).is_none_or(Result::is_err)
+                plan.joined.contains(&key) && results.get(&key).is_none_or(Result::is_err)
             });
         }
         let mut available = AvailableCapabilities::default();
         for root in &step.resolved {
-            match found.get(&RootKey::from(root)) {
+            match results.get(&RootKey::from(root)) {
                 Some(Ok(capabilities)) => available.add(root, capabilities),
                 Some(Err(error)) => available.failed.push(FailedRoot {
                     root: root.clone(),
@@ -89,12 +89,12 @@ impl CapabilityCache {
 
     /// Sorts the roots into cached, in progress, and new. Discoveries are lazy: they start when
     /// awaited.
-    fn plan(&self, wanted: &[&ResolvedRoot]) -> DiscoveryPlan {
+    fn plan(&self, roots: &[&ResolvedRoot]) -> DiscoveryPlan {
         let mut plan = DiscoveryPlan::default();
         let mut unknown: BTreeMap<EnvironmentId, (Arc<Environment>, BTreeSet<RootKey>)> =
             BTreeMap::new();
         let mut store = self.store();
-        for root in wanted {
+        for root in roots {
             let key = RootKey::from(*root);
             if let Some(cached) = store.cached(&key) {
                 plan.cached.push((key, cached));
@@ -267,9 +267,9 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
 /// Checks that the response has one result per root.
 fn check_response(
     answer: DiscoveredRoots,
-    asked: usize,
+    requested: usize,
 ) -> Result<Vec<DiscoveredRoot>, DiscoverError> {
-    if answer.roots.len() == asked {
+    if answer.roots.len() == requested {
         Ok(answer.roots)
     } else {
         Err(DiscoverError::Answer("expected one result per root"))

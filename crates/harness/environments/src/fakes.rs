@@ -223,7 +223,7 @@ where
 pub(crate) struct FakeCatalog {
     roots: Mutex<BTreeMap<PathUri, Result<DiscoveredRoot, FileError>>>,
     calls: watch::Sender<usize>,
-    asked: AtomicUsize,
+    requested_roots: AtomicUsize,
     gate: Arc<Semaphore>,
 }
 
@@ -242,7 +242,7 @@ impl FakeCatalog {
         Arc::new(Self {
             roots: Mutex::default(),
             calls: watch::Sender::new(0),
-            asked: AtomicUsize::new(0),
+            requested_roots: AtomicUsize::new(0),
             gate: Arc::new(Semaphore::new(permits)),
         })
     }
@@ -265,7 +265,7 @@ impl FakeCatalog {
 
     /// Returns the total number of requested roots.
     pub(crate) fn requested_roots(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        self.requested_roots.load(Ordering::SeqCst)
     }
 
     /// Waits for this number of requests.
@@ -284,17 +284,20 @@ impl ExecutorCatalog for FakeCatalog {
 
     fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
         self.calls.send_modify(|calls| *calls += 1);
-        self.asked.fetch_add(discover.roots.len(), Ordering::SeqCst);
+        self.requested_roots
+            .fetch_add(discover.roots.len(), Ordering::SeqCst);
         let catalog = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = |root: &DiscoveryRoot| {
-            let found = catalog.get(&root.path).cloned();
+        let discovered = |root: &DiscoveryRoot| {
+            let discovered = catalog.get(&root.path).cloned();
             let missing = || Err(FileError::NotFound(root.path.to_string()));
-            found.unwrap_or_else(missing).map(|found| DiscoveredRoot {
-                id: root.id.clone(),
-                ..found
-            })
+            discovered
+                .unwrap_or_else(missing)
+                .map(|discovered| DiscoveredRoot {
+                    id: root.id.clone(),
+                    ..discovered
+                })
         };
-        let roots: Result<Vec<_>, _> = discover.roots.iter().map(found).collect();
+        let roots: Result<Vec<_>, _> = discover.roots.iter().map(discovered).collect();
         let gate = Arc::clone(&self.gate);
         async move {
             gate.acquire().await.unwrap().forget();

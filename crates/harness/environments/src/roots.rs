@@ -146,17 +146,17 @@ impl SelectedRoots {
     pub fn new(
         roots: impl IntoIterator<Item = SelectedCapabilityRoot>,
     ) -> Result<Self, TooManyRoots> {
-        let mut kept = Vec::new();
+        let mut unique = Vec::new();
         for root in roots {
-            if kept.contains(&root) {
+            if unique.contains(&root) {
                 continue;
             }
-            if kept.len() == MAX_SELECTED_ROOTS {
+            if unique.len() == MAX_SELECTED_ROOTS {
                 return Err(TooManyRoots);
             }
-            kept.push(root);
+            unique.push(root);
         }
-        Ok(Self(kept))
+        Ok(Self(unique))
     }
 
     /// Returns the roots in order.

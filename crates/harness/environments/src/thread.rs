@@ -176,27 +176,27 @@ impl Rollout {
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty());
         let (number, first) = lines.next().ok_or(RolloutError::Empty)?;
-        let broken = |error| RolloutError::Head(InvalidLine { number, error });
+        let invalid_head = |error| RolloutError::Head(InvalidLine { number, error });
         let mut head: Map<String, Value> = serde_json::from_str(first)
-            .map_err(|error| broken(LineError::Json(error.to_string())))?;
+            .map_err(|error| invalid_head(LineError::Json(error.to_string())))?;
         if head.remove("type").is_none_or(|kind| kind != SESSION_META) {
-            return Err(broken(LineError::NotMeta));
+            return Err(invalid_head(LineError::NotMeta));
         }
         let payload = head.remove("payload").unwrap_or(Value::Null);
         let meta = serde_json::from_value(payload)
-            .map_err(|error| broken(LineError::Meta(error.to_string())))?;
+            .map_err(|error| invalid_head(LineError::Meta(error.to_string())))?;
         let mut read = RolloutReadOutcome {
             rollout: Self {
                 meta,
                 items: Vec::new(),
                 head,
             },
-            broken: Vec::new(),
+            invalid_lines: Vec::new(),
         };
         for (number, line) in lines {
             match RolloutItem::parse(line) {
                 Ok(item) => read.rollout.items.push(item),
-                Err(error) => read.broken.push(InvalidLine { number, error }),
+                Err(error) => read.invalid_lines.push(InvalidLine { number, error }),
             }
         }
         Ok(read)
@@ -276,7 +276,7 @@ pub struct RolloutReadOutcome {
     /// The rollout.
     pub rollout: Rollout,
     /// The skipped lines, in order.
-    pub broken: Vec<InvalidLine>,
+    pub invalid_lines: Vec<InvalidLine>,
 }
 
 /// A line that could not be parsed.

@@ -16,9 +16,9 @@ impl FrontMatter {
     /// Parses `name` and `description` from the lines between the first two `---`. Supports plain,
     /// quoted, folded and literal scalars. Both are absent without front matter.
     pub fn read(text: &str) -> Self {
-        let mut found = Self::default();
+        let mut front_matter = Self::default();
         let Some(head) = front_matter_block(text) else {
-            return found;
+            return front_matter;
         };
         let mut lines = head.lines().peekable();
         while let Some(line) = lines.next() {
@@ -26,8 +26,8 @@ impl FrontMatter {
                 continue;
             };
             let field = match key {
-                "name" => &mut found.name,
-                "description" => &mut found.description,
+                "name" => &mut front_matter.name,
+                "description" => &mut front_matter.description,
                 _ => continue,
             };
             let value = scalar(value, &mut lines);
@@ -35,7 +35,7 @@ impl FrontMatter {
                 *field = Some(value);
             }
         }
-        found
+        front_matter
     }
 }
 
@@ -143,11 +143,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (Option<String>, Option<String>) {
-        let found = FrontMatter::read(text);
-        (found.name, found.description)
+        let front_matter = FrontMatter::read(text);
+        (front_matter.name, front_matter.description)
     }
 
-    fn both(name: &str, description: &str) -> (Option<String>, Option<String>) {
+    fn name_and_description(name: &str, description: &str) -> (Option<String>, Option<String>) {
         (Some(name.to_owned()), Some(description.to_owned()))
     }
 
@@ -160,16 +160,20 @@ mod tests {
             "---\n# about\nother: [a, b]\nname: tidy # short\ndescription: keeps\n  order:\n  always\n---",
             "---\nmetadata:\n  name: inner\n\"name\": tidy\ndescription: >-\n  keeps\n  order: always\n---\n",
         ] {
-            assert_eq!(read(text), both("tidy", "keeps order: always"), "{text:?}");
+            assert_eq!(
+                read(text),
+                name_and_description("tidy", "keeps order: always"),
+                "{text:?}"
+            );
         }
     }
 
     #[test]
     fn escapes_and_literal_blocks_are_decoded() {
         let text = "---\nname: 'it''s'\ndescription: \"a \\\"b\\\"\\nc\"\n---\n";
-        assert_eq!(read(text), both("it's", "a \"b\"\nc"));
+        assert_eq!(read(text), name_and_description("it's", "a \"b\"\nc"));
         let text = "---\nname: x\ndescription: |\n  one\n  two\n---\n";
-        assert_eq!(read(text), both("x", "one\ntwo"));
+        assert_eq!(read(text), name_and_description("x", "one\ntwo"));
     }
 
     #[test]

@@ -235,7 +235,7 @@ mod tests {
         );
         let nested = file("/p/sub/.claude-plugin/plugin.json", r#"{"version":"1"}"#);
         let mcp = file("/p/.mcp.json", "{}");
-        let found = RootCapabilities::from_discovered(DiscoveredRoot {
+        let capabilities = RootCapabilities::from_discovered(DiscoveredRoot {
             path: uri("/p"),
             plugin: Some(PluginFiles {
                 manifest: manifest.clone(),
@@ -254,14 +254,18 @@ mod tests {
             warnings: vec!["one left out".to_owned()],
             ..empty("p")
         });
-        let plugin = found.plugin.unwrap();
+        let plugin = capabilities.plugin.unwrap();
         assert_eq!(
             (plugin.name.as_str(), plugin.description.as_deref()),
             ("outer", Some("all"))
         );
         assert_eq!(plugin.files.mcp_config, Some(mcp));
         let summarize = |skill: &SkillMetadata| (skill.qualified_name(), skill.description.clone());
-        let summaries: Vec<_> = found.skills.iter().map(|skill| summarize(skill)).collect();
+        let summaries: Vec<_> = capabilities
+            .skills
+            .iter()
+            .map(|skill| summarize(skill))
+            .collect();
         let pair = |name: &str, description: &str| (name.to_owned(), description.to_owned());
         let expected = [
             pair("outer:alpha", "first"),
@@ -269,7 +273,7 @@ mod tests {
             pair("outer:subway", "third"),
         ];
         assert_eq!(summaries, expected);
-        assert_eq!(found.warnings, ["one left out"]);
+        assert_eq!(capabilities.warnings, ["one left out"]);
     }
 
     #[test]
@@ -277,33 +281,33 @@ mod tests {
         let metadata = file("/s/x/agents/openai.yaml", "policy: {}");
         let mut files = skill("/s/x/SKILL.md", "");
         files.metadata = Some(metadata.clone());
-        let found = RootCapabilities::from_discovered(DiscoveredRoot {
+        let capabilities = RootCapabilities::from_discovered(DiscoveredRoot {
             skills: vec![files],
             ..empty("s")
         });
-        assert_eq!(found.skills[0].qualified_name(), "x");
-        assert_eq!(found.skills[0].namespace, None);
-        assert_eq!(found.skills[0].path, uri("/s/x/SKILL.md"));
-        assert_eq!(found.skills[0].metadata, Some(metadata));
-        assert!(found.plugin.is_none());
+        assert_eq!(capabilities.skills[0].qualified_name(), "x");
+        assert_eq!(capabilities.skills[0].namespace, None);
+        assert_eq!(capabilities.skills[0].path, uri("/s/x/SKILL.md"));
+        assert_eq!(capabilities.skills[0].metadata, Some(metadata));
+        assert!(capabilities.plugin.is_none());
     }
 
     #[test]
     fn names_and_descriptions_are_truncated() {
         let long = "é".repeat(5000);
         let text = format!("---\nname: {long}\ndescription: {long}\n---\n");
-        let found = RootCapabilities::from_discovered(DiscoveredRoot {
+        let capabilities = RootCapabilities::from_discovered(DiscoveredRoot {
             skills: vec![skill("/s/x/SKILL.md", &text)],
             ..empty("s")
         });
-        assert_eq!(found.skills[0].name.chars().count(), 128);
-        assert_eq!(found.skills[0].description.chars().count(), 1024);
+        assert_eq!(capabilities.skills[0].name.chars().count(), 128);
+        assert_eq!(capabilities.skills[0].description.chars().count(), 1024);
     }
 
     #[test]
     fn invalid_manifest_falls_back_to_the_directory_name() {
         for contents in ["", "[]", "{\"name\": 7}", "{\"name\": \" \"}", "{"] {
-            let found = RootCapabilities::from_discovered(DiscoveredRoot {
+            let capabilities = RootCapabilities::from_discovered(DiscoveredRoot {
                 path: uri("/plugins/mine"),
                 plugin: Some(PluginFiles {
                     manifest: file("/plugins/mine/.codex-plugin/plugin.json", contents),
@@ -312,7 +316,7 @@ mod tests {
                 }),
                 ..empty("x")
             });
-            assert_eq!(found.plugin.unwrap().name, "mine", "{contents:?}");
+            assert_eq!(capabilities.plugin.unwrap().name, "mine", "{contents:?}");
         }
     }
 }

@@ -106,9 +106,9 @@ async fn replaced_handle_reuses_cached_capabilities() {
     let thread = SelectedRoots::new([root]).unwrap();
     let cache = CapabilityCache::default();
     let step_a = resolve(&thread, &manager.snapshot(), &manager);
-    let seen = within(cache.project(&step_a)).await;
-    assert_eq!(skills(&seen), ["tidy"]);
-    assert_eq!(label(&seen.skills[0].root.environment), "A");
+    let available = within(cache.project(&step_a)).await;
+    assert_eq!(skills(&available), ["tidy"]);
+    assert_eq!(label(&available.skills[0].root.environment), "A");
 
     // While the new handle starts, the skill is unavailable but stays cached.
     let source = ControlledSource::new();
@@ -122,9 +122,9 @@ async fn replaced_handle_reuses_cached_capabilities() {
     source.finish(Ok(environment_with("B", second.clone())));
     within(manager.environment(&id("worker"))).await.unwrap();
     let step_b = resolve(&thread, &manager.snapshot(), &manager);
-    let seen = within(cache.project(&step_b)).await;
-    assert_eq!(skills(&seen), ["tidy"]);
-    assert_eq!(label(&seen.skills[0].root.environment), "B");
+    let available = within(cache.project(&step_b)).await;
+    assert_eq!(skills(&available), ["tidy"]);
+    assert_eq!(label(&available.skills[0].root.environment), "B");
     assert_eq!((first.calls(), second.calls()), (1, 0));
 }
 
@@ -196,10 +196,10 @@ async fn concurrent_steps_share_one_discovery() {
     catalog.wait_for_calls(2).await;
     yield_now().await;
     catalog.allow_responses(2);
-    let seen = within(join_all(steps)).await;
-    assert_eq!(seen[0].as_ref().unwrap(), &["a"]);
-    for seen in &seen[1..] {
-        assert_eq!(seen.as_ref().unwrap(), &["a", "b"]);
+    let available = within(join_all(steps)).await;
+    assert_eq!(available[0].as_ref().unwrap(), &["a"]);
+    for skills in &available[1..] {
+        assert_eq!(skills.as_ref().unwrap(), &["a", "b"]);
     }
     assert_eq!((catalog.calls(), catalog.requested_roots()), (2, 2));
 }
@@ -253,11 +253,11 @@ async fn discovery_failure_is_reported_and_not_cached() {
     let worker = handle("A", &catalog);
     let cache = CapabilityCache::default();
     let roots = step(&["bad", "good"], "worker", &worker);
-    let seen = within(cache.project(&roots)).await;
-    assert_eq!(skills(&seen), ["good"], "other roots are not affected");
-    assert_eq!(seen.warnings[0].text, "too large");
-    let [failed] = seen.failed.as_slice() else {
-        panic!("{:?}", seen.failed);
+    let available = within(cache.project(&roots)).await;
+    assert_eq!(skills(&available), ["good"], "other roots are not affected");
+    assert_eq!(available.warnings[0].text, "too large");
+    let [failed] = available.failed.as_slice() else {
+        panic!("{:?}", available.failed);
     };
     assert_eq!(failed.root.id.as_str(), "bad");
     assert_eq!(
@@ -266,9 +266,9 @@ async fn discovery_failure_is_reported_and_not_cached() {
     );
 
     catalog.put(uri("/roots/bad"), Ok(with_skill("bad")));
-    let seen = within(cache.project(&roots)).await;
-    assert_eq!(skills(&seen), ["bad", "good"]);
-    assert!(seen.failed.is_empty());
+    let available = within(cache.project(&roots)).await;
+    assert_eq!(skills(&available), ["bad", "good"]);
+    assert!(available.failed.is_empty());
     assert_eq!(
         catalog.requested_roots(),
         3,
@@ -279,21 +279,24 @@ async fn discovery_failure_is_reported_and_not_cached() {
 #[tokio::test]
 async fn step_retries_through_its_own_handle_when_a_joined_discovery_fails() {
     let (dead, alive) = (FakeCatalog::closed(), FakeCatalog::open());
-    let gone = || FileError::Disconnected(DisconnectReason::Transport("reset".to_owned()));
-    dead.put(uri("/roots/a"), Err(gone()));
+    let disconnected = || FileError::Disconnected(DisconnectReason::Transport("reset".to_owned()));
+    dead.put(uri("/roots/a"), Err(disconnected()));
     fill(&alive, &["a"]);
     let cache = CapabilityCache::default();
-    let through = |catalog: &Arc<FakeCatalog>| {
+    let project = |catalog: &Arc<FakeCatalog>| {
         let (cache, roots) = (cache.clone(), step(&["a"], "worker", &handle("h", catalog)));
         tokio::spawn(async move { cache.project(&roots).await })
     };
-    let first = through(&dead);
+    let first = project(&dead);
     dead.wait_for_calls(1).await;
-    let second = through(&alive);
+    let second = project(&alive);
     yield_now().await;
     dead.allow_responses(1);
     let first = within(first).await.unwrap();
-    assert_eq!(first.failed[0].error, DiscoverError::Catalog(gone()));
+    assert_eq!(
+        first.failed[0].error,
+        DiscoverError::Catalog(disconnected())
+    );
     assert_eq!(skills(&within(second).await.unwrap()), ["a"]);
     assert_eq!((dead.calls(), alive.calls()), (1, 1));
 }
@@ -304,10 +307,10 @@ async fn unresponsive_environment_times_out() {
     fill(&catalog, &["a"]);
     let cache = CapabilityCache::default();
     let roots = step(&["a"], "worker", &handle("A", &catalog));
-    let begun = tokio::time::Instant::now();
-    let seen = cache.project(&roots).await;
-    assert_eq!(seen.failed[0].error, DiscoverError::TimedOut);
-    assert!(begun.elapsed() < 2 * DISCOVERY_TIMEOUT);
+    let started_at = tokio::time::Instant::now();
+    let available = cache.project(&roots).await;
+    assert_eq!(available.failed[0].error, DiscoverError::TimedOut);
+    assert!(started_at.elapsed() < 2 * DISCOVERY_TIMEOUT);
     catalog.allow_responses(1);
     assert_eq!(skills(&cache.project(&roots).await), ["a"]);
 }

@@ -39,7 +39,7 @@ fn texts(rollout: &Rollout) -> Vec<&str> {
 /// Writes and parses a thread, which must be lossless.
 fn restored(rollout: &Rollout) -> Rollout {
     let read = Rollout::read(&rollout.write().unwrap()).unwrap();
-    assert_eq!(read.broken, []);
+    assert_eq!(read.invalid_lines, []);
     read.rollout
 }
 
@@ -147,10 +147,10 @@ fn invalid_lines_are_skipped_and_reported_by_number() {
     let text = format!("\n{head}{{\"turn\":0}}\nnot json\n\n[1]\n{{\"turn\":1}}\n{{\"turn\":");
     let read = Rollout::read(&text).unwrap();
     assert_eq!(texts(&read.rollout), [r#"{"turn":0}"#, r#"{"turn":1}"#]);
-    let numbers: Vec<_> = read.broken.iter().map(|line| line.number).collect();
+    let numbers: Vec<_> = read.invalid_lines.iter().map(|line| line.number).collect();
     assert_eq!(numbers, [4, 6, 8]);
     assert_eq!(
-        read.broken[1].to_string(),
+        read.invalid_lines[1].to_string(),
         "line 6: not a JSON object: expected `{`"
     );
     assert_eq!(read.rollout.meta.selected_capability_roots, selection());

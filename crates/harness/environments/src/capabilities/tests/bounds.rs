@@ -32,8 +32,8 @@ async fn least_recently_used_root_is_evicted_first() {
     fill(&catalog, &names);
     let cache = CapabilityCache::default();
     let project = async |names: &[&str]| {
-        let seen = within(cache.project(&step(names, "worker", &worker))).await;
-        assert_eq!(skills(&seen), names);
+        let available = within(cache.project(&step(names, "worker", &worker))).await;
+        assert_eq!(skills(&available), names);
         catalog.requested_roots()
     };
     for batch in names[..MAX_CACHED_ROOTS].chunks(100) {
@@ -44,15 +44,19 @@ async fn least_recently_used_root_is_evicted_first() {
         MAX_CACHED_ROOTS,
         "all are known"
     );
-    let asked = project(&names[MAX_CACHED_ROOTS..]).await;
+    let requested = project(&names[MAX_CACHED_ROOTS..]).await;
     assert_eq!(cache.size().0, MAX_CACHED_ROOTS);
     assert_eq!(
         project(&names[..1]).await,
-        asked,
+        requested,
         "used a moment ago, so it is kept"
     );
-    assert_eq!(project(&names[2..3]).await, asked);
-    assert_eq!(project(&names[1..2]).await, asked + 1, "the oldest is gone");
+    assert_eq!(project(&names[2..3]).await, requested);
+    assert_eq!(
+        project(&names[1..2]).await,
+        requested + 1,
+        "the oldest is gone"
+    );
 }
 
 #[tokio::test]
@@ -61,9 +65,9 @@ async fn discovery_is_split_at_the_request_limit() {
     let names: Vec<String> = (0..300).map(|number| format!("r{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     fill(&catalog, &names);
-    let seen = CapabilityCache::default();
-    let seen = within(seen.project(&step(&names, "worker", &handle("A", &catalog)))).await;
-    assert_eq!(skills(&seen), names);
+    let cache = CapabilityCache::default();
+    let available = within(cache.project(&step(&names, "worker", &handle("A", &catalog)))).await;
+    assert_eq!(skills(&available), names);
     assert_eq!((catalog.calls(), catalog.requested_roots()), (3, 300));
 }
 
@@ -91,8 +95,8 @@ async fn cache_size_in_bytes_is_limited() {
     catalog.put(uri("/roots/huge"), Ok(big("huge", MAX_CACHED_BYTES)));
     let cache = CapabilityCache::default();
     for (name, known) in [("a", 1), ("b", 2), ("c", 2), ("huge", 2)] {
-        let seen = within(cache.project(&step(&[name], "worker", &worker))).await;
-        assert_eq!(seen.plugins[0].plugin.name, name);
+        let available = within(cache.project(&step(&[name], "worker", &worker))).await;
+        assert_eq!(available.plugins[0].plugin.name, name);
         let (roots, bytes) = cache.size();
         assert_eq!(roots, known, "{name}");
         assert!(bytes <= MAX_CACHED_BYTES);
@@ -134,9 +138,9 @@ async fn mismatched_discovery_answer_is_reported() {
         vec![empty("a"); 3],
     ] {
         let worker = Arc::new(environment_with("A", Arc::new(MismatchedCatalog(answer))));
-        let seen = within(cache.project(&step(&["a", "b"], "worker", &worker))).await;
-        assert_eq!(seen.failed.len(), 2);
-        for failed in &seen.failed {
+        let available = within(cache.project(&step(&["a", "b"], "worker", &worker))).await;
+        assert_eq!(available.failed.len(), 2);
+        for failed in &available.failed {
             assert!(
                 matches!(failed.error, DiscoverError::Answer(_)),
                 "{failed:?}"

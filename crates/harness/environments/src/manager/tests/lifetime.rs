@@ -57,8 +57,8 @@ impl Drop for OpenGuard {
     }
 }
 
-async fn until(count: &mut watch::Receiver<usize>, wanted: usize) {
-    within(count.wait_for(|count| *count == wanted))
+async fn wait_for_count(count: &mut watch::Receiver<usize>, expected: usize) {
+    within(count.wait_for(|count| *count == expected))
         .await
         .unwrap();
 }
@@ -72,9 +72,9 @@ async fn dropping_the_last_clone_aborts_starts() {
         .unwrap();
     let clone = manager.clone();
     drop(manager);
-    until(&mut open, 1).await;
+    wait_for_count(&mut open, 1).await;
     drop(clone);
-    until(&mut open, 0).await;
+    wait_for_count(&mut open, 0).await;
 }
 
 #[tokio::test]
@@ -84,17 +84,17 @@ async fn replace_and_remove_abort_the_previous_start() {
     manager
         .insert(id("worker"), source.clone(), StartMode::Eager)
         .unwrap();
-    until(&mut open, 1).await;
+    wait_for_count(&mut open, 1).await;
     manager
         .replace(id("worker"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
-    until(&mut open, 0).await;
+    wait_for_count(&mut open, 0).await;
     manager
         .replace(id("worker"), source, StartMode::Eager)
         .unwrap();
-    until(&mut open, 1).await;
+    wait_for_count(&mut open, 1).await;
     assert!(manager.remove(&id("worker")));
-    until(&mut open, 0).await;
+    wait_for_count(&mut open, 0).await;
     assert!(!manager.remove(&id("worker")));
 }
 
@@ -109,7 +109,7 @@ async fn waiter_of_a_removed_environment_gets_missing() {
         let manager = manager.clone();
         async move { manager.environment(&id("worker")).await }
     });
-    until(&mut open, 1).await;
+    wait_for_count(&mut open, 1).await;
     manager.remove(&id("worker"));
     let error = within(waiting).await.unwrap().unwrap_err();
     assert!(matches!(error, EnvironmentError::Missing(_)), "{error:?}");
@@ -146,11 +146,11 @@ async fn shut_down_releases_waiters_and_rejects_inserts() {
         let manager = manager.clone();
         async move { manager.environment(&id("worker")).await }
     });
-    until(&mut open, 1).await;
+    wait_for_count(&mut open, 1).await;
     manager.shut_down();
     let error = within(waiting).await.unwrap().unwrap_err();
     assert!(matches!(error, EnvironmentError::ShutDown), "{error:?}");
-    until(&mut open, 0).await;
+    wait_for_count(&mut open, 0).await;
     assert!(manager.ids().is_empty());
     let refused = manager.insert(id("worker"), source, StartMode::Eager);
     assert_eq!(refused, Err(InsertError::ShutDown));
