@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use exec_env::{
     command::{Command, ProcessIo, StdinMode},
-    environment::ExecBackend,
+    environment::{ExecBackend, StartError},
 };
 use exec_wire::{
     id::ProcessId,
@@ -14,14 +14,11 @@ use exec_wire::{
 };
 use rmcp::{
     RoleClient,
-    service::{RunningService, Service, serve_client},
+    service::{ClientInitializeError, RunningService, Service, serve_client},
 };
 use tokio::time;
 
-use crate::{
-    error::{LaunchError, McpTransportError},
-    transport::{McpTransport, ServerWatch},
-};
+use crate::transport::{McpTransport, McpTransportError, ServerWatch, stderr_suffix};
 
 /// Default maximum length of a message, which is one line. Tool results contain whole files and
 /// images.
@@ -193,4 +190,42 @@ impl McpServerConfig {
             Err(_) => Err(timed_out(watch.last_stderr())),
         }
     }
+}
+
+/// Why a server was not launched or connected. Nothing is left running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The process did not start; the inner error says who must act.
+    #[error("mcp server `{server}` did not start")]
+    Start {
+        /// Name of the server.
+        server: String,
+        /// Cause.
+        #[source]
+        error: StartError,
+    },
+    /// Peer: it did not respond to `initialize` in time.
+    #[error("mcp server `{server}` was not ready within {limit:?}{}", stderr_suffix(.stderr))]
+    TimedOut {
+        /// Name of the server.
+        server: String,
+        /// The timeout.
+        limit: Duration,
+        /// Last lines of its stderr.
+        stderr: String,
+    },
+    /// The server exited or became unreachable before it was ready; the inner error says who must
+    /// act.
+    #[error(transparent)]
+    Transport(#[from] McpTransportError),
+    /// Peer: it violated the protocol.
+    #[error("mcp server `{server}` did not initialize")]
+    Initialize {
+        /// Name of the server.
+        server: String,
+        /// Cause.
+        #[source]
+        error: Box<ClientInitializeError>,
+    },
 }

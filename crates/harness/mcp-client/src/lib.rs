@@ -5,8 +5,6 @@
 //! Elsewhere: the protocol (rmcp), and the list of servers.
 
 pub mod config;
-pub mod error;
-mod pending_requests;
 mod reader;
 pub mod transport;
 mod writer;

@@ -20,7 +20,7 @@ use tokio::{
     time::{self, Duration, Instant},
 };
 
-use crate::{error::McpTransportError, pending_requests::PendingRequests};
+use crate::transport::{McpTransportError, PendingRequests};
 
 /// How long to wait for output after the exit, such as a last response. A descendant that keeps
 /// stdout open longer does not hide the exit.

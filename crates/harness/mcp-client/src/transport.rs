@@ -1,27 +1,33 @@
 //! An rmcp transport over the stdin and stdout of a server process.
+//!
+//! rmcp reports the reason of a failure to a caller only if *sending* its request fails. So sending
+//! a request completes with its response: if the server exits before, sending fails with the
+//! reason, and the end of the transport fails all pending requests.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use bytes::Bytes;
-use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
-use exec_env::process::ExecProcess;
+use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart};
+use exec_env::process::{ExecProcess, ProcessError};
 use exec_wire::id::OutputSeq;
 use rmcp::{
     RoleClient,
-    model::{ClientNotification, ClientRequest, JsonRpcMessage},
+    model::{ClientNotification, ClientRequest, JsonRpcMessage, RequestId},
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::{self, JoinHandle},
     time::{self, Duration, Instant},
 };
 
 use crate::{
     config::McpServerConfig,
-    error::McpTransportError,
-    pending_requests::{PendingRequests, ReleaseOn, SendResult},
     reader::{ServerReader, StderrTail},
     writer::{OutgoingLine, ServerWriter, ShutdownTimeouts},
 };
@@ -233,4 +239,212 @@ fn encode(message: &TxJsonRpcMessage<RoleClient>) -> Result<Bytes, McpTransportE
         .map_err(|error| McpTransportError::Encode(error.to_string()))?;
     line.push(b'\n');
     Ok(line.into())
+}
+
+/// Why a message cannot be sent, or will not get a response.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum McpTransportError {
+    /// Peer: the server exited.
+    #[error("mcp server `{server}` {}{}", exit_text(.exit), stderr_suffix(.stderr))]
+    Exited {
+        /// Name of the server.
+        server: String,
+        /// Exit of the server.
+        exit: Box<ExitInfo>,
+        /// Last lines of its stderr.
+        stderr: String,
+    },
+    /// Transport: the state of the server is unknown.
+    #[error("mcp server `{server}` is unreachable: {error}{}", stderr_suffix(.stderr))]
+    Lost {
+        /// Name of the server.
+        server: String,
+        /// Cause.
+        error: ProcessError,
+        /// Last lines of its stderr.
+        stderr: String,
+    },
+    /// Peer: the server is running, but has closed its stdin.
+    #[error("mcp server `{server}` has closed its stdin{}", stderr_suffix(.stderr))]
+    StdinClosed {
+        /// Name of the server.
+        server: String,
+        /// Last lines of its stderr.
+        stderr: String,
+    },
+    /// Peer: it wrote an overlong line.
+    #[error("mcp server `{server}` wrote a line of more than {limit} bytes")]
+    LineTooLong {
+        /// Name of the server.
+        server: String,
+        /// Maximum length in bytes.
+        limit: usize,
+    },
+    /// Peer: the response is malformed.
+    #[error("mcp server `{server}` sent a malformed response: {reason}")]
+    Malformed {
+        /// Name of the server.
+        server: String,
+        /// Why it is malformed.
+        reason: String,
+    },
+    /// Caller: the message cannot be encoded as JSON.
+    #[error("message cannot be encoded: {0}")]
+    Encode(String),
+    /// Caller: the transport was closed.
+    #[error("transport to mcp server `{0}` is closed")]
+    Closed(String),
+}
+
+fn exit_text(exit: &ExitInfo) -> String {
+    match exit.signal {
+        Some(signal) => format!("was killed by {signal}"),
+        None => format!("exited with code {}", exit.code),
+    }
+}
+
+pub(crate) fn stderr_suffix(stderr: &str) -> String {
+    if stderr.is_empty() {
+        String::new()
+    } else {
+        format!("; its last stderr: {stderr}")
+    }
+}
+
+/// Result of sending a message.
+pub(crate) type SendResult = Result<(), McpTransportError>;
+
+/// Event that completes the sending of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ReleaseOn {
+    /// Its response.
+    Response,
+    /// Any message of the server. Before the handshake, rmcp receives only after sending completes.
+    FirstMessage,
+}
+
+/// Pending requests of one transport.
+#[derive(Debug)]
+pub(crate) struct PendingRequests {
+    requests: Mutex<HashMap<RequestId, (ReleaseOn, oneshot::Sender<SendResult>)>>,
+    end: watch::Sender<Option<McpTransportError>>,
+}
+
+impl PendingRequests {
+    fn new() -> Self {
+        Self {
+            requests: Mutex::default(),
+            end: watch::Sender::new(None),
+        }
+    }
+
+    /// Registers a request. Fails after the end of the transport.
+    fn register(
+        &self,
+        id: RequestId,
+        release_on: ReleaseOn,
+    ) -> Result<oneshot::Receiver<SendResult>, McpTransportError> {
+        let mut requests = self.lock();
+        if let Some(end) = self.ended() {
+            return Err(end);
+        }
+        let (sender, receiver) = oneshot::channel();
+        requests.insert(id, (release_on, sender));
+        Ok(receiver)
+    }
+
+    /// Completes a request.
+    pub(crate) fn finish(&self, id: &RequestId, sent: SendResult) {
+        let requests = self.lock().remove(id);
+        if let Some((_, sender)) = requests {
+            // The caller may have been dropped.
+            sender.send(sent).ok();
+        }
+    }
+
+    /// Completes the requests that wait for any message.
+    pub(crate) fn handle_first_message(&self) {
+        self.lock()
+            .retain(|_, (release_on, _)| *release_on != ReleaseOn::FirstMessage);
+    }
+
+    /// Fails all pending and future requests. The first reason counts.
+    pub(crate) fn end(&self, error: McpTransportError) {
+        self.end.send_if_modified(|end| {
+            let first = end.is_none();
+            end.get_or_insert(error);
+            first
+        });
+        let (requests, end) = (std::mem::take(&mut *self.lock()), self.ended());
+        for (_, sender) in requests.into_values() {
+            if let Some(end) = end.clone() {
+                sender.send(Err(end)).ok();
+            }
+        }
+    }
+
+    /// Returns the reason of the end, if the transport has ended.
+    pub(crate) fn ended(&self) -> Option<McpTransportError> {
+        self.end.borrow().clone()
+    }
+
+    /// Waits for the end of the transport.
+    pub(crate) async fn wait_for_end(&self) -> McpTransportError {
+        let mut end = self.end.subscribe();
+        loop {
+            if let Some(end) = end.borrow_and_update().clone() {
+                return end;
+            }
+            // Cannot fail: `self` owns the sender.
+            end.changed().await.ok();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, (ReleaseOn, oneshot::Sender<SendResult>)>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closed() -> McpTransportError {
+        McpTransportError::Closed("s".to_owned())
+    }
+
+    #[test]
+    fn request_completes_with_its_response() {
+        let pending = PendingRequests::new();
+        let [one, two] = [1, 2].map(RequestId::Number);
+        let mut first = pending.register(one.clone(), ReleaseOn::Response).unwrap();
+        let mut second = pending.register(two, ReleaseOn::Response).unwrap();
+        pending.handle_first_message();
+        assert!(first.try_recv().is_err());
+        pending.finish(&one, Ok(()));
+        pending.finish(&one, Ok(()));
+        assert_eq!(first.try_recv(), Ok(Ok(())));
+        pending.end(closed());
+        assert_eq!(second.try_recv(), Ok(Err(closed())));
+    }
+
+    #[test]
+    fn first_end_reason_counts_and_later_requests_fail() {
+        let pending = PendingRequests::new();
+        pending.end(closed());
+        pending.end(McpTransportError::Encode("late".to_owned()));
+        let refused = pending.register(RequestId::Number(1), ReleaseOn::Response);
+        assert_eq!(refused.unwrap_err(), closed());
+    }
+
+    #[test]
+    fn handshake_completes_with_the_first_message() {
+        let pending = PendingRequests::new();
+        let id = RequestId::Number(0);
+        let mut sent = pending.register(id, ReleaseOn::FirstMessage).unwrap();
+        assert_eq!(sent.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        pending.handle_first_message();
+        assert_eq!(sent.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
 }

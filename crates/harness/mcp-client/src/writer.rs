@@ -15,9 +15,8 @@ use tokio::{
 };
 
 use crate::{
-    error::McpTransportError,
-    pending_requests::{PendingRequests, SendResult},
     reader::StderrTail,
+    transport::{McpTransportError, PendingRequests, SendResult},
 };
 
 /// Maximum size of one write: a message may exceed the limit of the connection to the environment.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use exec_env::{environment::DisconnectReason, process::ProcessError};
 use exec_mcp_client::{
-    config::ConnectedServer,
-    error::{LaunchError, McpTransportError},
+    config::{ConnectedServer, LaunchError},
+    transport::McpTransportError,
 };
 use exec_wire::process::{TerminateMode, WriteStatus};
 use futures_util::future::{join, join3};

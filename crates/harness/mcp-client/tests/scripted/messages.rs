@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_env::command::{ProcessIo, StdinMode};
 use exec_mcp_client::{
-    config::ConnectedServer,
-    config::{InheritedVariables, McpServerConfig},
+    config::{ConnectedServer, InheritedVariables, McpServerConfig},
     transport::McpTransport,
 };
 use exec_wire::process::EnvInherit;

@@ -7,10 +7,8 @@ use std::{
 
 use exec_env::process::ExecProcess;
 use exec_mcp_client::{
-    config::ConnectedServer,
-    config::{InheritedVariables, McpServerConfig},
-    error::{LaunchError, McpTransportError},
-    transport::McpTransport,
+    config::{ConnectedServer, InheritedVariables, LaunchError, McpServerConfig},
+    transport::{McpTransport, McpTransportError},
 };
 use exec_wire::process::{ProcessSignal, WaitUntil};
 use futures_util::future::join_all;
