@@ -176,8 +176,8 @@ impl McpServerConfig {
         let launched = time::timeout(self.startup_timeout, self.launch(backend, id)).await;
         let transport = launched.map_err(|_| timed_out(String::new()))??;
         let watch = transport.watch();
-        let left = self.startup_timeout.saturating_sub(started_at.elapsed());
-        match time::timeout(left, serve_client(handler, transport)).await {
+        let remaining = self.startup_timeout.saturating_sub(started_at.elapsed());
+        match time::timeout(remaining, serve_client(handler, transport)).await {
             Ok(Ok(service)) => Ok(ConnectedServer { service, watch }),
             Ok(Err(error)) => Err(match watch.ended() {
                 // It was stopped because the handshake failed; that error is more informative.

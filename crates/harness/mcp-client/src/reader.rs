@@ -148,8 +148,8 @@ impl ServerReader {
             Ok(message) => return Some(message),
             Err(error) => error,
         };
-        let shown = String::from_utf8_lossy(&line[..line.len().min(MAX_LOGGED_BYTES)]);
-        tracing::warn!(server = self.server, %error, "skipped an invalid message of an mcp server: {shown}");
+        let excerpt = String::from_utf8_lossy(&line[..line.len().min(MAX_LOGGED_BYTES)]);
+        tracing::warn!(server = self.server, %error, "skipped an invalid message of an mcp server: {excerpt}");
         if let Ok(ResponseEnvelope { id, method: None }) = serde_json::from_slice(line) {
             let malformed = McpTransportError::Malformed {
                 server: self.server.clone(),
@@ -179,8 +179,8 @@ impl ServerReader {
 
 /// Returns the error for an event stream that ended before the process.
 fn early_end_error() -> ProcessError {
-    let broken = "process events ended before the close event".to_owned();
-    exec_env::environment::DisconnectReason::Protocol(broken).into()
+    let reason = "process events ended before the close event".to_owned();
+    exec_env::environment::DisconnectReason::Protocol(reason).into()
 }
 
 /// Splits chunks into lines.
@@ -234,9 +234,9 @@ impl LineSplitter {
 }
 
 /// Maximum number of kept lines: the end of a stack trace.
-const MAX_KEPT_LINES: usize = 20;
+const MAX_RETAINED_LINES: usize = 20;
 /// Maximum length of a kept or logged line.
-const MAX_KEPT_LINE_BYTES: usize = 1 << 10;
+const MAX_RETAINED_LINE_BYTES: usize = 1 << 10;
 
 /// Logs the stderr of a server and keeps its last lines for errors.
 #[derive(Debug)]
@@ -265,10 +265,10 @@ impl StderrTail {
         let mut state = self.lock();
         let mut parts = chunk.split(|byte| *byte == b'\n').peekable();
         while let Some(part) = parts.next() {
-            let room = MAX_KEPT_LINE_BYTES.saturating_sub(state.partial.len());
+            let capacity = MAX_RETAINED_LINE_BYTES.saturating_sub(state.partial.len());
             state
                 .partial
-                .extend_from_slice(&part[..room.min(part.len())]);
+                .extend_from_slice(&part[..capacity.min(part.len())]);
             if parts.peek().is_some() {
                 let line = std::mem::take(&mut state.partial);
                 self.push_line(&mut state, &line);
@@ -291,7 +291,7 @@ impl StderrTail {
             return;
         }
         tracing::info!(server = self.server, "{line}");
-        if state.lines.len() == MAX_KEPT_LINES {
+        if state.lines.len() == MAX_RETAINED_LINES {
             state.lines.pop_front();
         }
         state.lines.push_back(line);
@@ -362,11 +362,15 @@ mod stderr_tests {
             stderr.push(b"\n");
         }
         stderr.push(&vec![b'y'; 10_000]);
-        let words = stderr.last_stderr();
-        let lines: Vec<&str> = words.lines().collect();
-        assert_eq!(lines.len(), MAX_KEPT_LINES + 1);
+        let text = stderr.last_stderr();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), MAX_RETAINED_LINES + 1);
         assert!(lines[0].starts_with("980 x"));
-        assert!(lines.iter().all(|line| line.len() <= MAX_KEPT_LINE_BYTES));
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.len() <= MAX_RETAINED_LINE_BYTES)
+        );
     }
 
     #[test]

@@ -21,8 +21,8 @@ use crate::{
 
 /// Maximum size of one write: a message may exceed the limit of the connection to the environment.
 const MAX_WRITE_BYTES: usize = 256 << 10;
-/// Delay before a retry of a write.
-const RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Backoff before a write is retried.
+const WRITE_BACKOFF: Duration = Duration::from_millis(10);
 /// Maximum number of retries while the process is starting: half a minute.
 const MAX_RETRIES: usize = 3000;
 /// How long to wait for the exit event after a failed write. The exit is more informative than the
@@ -79,11 +79,11 @@ impl ServerWriter {
     }
 
     async fn write(&self, mut line: Bytes) -> SendResult {
-        let whole = line.len();
+        let total = line.len();
         while !line.is_empty() {
-            let is_first = line.len() == whole;
-            let piece = line.split_to(MAX_WRITE_BYTES.min(line.len()));
-            if let Err(error) = self.write_piece(piece).await {
+            let is_first = line.len() == total;
+            let chunk = line.split_to(MAX_WRITE_BYTES.min(line.len()));
+            if let Err(error) = self.write_chunk(chunk).await {
                 // The server would read the next line as the rest of this one.
                 if !is_first {
                     self.pending.end(error.clone());
@@ -94,16 +94,16 @@ impl ServerWriter {
         Ok(())
     }
 
-    async fn write_piece(&self, piece: Bytes) -> SendResult {
+    async fn write_chunk(&self, chunk: Bytes) -> SendResult {
         let mut attempts = 0;
         let failure = loop {
-            match self.process.write(None, piece.clone()).await {
+            match self.process.write(None, chunk.clone()).await {
                 Ok(WriteStatus::Accepted) => return Ok(()),
                 Ok(WriteStatus::Starting) | Err(ProcessError::StdinFull)
                     if attempts < MAX_RETRIES =>
                 {
                     attempts += 1;
-                    time::sleep(RETRY_DELAY).await;
+                    time::sleep(WRITE_BACKOFF).await;
                 }
                 Ok(WriteStatus::StdinClosed) => break None,
                 Ok(status @ (WriteStatus::Starting | WriteStatus::UnknownProcess)) => {

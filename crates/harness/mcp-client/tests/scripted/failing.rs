@@ -44,7 +44,7 @@ async fn expect_two_calls(server: &mut FakeServer) {
 #[tokio::test(start_paused = true)]
 async fn server_exit_fails_all_pending_calls_at_once() {
     let (mut server, ConnectedServer { service, watch }) = connected().await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let serving = async {
         expect_two_calls(&mut server).await;
         server.write_stderr("loading\nTraceback: out of ");
@@ -52,8 +52,8 @@ async fn server_exit_fails_all_pending_calls_at_once() {
         server.exits(3, None);
         server.closes();
     };
-    let (one, other, ()) = join3(call(&service), call(&service), serving).await;
-    for error in [one, other] {
+    let (first, second, ()) = join3(call(&service), call(&service), serving).await;
+    for error in [first, second] {
         let text = error.to_string();
         assert!(text.contains("`fake` exited with code 3"), "{text}");
         assert!(text.contains("out of cheese"), "{text}");
@@ -62,7 +62,7 @@ async fn server_exit_fails_all_pending_calls_at_once() {
             McpTransportError::Exited { .. }
         ));
     }
-    assert!(begun.elapsed() < Duration::from_millis(20));
+    assert!(started_at.elapsed() < Duration::from_millis(20));
     assert!(matches!(
         watch.ended(),
         Some(McpTransportError::Exited { .. })
@@ -115,22 +115,22 @@ async fn response_after_exit_is_received() {
 #[tokio::test(start_paused = true)]
 async fn disconnect_fails_all_pending_calls_at_once() {
     let (mut server, ConnectedServer { service, .. }) = connected().await;
-    let begun = Instant::now();
-    let gone = DisconnectReason::Transport("reset by peer".to_owned());
+    let started_at = Instant::now();
+    let reason = DisconnectReason::Transport("reset by peer".to_owned());
     let serving = async {
         expect_two_calls(&mut server).await;
-        server.lose(ProcessError::Disconnected(gone.clone()));
+        server.lose(ProcessError::Disconnected(reason.clone()));
     };
-    let (one, other, ()) = join3(call(&service), call(&service), serving).await;
-    for error in [one, other] {
+    let (first, second, ()) = join3(call(&service), call(&service), serving).await;
+    for error in [first, second] {
         let text = error.to_string();
         assert!(text.contains("reset by peer"), "{text}");
         let McpTransportError::Lost { error, .. } = transport_error(&error) else {
             panic!("expected a loss: {error:?}");
         };
-        assert_eq!(error, ProcessError::Disconnected(gone.clone()));
+        assert_eq!(error, ProcessError::Disconnected(reason.clone()));
     }
-    assert!(begun.elapsed() < Duration::from_millis(20));
+    assert!(started_at.elapsed() < Duration::from_millis(20));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,8 +167,8 @@ async fn malformed_response_fails_only_its_call() {
         service.call_tool(params()),
         serving,
     );
-    let (one, other, ()) = within("both are over", calls).await;
-    let ((Err(error), Ok(_)) | (Ok(_), Err(error))) = (one, other) else {
+    let (first, second, ()) = within("both are over", calls).await;
+    let ((Err(error), Ok(_)) | (Ok(_), Err(error))) = (first, second) else {
         panic!("one fails and the other does not");
     };
     assert!(matches!(

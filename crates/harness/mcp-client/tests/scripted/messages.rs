@@ -211,7 +211,7 @@ async fn command_matches_the_configuration() {
     assert_eq!(policy.inherit, EnvInherit::All);
     assert!(policy.ignore_default_excludes);
     for name in ["PATH", "API_TOKEN"] {
-        assert!(policy.include_only.iter().any(|kept| kept == name));
+        assert!(policy.include_only.iter().any(|included| included == name));
     }
 }
 

@@ -194,14 +194,14 @@ pub(crate) async fn killed_server_fails_the_pending_call(fixture: &EnvironmentFi
     let progress = ProgressCounter::default();
     let service = within("it gets ready", serve_client(progress.clone(), transport)).await;
     let service = service.unwrap();
-    let killing = async {
+    let kill = async {
         // The first notification shows that the call is in progress.
         within("the call begins", progress.0.1.notified()).await;
         let killed = process.signal(ProcessSignal::Kill).await;
         killed.unwrap();
         Instant::now()
     };
-    let (error, killed) = futures_util::future::join(endless_call(&service), killing).await;
+    let (error, killed) = futures_util::future::join(endless_call(&service), kill).await;
     assert!(killed.elapsed() < Duration::from_secs(10));
     let McpTransportError::Exited { exit, .. } = transport_error(&error) else {
         panic!("expected the end: {error:?}");
@@ -216,13 +216,14 @@ pub(crate) async fn disconnect_fails_the_pending_call(fixture: &EnvironmentFixtu
     let config = everything();
     let connect = config.connect(&*fixture.backend, fixture.id(), progress.clone());
     let ConnectedServer { service, watch } = within("it gets ready", connect).await.unwrap();
-    let cutting = async {
+    let disconnect = async {
         within("the call begins", progress.0.1.notified()).await;
-        fixture.cut();
+        fixture.disconnect();
         Instant::now()
     };
-    let (error, cut) = futures_util::future::join(endless_call(&service), cutting).await;
-    assert!(cut.elapsed() < Duration::from_secs(10));
+    let (error, disconnected) =
+        futures_util::future::join(endless_call(&service), disconnect).await;
+    assert!(disconnected.elapsed() < Duration::from_secs(10));
     let lost = transport_error(&error);
     assert!(matches!(lost, McpTransportError::Lost { .. }), "{lost:?}");
     assert_eq!(watch.ended(), Some(lost));

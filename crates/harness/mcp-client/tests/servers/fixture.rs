@@ -76,7 +76,7 @@ impl EnvironmentFixture {
     }
 
     /// Cuts the connection.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn disconnect(&self) {
         self.served.as_ref().unwrap().abort();
     }
 
