@@ -19,9 +19,23 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tool_policy;
-mod transcript;
 mod wait;
 mod write_stdin;
+
+pub(crate) use self::plain_text::PlainText;
+pub use self::{
+    call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
+    exec_command::ExecCommandError,
+    output_buffers::{ToolOutput, Transcript},
+    process::{ProcessSummary, UnifiedExecProcess, WatchedState},
+    screen::TerminalScreen,
+    settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
+    tool_policy::{
+        ApprovalDecision, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial,
+        ToolPolicy, UnrestrictedPolicy, WorkspaceWritePolicy,
+    },
+    write_stdin::WriteStdinError,
+};
 
 use std::{
     collections::BTreeMap,
@@ -55,21 +69,6 @@ use uuid::Uuid;
 use self::{
     call_guard::{CallGuard, OutputRequest, RecentlyEnded},
     output_buffers::RestoreOutcome,
-};
-
-pub(crate) use self::plain_text::PlainText;
-pub use self::{
-    call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
-    exec_command::ExecCommandError,
-    process::{ProcessSummary, UnifiedExecProcess, WatchedState},
-    screen::TerminalScreen,
-    settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
-    tool_policy::{
-        ApprovalDecision, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial,
-        ToolPolicy, UnrestrictedPolicy, WorkspaceWritePolicy,
-    },
-    transcript::{ToolOutput, Transcript},
-    write_stdin::WriteStdinError,
 };
 
 /// How long the end event of a killed command may take.

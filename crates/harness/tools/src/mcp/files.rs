@@ -1,36 +1,40 @@
-//! The tools for files. Each makes one or a few requests to the environment, under the policy of
-//! the workspace.
+//! The tools for files: here `write_file`, `edit_file`, `list_directory` and `watch_files`, the
+//! larger ones in modules of their own. Each makes one or a few requests to the environment, under
+//! the policy of the workspace.
 
 mod apply_patch;
-mod list_directory;
 mod read_file;
 mod search_files;
-mod watch_files;
-
-use std::borrow::Cow;
-
-use bytes::Bytes;
-use exec_env::filesystem::FileError;
-use exec_wire::{
-    fs::{GetMetadata, ReadFile, WriteFile},
-    path_uri::PathUri,
-};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use tokio::sync::OwnedMutexGuard;
-
-use super::{
-    session::McpContext,
-    tool::{McpTool, ToolEffect},
-    tool_answer::{ToolAnswer, ToolError},
-};
 
 pub(super) use self::{
     apply_patch::ApplyPatch,
-    list_directory::ListDirectory,
     read_file::ReadFileTool,
     search_files::{FindFiles, SearchFiles},
-    watch_files::WatchFiles,
+};
+
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use exec_env::filesystem::{FileError, WatchDepth, WatchPathRequest};
+use exec_wire::{
+    fs::{
+        EntryKind, GetMetadata, PathChangeKind, ReadDirectory, ReadFile, WalkOptions, WalkTree,
+        WriteFile,
+    },
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::{StreamExt, stream};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::{
+    sync::OwnedMutexGuard,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    session::McpContext,
+    tool::{McpTool, ToolAnswer, ToolEffect, ToolError},
 };
 
 /// The arguments of `write_file`.
@@ -265,4 +269,254 @@ async fn write_content(
         sandbox: ctx.sandbox(),
     };
     ctx.files().write_file(write, data).await
+}
+
+/// Maximum number of entries shown. More would fill the context of a model.
+const MAX_SHOWN_ENTRIES: usize = 1000;
+/// Maximum depth.
+const MAX_DEPTH: usize = 10;
+/// Maximum number of directories listed to find symbolic links.
+const MAX_LISTED_DIRECTORIES: usize = MAX_SHOWN_ENTRIES;
+/// Number of directories listed concurrently.
+const LISTING_CONCURRENCY: usize = 16;
+
+/// The arguments of `list_directory`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct ListDirectory {
+    /// Directory: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// How many levels to list, 1 to 10. Default: 1. Hidden directories are not entered.
+    #[serde(default)]
+    depth: Option<usize>,
+}
+
+impl McpTool for ListDirectory {
+    const NAME: &'static str = "list_directory";
+    const TITLE: &'static str = "List a directory";
+    const DESCRIPTION: &'static str = "Lists files and directories, one on each line, by their names \
+        below it; a directory ends with a slash, a link with `@`, a link to a directory with `@/`. Use \
+        find_files to look for names in a large tree.";
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
+
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let depth = self.depth.unwrap_or(1);
+        if !(1..=MAX_DEPTH).contains(&depth) {
+            return Err(ToolError(format!("`depth` must be 1 to {MAX_DEPTH}")));
+        }
+        let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
+        let (mut names, cut) = list_names(ctx, path, depth).await?;
+        names.sort();
+        let total = names.len();
+        names.truncate(MAX_SHOWN_ENTRIES);
+        if names.is_empty() {
+            return Ok(ToolAnswer::text("The directory is empty."));
+        }
+        if cut || total > MAX_SHOWN_ENTRIES {
+            names.push(format!(
+                "[{} of {total}{} entries shown]",
+                names.len(),
+                if cut { " or more" } else { "" }
+            ));
+        }
+        Ok(ToolAnswer::text(names.join("\n")))
+    }
+}
+
+/// Lists the marked names below a directory, and returns whether there are more.
+///
+/// A walk omits symbolic links; a listing includes them with the type of their target. So an entry
+/// that only the listing has is a link. Dangling links are in neither.
+async fn list_names(
+    ctx: &McpContext,
+    root: PathUri,
+    depth: usize,
+) -> Result<(Vec<String>, bool), ToolError> {
+    let walk = WalkTree {
+        path: root.clone(),
+        options: WalkOptions {
+            max_depth: depth - 1,
+            max_directories: limits::MAX_WALK_DIRECTORIES,
+            max_entries: limits::MAX_WALK_ENTRIES,
+            follow_directory_symlinks: false,
+            prune_hidden_directories: true,
+        },
+        sandbox: ctx.sandbox(),
+    };
+    let walked = ctx.files().walk(walk).await?;
+    let mut names = BTreeMap::new();
+    let mut directories = vec![(String::new(), root.clone())];
+    for entry in walked.entries {
+        let Some(name) = relative_name(&root, &entry.path) else {
+            continue;
+        };
+        let is_entered = name.split('/').count() < depth && !is_hidden(&name);
+        if entry.kind == EntryKind::Directory
+            && is_entered
+            && directories.len() < MAX_LISTED_DIRECTORIES
+        {
+            directories.push((format!("{name}/"), entry.path));
+        }
+        names.insert(name, entry.kind);
+    }
+    let listings = stream::iter(directories).map(|(prefix, path)| async move {
+        let read = ReadDirectory {
+            path,
+            sandbox: ctx.sandbox(),
+        };
+        (prefix, ctx.files().read_directory(read).await)
+    });
+    let mut listings = listings.buffered(LISTING_CONCURRENCY);
+    let mut shown: Vec<String> = names
+        .iter()
+        .map(|(name, kind)| mark_kind(name, *kind))
+        .collect();
+    while let Some((prefix, listing)) = listings.next().await {
+        let listing = match listing {
+            Ok(listing) => listing,
+            // The root must be listable. Below it, the entries of the walk suffice.
+            Err(error) if prefix.is_empty() => return Err(error.into()),
+            Err(_) => continue,
+        };
+        for entry in listing {
+            let name = format!("{prefix}{}", entry.file_name);
+            if names.contains_key(&name) {
+                continue;
+            }
+            shown.push(match (entry.is_directory, entry.is_file) {
+                (true, _) => name + "@/",
+                (false, true) => name + "@",
+                (false, false) => name,
+            });
+        }
+    }
+    Ok((shown, walked.truncated))
+}
+
+/// Returns the path of an entry relative to the root.
+fn relative_name(root: &PathUri, path: &PathUri) -> Option<String> {
+    let mut names = Vec::new();
+    let mut at = path.clone();
+    while at != *root {
+        names.push(String::from_utf8_lossy(&at.file_name()?).into_owned());
+        at = at.parent()?;
+    }
+    names.reverse();
+    Some(names.join("/"))
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.rsplit('/')
+        .next()
+        .is_some_and(|last| last.starts_with('.'))
+}
+
+fn mark_kind(name: &str, kind: EntryKind) -> String {
+    match kind {
+        EntryKind::Directory => format!("{name}/"),
+        EntryKind::File => name.to_owned(),
+    }
+}
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long to collect further changes after the first one: an editor or a build makes several.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+/// Maximum number of changes shown.
+const MAX_SHOWN_CHANGES: usize = 500;
+
+/// The arguments of `watch_files`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct WatchFiles {
+    /// File or directory that exists: absolute, or relative to the workspace. Default: the
+    /// workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// Watches only the directory's own entries, not everything below it.
+    #[serde(default)]
+    entries_only: bool,
+    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000, or 50000 if
+    /// the client takes no notifications of progress.
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+}
+
+impl McpTool for WatchFiles {
+    const NAME: &'static str = "watch_files";
+    const TITLE: &'static str = "Wait for changes of files";
+    const DESCRIPTION: &'static str = "Waits until something below a path is created, modified, removed \
+        or renamed, then returns what changed. Returns without changes when the time is up.";
+    const EFFECT: ToolEffect = ToolEffect::ReadOnly;
+
+    async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let wait = self
+            .timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        if wait > MAX_TIMEOUT {
+            let most = MAX_TIMEOUT.as_millis();
+            return Err(ToolError(format!("`timeout_ms` must be at most {most}")));
+        }
+        let wait = ctx.progress_support().limit_wait(wait);
+        let watch = WatchPathRequest {
+            path: ctx.path(self.path.as_deref().unwrap_or("."))?,
+            depth: match self.entries_only {
+                true => WatchDepth::Entries,
+                false => WatchDepth::Tree,
+            },
+            sandbox: ctx.sandbox(),
+        };
+        let mut watcher = ctx.files().watch(watch).await?;
+        let mut until = Instant::now() + wait;
+        let (mut changed, mut overflowed) = (BTreeMap::<PathUri, PathChangeKind>::new(), false);
+        let mut watch_ended = false;
+        loop {
+            match timeout_at(until, watcher.changes.next()).await {
+                Ok(Some(batch)) => {
+                    if changed.is_empty() && !overflowed {
+                        until = until.min(Instant::now() + SETTLE_TIME);
+                    }
+                    overflowed |= batch.overflow;
+                    changed.extend(batch.changes.into_iter().map(|one| (one.path, one.kind)));
+                    overflowed |= changed.len() > MAX_SHOWN_CHANGES;
+                    while changed.len() > MAX_SHOWN_CHANGES {
+                        changed.pop_last();
+                    }
+                }
+                Ok(None) => {
+                    watch_ended = true;
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let mut lines: Vec<String> = changed
+            .iter()
+            .map(|(path, kind)| format!("{} {}", change_name(*kind), ctx.display_path(path)))
+            .collect();
+        if overflowed {
+            lines.push("[there are more changes than listed: check everything again]".to_owned());
+        }
+        if watch_ended {
+            lines.push("[the watched path is gone]".to_owned());
+        }
+        if lines.is_empty() {
+            return Ok(ToolAnswer::text(format!(
+                "Nothing has changed for {:.1} seconds.",
+                wait.as_secs_f64()
+            )));
+        }
+        Ok(ToolAnswer::text(lines.join("\n")))
+    }
+}
+
+fn change_name(kind: PathChangeKind) -> &'static str {
+    match kind {
+        PathChangeKind::Created => "created",
+        PathChangeKind::Modified => "modified",
+        PathChangeKind::Removed => "removed",
+        PathChangeKind::Renamed => "renamed",
+        PathChangeKind::Unknown => "changed",
+    }
 }

@@ -24,10 +24,7 @@ use rmcp::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{
-    server::{ClientTransport, McpServer, McpTools},
-    session::McpSession,
-};
+use super::{ClientTransport, McpServer, McpTools, session::McpSession};
 
 /// Maximum request size: fits a file of a few MiB as a JSON string.
 const MAX_BODY_BYTES: usize = 16 << 20;

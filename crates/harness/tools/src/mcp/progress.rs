@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{
     session::McpContext,
-    tool_answer::{ToolAnswer, ToolError},
+    tool::{ToolAnswer, ToolError},
 };
 use crate::unified::{CallId, EventSink, ExecEvent, PlainText};
 

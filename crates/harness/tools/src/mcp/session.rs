@@ -18,9 +18,8 @@ use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::{
     progress::{ProgressLines, ProgressSource},
-    tool_answer::ToolError,
-    typed_path::TypedPathError,
-    workspace::{self, AgentWorkspace},
+    tool::ToolError,
+    workspace::{self, AgentWorkspace, TypedPathError},
 };
 use crate::unified::{CallId, UnifiedExec, UnifiedExecSettings};
 

@@ -25,9 +25,8 @@ use serde_json::Value;
 use self::faulty_files::{FaultyFiles, FileFault};
 use super::{
     AgentWorkspace, McpTools, NetworkMode, WorkspaceAccess,
-    server::settings,
     session::{EditLock, McpContext, McpSession, ProgressSupport},
-    tool,
+    settings, tool,
 };
 
 /// A workspace in a temporary directory. It has no sandbox, which would need a helper program.

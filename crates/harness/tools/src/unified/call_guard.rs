@@ -17,10 +17,9 @@ use super::{
     UnifiedExecShared,
     call::{CallId, OutputView},
     kill_and_wait,
-    output_buffers::RestoreOutcome,
+    output_buffers::{RestoreOutcome, ToolOutput},
     process::{CommandDetails, ProcessShared, ProcessSummary, UnifiedExecProcess},
     settings::AbandonedCommand,
-    transcript::ToolOutput,
 };
 
 /// Exclusive access of a call to a command.

@@ -20,11 +20,10 @@ use super::{
     UnifiedExec,
     call::{self, ExecCommand, OutputView, TerminalMode},
     call_guard::{CallGuard, OutputRequest},
-    output_buffers::{MatchScope, OutputBuffers},
+    output_buffers::{MatchScope, OutputBuffers, ToolOutput},
     process::{CommandDetails, ProcessShared, ProcessWatcher, StdinState, UnifiedExecProcess},
     settings::WaitPhase,
     tool_policy::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDenial},
-    transcript::ToolOutput,
     wait::OutputWait,
 };
 

@@ -19,8 +19,10 @@ use tokio::{
 };
 
 use super::{
-    EventSink, ExecEvent, call::CallId, output_buffers::OutputBuffers,
-    settings::UnifiedExecSettings, transcript::Transcript,
+    EventSink, ExecEvent,
+    call::CallId,
+    output_buffers::{OutputBuffers, Transcript},
+    settings::UnifiedExecSettings,
 };
 
 /// How long to wait for the watcher. It lags only if the whole program does.

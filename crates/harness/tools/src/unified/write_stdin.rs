@@ -11,10 +11,9 @@ use super::{
     ExecEvent, UnifiedExec,
     call::{OutputView, WriteStdin},
     call_guard::{CallGuard, OutputRequest},
-    output_buffers::MatchScope,
+    output_buffers::{MatchScope, ToolOutput},
     process::{StdinState, UnifiedExecProcess},
     settings::WaitPhase,
-    transcript::ToolOutput,
     wait::OutputWait,
 };
 

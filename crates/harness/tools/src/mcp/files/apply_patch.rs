@@ -18,8 +18,7 @@ use super::{FileContent, FileMode, MAX_TEXT_BYTES, read_content, write_content};
 use crate::mcp::{
     patch::{self, Patch, PatchOperation},
     session::McpContext,
-    tool::{McpTool, ToolEffect},
-    tool_answer::{ToolAnswer, ToolError},
+    tool::{McpTool, ToolAnswer, ToolEffect, ToolError},
 };
 
 /// The arguments of `apply_patch`.

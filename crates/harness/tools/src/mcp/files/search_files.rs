@@ -13,8 +13,7 @@ use serde::Deserialize;
 
 use crate::mcp::{
     session::McpContext,
-    tool::{McpTool, ToolEffect},
-    tool_answer::{ToolAnswer, ToolError},
+    tool::{McpTool, ToolAnswer, ToolEffect, ToolError},
 };
 
 const DEFAULT_MATCHES: usize = 100;
