@@ -220,9 +220,9 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(unknown, None));
         };
         let session = self.session()?;
-        let Ok(_under_way) = session.calls.try_acquire() else {
-            let many = format!("{MAX_CALLS} calls are already in progress");
-            return Ok(ToolError(many).into_result().into());
+        let Ok(_permit) = session.calls.try_acquire() else {
+            let text = format!("{MAX_CALLS} calls are already in progress");
+            return Ok(ToolError(text).into_result().into());
         };
         let progress_support = match context.meta.get_progress_token() {
             Some(_) => ProgressSupport::Supported,
@@ -242,7 +242,7 @@ impl ServerHandler for McpServer {
         }
         Ok(match answered {
             Ok(answer) => answer.into_result().into(),
-            Err(complaint) => complaint.into_result().into(),
+            Err(error) => error.into_result().into(),
         })
     }
 
@@ -331,18 +331,18 @@ struct RequestMap(Mutex<VecDeque<(RequestId, CallId)>>);
 impl RequestMap {
     /// Adds a request.
     fn add(&self, request: RequestId, call: CallId) {
-        let mut known = self.lock();
-        if known.len() >= MAX_REMEMBERED_REQUESTS {
-            known.pop_front();
+        let mut requests = self.lock();
+        if requests.len() >= MAX_REMEMBERED_REQUESTS {
+            requests.pop_front();
         }
-        known.push_back((request, call));
+        requests.push_back((request, call));
     }
 
     /// Returns the call of a request. If a client reuses an id, the latest request counts.
     fn call(&self, request: &RequestId) -> Option<CallId> {
-        let known = self.lock();
-        let found = known.iter().rev().find(|(id, _)| id == request);
-        found.map(|(_, call)| call.clone())
+        let requests = self.lock();
+        let latest = requests.iter().rev().find(|(id, _)| id == request);
+        latest.map(|(_, call)| call.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<(RequestId, CallId)>> {

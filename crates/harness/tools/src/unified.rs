@@ -132,10 +132,10 @@ impl UnifiedExec {
         call: &CallId,
         number: ProcessNumber,
     ) -> Result<ToolOutput, WriteStdinError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let request = OutputRequest {
             call,
-            began,
+            started_at,
             view: OutputView::Plain,
             tokens: self.shared_exec.settings.tokens(None),
         };
@@ -146,8 +146,8 @@ impl UnifiedExec {
                 (process.ok_or(CheckoutError::Unknown(number))?, None)
             }
             Err(error) => {
-                let shown = self.shared_exec.show_ended_again(number, &request);
-                return shown.ok_or_else(|| self.shared_exec.open_error(error));
+                let output = self.shared_exec.show_ended_again(number, &request);
+                return output.ok_or_else(|| self.shared_exec.open_error(error));
             }
         };
         self.shared_exec.end(&process).await?;
@@ -156,7 +156,7 @@ impl UnifiedExec {
             None => {
                 let buffers = process.shared.lock();
                 ToolOutput {
-                    wall_time: began.elapsed(),
+                    wall_time: started_at.elapsed(),
                     transcript: Transcript::default(),
                     running: None,
                     exit: buffers.exit.clone(),

@@ -498,8 +498,8 @@ fn describe(process: &ProcessSummary, now: SystemTime, ctx: &McpContext) -> List
 /// Shortens program and arguments for the list.
 fn shorten_argv(argv: &[String]) -> Vec<String> {
     let max_bytes = MAX_SHOWN_BYTES / argv.len().clamp(1, MAX_SHOWN_ARGUMENTS);
-    let shown = argv.iter().take(MAX_SHOWN_ARGUMENTS);
-    shown
+    let arguments = argv.iter().take(MAX_SHOWN_ARGUMENTS);
+    arguments
         .map(|argument| truncate_json(argument, max_bytes).into_owned())
         .collect()
 }

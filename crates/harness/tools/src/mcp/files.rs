@@ -64,16 +64,16 @@ impl McpTool for WriteFileTool {
         });
         let verb = match before.await {
             Ok(metadata) if metadata.is_directory => {
-                let shown = ctx.display_path(&path);
-                return Err(ToolError(format!("`{shown}` is a directory")));
+                let name = ctx.display_path(&path);
+                return Err(ToolError(format!("`{name}` is a directory")));
             }
             Ok(_) => "Replaced",
             Err(FileError::NotFound(_)) => "Created",
             Err(error) => return Err(error.into()),
         };
-        let (shown, size) = (ctx.display_path(&path), self.content.len());
+        let (name, size) = (ctx.display_path(&path), self.content.len());
         write_text(ctx, &path, self.content, edit_guard).await?;
-        Ok(ToolAnswer::text(format!("{verb} {shown} ({size} bytes)")))
+        Ok(ToolAnswer::text(format!("{verb} {name} ({size} bytes)")))
     }
 }
 
@@ -106,7 +106,7 @@ impl McpTool for EditFile {
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let path = ctx.file(&self.path)?;
-        let shown = ctx.display_path(&path);
+        let name = ctx.display_path(&path);
         if self.old.is_empty() {
             return Err(ToolError::new("`old` must not be empty"));
         }
@@ -118,7 +118,7 @@ impl McpTool for EditFile {
         let (old, new) = match_line_endings(&text, &self.old, &self.new);
         let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
         match (places.len(), self.replace_all) {
-            (0, _) => return Err(ToolError(format!("`old` does not occur in `{shown}`"))),
+            (0, _) => return Err(ToolError(format!("`old` does not occur in `{name}`"))),
             (1, _) | (_, true) => {}
             (count, false) => {
                 let lines = places.iter().take(MAX_NAMED_LINES);
@@ -127,25 +127,25 @@ impl McpTool for EditFile {
                     .collect();
                 let lines = lines.join(", ");
                 return Err(ToolError(format!(
-                    "`old` occurs {count} times in `{shown}`, at lines {lines}{}: add lines around it, or \
+                    "`old` occurs {count} times in `{name}`, at lines {lines}{}: add lines around it, or \
                      set replace_all",
                     if count > MAX_NAMED_LINES { ", …" } else { "" }
                 )));
             }
         }
         let count = places.len();
-        let rest = text.len() - count * old.len();
-        let size = new.len().saturating_mul(count).saturating_add(rest);
+        let unchanged = text.len() - count * old.len();
+        let size = new.len().saturating_mul(count).saturating_add(unchanged);
         if size as u64 > MAX_TEXT_BYTES {
             return Err(ToolError(format!(
-                "`{shown}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
+                "`{name}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
             )));
         }
         write_text(ctx, &path, text.replace(&*old, &new), edit_guard).await?;
         let line = line_number(&text, places[0]);
         Ok(ToolAnswer::text(match count {
-            1 => format!("Edited {shown} at line {line}"),
-            _ => format!("Edited {shown} in {count} places, the first at line {line}"),
+            1 => format!("Edited {name} at line {line}"),
+            _ => format!("Edited {name} in {count} places, the first at line {line}"),
         }))
     }
 }
@@ -368,7 +368,7 @@ async fn list_names(
         (prefix, ctx.files().read_directory(read).await)
     });
     let mut listings = listings.buffered(LISTING_CONCURRENCY);
-    let mut shown: Vec<String> = names
+    let mut lines: Vec<String> = names
         .iter()
         .map(|(name, kind)| mark_kind(name, *kind))
         .collect();
@@ -384,14 +384,14 @@ async fn list_names(
             if names.contains_key(&name) {
                 continue;
             }
-            shown.push(match (entry.is_directory, entry.is_file) {
+            lines.push(match (entry.is_directory, entry.is_file) {
                 (true, _) => name + "@/",
                 (false, true) => name + "@",
                 (false, false) => name,
             });
         }
     }
-    Ok((shown, walked.truncated))
+    Ok((lines, walked.truncated))
 }
 
 /// Returns the path of an entry relative to the root.
@@ -455,8 +455,8 @@ impl McpTool for WatchFiles {
             .timeout_ms
             .map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         if wait > MAX_TIMEOUT {
-            let most = MAX_TIMEOUT.as_millis();
-            return Err(ToolError(format!("`timeout_ms` must be at most {most}")));
+            let max = MAX_TIMEOUT.as_millis();
+            return Err(ToolError(format!("`timeout_ms` must be at most {max}")));
         }
         let wait = ctx.progress_support().limit_wait(wait);
         let watch = WatchPathRequest {

@@ -71,8 +71,8 @@ pub fn mcp_request(input: &[u8]) {
     for line in output.split(|&byte| byte == b'\n') {
         let message = serde_json::from_slice::<Value>(line);
         let is_message = message.is_ok_and(|message| message["jsonrpc"] == "2.0");
-        let shown = String::from_utf8_lossy(line);
-        assert!(line.is_empty() || is_message, "not a message: {shown}");
+        let text = String::from_utf8_lossy(line);
+        assert!(line.is_empty() || is_message, "not a message: {text}");
     }
 }
 

@@ -38,7 +38,7 @@ struct McpFixture {
 impl McpFixture {
     /// Creates the fixture.
     fn new() -> Self {
-        Self::over(&environment())
+        Self::with_environment(&environment())
     }
 
     /// Creates the fixture with faulty file operations.
@@ -46,10 +46,10 @@ impl McpFixture {
         let mut environment = environment();
         let files = Arc::new(FaultyFiles::new(environment.files, fault));
         environment.files = files.clone();
-        (Self::over(&environment), files)
+        (Self::with_environment(&environment), files)
     }
 
-    fn over(environment: &Environment) -> Self {
+    fn with_environment(environment: &Environment) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let session = McpSession::new(
             environment,
@@ -85,7 +85,7 @@ impl McpFixture {
         let ctx = McpContext::new(Arc::clone(&self.session), ProgressSupport::Unsupported);
         match tool.unwrap().call(Some(arguments), &ctx).await {
             Ok(answer) => answer.into_result(),
-            Err(complaint) => complaint.into_result(),
+            Err(error) => error.into_result(),
         }
     }
 

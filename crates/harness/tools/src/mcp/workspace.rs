@@ -116,11 +116,11 @@ impl AgentWorkspace {
 
     /// Formats a path for an agent: relative if it is below the workspace, else absolute.
     pub(super) fn display_path(&self, path: &PathUri) -> String {
-        let (shown, root) = (native_path(path), native_path(&self.root));
-        let below = shown.strip_prefix(root.trim_end_matches('/'));
+        let (native, root) = (native_path(path), native_path(&self.root));
+        let below = native.strip_prefix(root.trim_end_matches('/'));
         match below.and_then(|below| below.strip_prefix('/')) {
             Some(below) if !below.is_empty() => below.to_owned(),
-            _ => shown,
+            _ => native,
         }
     }
 
@@ -202,14 +202,14 @@ impl AgentWorkspace {
         if self.access == WorkspaceAccess::Open {
             return None;
         }
-        let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
+        let contains_any = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
         let mut causes = Vec::new();
-        if is_denied && self.git == GitAccess::Protected && says(&[".git/", ".git'"]) {
+        if is_denied && self.git == GitAccess::Protected && contains_any(&[".git/", ".git'"]) {
             causes.push(
                 "`.git` is protected from writing (start `exec-server mcp` with --allow-git to open it)",
             );
         }
-        if self.network != NetworkMode::Open && says(NETWORK_FAILURES) {
+        if self.network != NetworkMode::Open && contains_any(NETWORK_FAILURES) {
             causes.push(match self.network {
                 NetworkMode::Loopback => {
                     "only localhost can be reached, through the proxy in HTTP_PROXY (start `exec-server mcp` \
@@ -404,16 +404,16 @@ impl PathBase<'_> {
             return PathUri::parse(typed)
                 .map_err(|error| TypedPathError::Uri(typed.to_owned(), error));
         }
-        let Some(behind) = typed.strip_prefix('~') else {
+        let Some(suffix) = typed.strip_prefix('~') else {
             return Ok(self.root.join(typed)?);
         };
-        if !behind.is_empty() && !behind.starts_with('/') {
+        if !suffix.is_empty() && !suffix.starts_with('/') {
             let first = typed.split('/').next().unwrap_or(typed);
             return Err(TypedPathError::OtherHome(first.to_owned()));
         }
         let home = self.home;
         let home = home.ok_or_else(|| TypedPathError::NoHome(typed.to_owned()))?;
-        Ok(home.join(behind.trim_start_matches('/'))?)
+        Ok(home.join(suffix.trim_start_matches('/'))?)
     }
 
     /// Parses the path of a file. Rejects paths that can only be directories.

@@ -142,7 +142,7 @@ pub(super) struct OutputRequest<'a> {
     /// The call.
     pub(super) call: &'a CallId,
     /// When the call started.
-    pub(super) began: Instant,
+    pub(super) started_at: Instant,
     pub(super) view: OutputView,
     pub(super) tokens: usize,
 }
@@ -156,7 +156,7 @@ impl OutputRequest<'_> {
     ) -> ToolOutput {
         let mut buffers = shared.lock();
         ToolOutput {
-            wall_time: self.began.elapsed(),
+            wall_time: self.started_at.elapsed(),
             transcript: buffers.take(self.call, self.view, self.tokens),
             running: (!buffers.end_reported).then_some(details.number),
             exit: buffers.exit.clone(),

@@ -69,7 +69,7 @@ impl UnifiedExec {
     /// number is not disclosed, unless
     /// [`Settings::abandoned`](super::UnifiedExecSettings::abandoned) keeps it.
     pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         if call.view == OutputView::Screen && !call.tty {
             return Err(ExecCommandError::NoScreen);
         }
@@ -91,7 +91,7 @@ impl UnifiedExec {
         if let ApprovalDecision::Refused(reason) = policy.approve(request.clone()).await {
             return Err(ExecCommandError::Refused(reason));
         }
-        let mut output = self.attempt(&call, &request, 0, began).await?;
+        let mut output = self.attempt(&call, &request, 0, started_at).await?;
         for attempt in 1..ATTEMPTS {
             let Some(denied) = denied(&output) else { break };
             if !policy.retry(&request, &denied).await {
@@ -101,7 +101,7 @@ impl UnifiedExec {
             if policy.approve(request.clone()).await != ApprovalDecision::Approved {
                 break;
             }
-            match self.attempt(&call, &request, attempt, began).await {
+            match self.attempt(&call, &request, attempt, started_at).await {
                 Ok(again) => output = again,
                 Err(error) => {
                     // The first attempt ran, and its output is in no other answer.
@@ -119,7 +119,7 @@ impl UnifiedExec {
         call: &ExecCommand,
         request: &ApprovalRequest,
         attempt: usize,
-        began: Instant,
+        started_at: Instant,
     ) -> Result<ToolOutput, ExecCommandError> {
         let settings = &self.shared_exec.settings;
         let guard = self.start(call, request, attempt).await?;
@@ -132,7 +132,7 @@ impl UnifiedExec {
             .await;
         Ok(guard.finish(&OutputRequest {
             call: &call.call_id,
-            began,
+            started_at,
             view: call.view,
             tokens: settings.tokens(call.max_output_tokens),
         }))

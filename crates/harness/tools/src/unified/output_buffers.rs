@@ -41,7 +41,7 @@ pub(super) struct OutputBuffers {
     plain: PlainText,
     screen: Option<TerminalScreen>,
     /// Raw output since the start.
-    whole: HeadTailBuffer,
+    complete: HeadTailBuffer,
     /// Sequence number of the last event.
     pub(super) last_seq: OutputSeq,
     /// Bytes since the start.
@@ -100,7 +100,7 @@ impl OutputBuffers {
             text: HeadTailBuffer::new(retained_bytes),
             plain: PlainText::default(),
             screen: terminal_size.map(TerminalScreen::new),
-            whole: HeadTailBuffer::new(retained_bytes),
+            complete: HeadTailBuffer::new(retained_bytes),
             last_seq: OutputSeq(0),
             bytes: 0,
             shown: 0,
@@ -136,7 +136,7 @@ impl OutputBuffers {
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
         self.push_settled(&settled);
-        self.whole.take()
+        self.complete.take()
     }
 
     /// Starts searching for a pattern.
@@ -192,8 +192,8 @@ impl OutputBuffers {
             } else {
                 &mut raw.tail
             };
-            let begun = end.split_off(end.len() - incomplete_end(end));
-            self.raw.push(&begun);
+            let incomplete = end.split_off(end.len() - incomplete_end(end));
+            self.raw.push(&incomplete);
         }
         let scrolled = self
             .screen
@@ -237,7 +237,7 @@ impl OutputBuffers {
 
     fn append(&mut self, stream: OutputStream, data: &[u8]) {
         self.raw.push(data);
-        self.whole.push(data);
+        self.complete.push(data);
         if let Some(screen) = &mut self.screen {
             screen.feed(data);
         }
@@ -267,8 +267,8 @@ fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
 
 /// Prepends output to a buffer.
 fn prepend(buffer: &mut HeadTailBuffer, before: &HeadTailParts) {
-    let behind = buffer.take();
-    for ends in [before, &behind] {
+    let after = buffer.take();
+    for ends in [before, &after] {
         buffer.push(&ends.head);
         if ends.omitted > 0 {
             let note = format!("\n[... {} bytes left out ...]\n", ends.omitted);
@@ -338,12 +338,12 @@ impl Transcript {
         }
         let first = head_within(&head, budget / 2);
         // Without a gap, the tail follows the head in the same text.
-        let rest = if omitted == 0 {
+        let tail = if omitted == 0 {
             &head[first.len()..]
         } else {
             &tail
         };
-        let last = tail_within(rest, budget - budget / 2);
+        let last = tail_within(tail, budget - budget / 2);
         let omitted_bytes = total - (first.len() + last.len()) as u64;
         let marker = marker(omitted_bytes);
         let newline = if first.is_empty() || first.ends_with('\n') {

@@ -77,8 +77,8 @@ impl LineBuffer {
                 written = rest;
                 continue;
             }
-            let room = MAX_LINE_BYTES.saturating_sub(self.text.len());
-            let (fits, rest) = written.split_at(written.floor_char_boundary(room));
+            let capacity = MAX_LINE_BYTES.saturating_sub(self.text.len());
+            let (fits, rest) = written.split_at(written.floor_char_boundary(capacity));
             self.text.extend_from_slice(fits.as_bytes());
             self.cursor = self.text.len();
             written = rest;
@@ -180,20 +180,20 @@ impl LineBuffer {
     }
 
     fn overwrite(&mut self, character: &[u8]) {
-        let under = self.cursor..self.next(self.cursor);
-        if under.len() == character.len() {
-            self.text[under].copy_from_slice(character);
+        let overwritten = self.cursor..self.next(self.cursor);
+        if overwritten.len() == character.len() {
+            self.text[overwritten].copy_from_slice(character);
         } else {
-            self.text.splice(under, character.iter().copied());
+            self.text.splice(overwritten, character.iter().copied());
         }
         self.cursor += character.len();
     }
 
     /// Returns the offset of the next character.
-    fn next(&self, place: usize) -> usize {
-        let behind = self.text.iter().skip(place + 1);
-        let next = behind.take_while(|byte| !is_char_start(**byte)).count();
-        (place + 1 + next).min(self.text.len())
+    fn next(&self, offset: usize) -> usize {
+        let following = self.text.iter().skip(offset + 1);
+        let next = following.take_while(|byte| !is_char_start(**byte)).count();
+        (offset + 1 + next).min(self.text.len())
     }
 
     fn column(&self) -> usize {

@@ -284,25 +284,25 @@ impl ProcessWatcher {
     fn take(&mut self, chunk: &OutputChunk) {
         self.shared.lock().push(chunk);
         self.shared.changed.notify_one();
-        let mut rest = chunk.data.clone();
-        while !rest.is_empty() && self.deltas < self.settings.max_deltas {
-            let length = rest.len().min(self.settings.delta_bytes.max(1));
+        let mut remaining = chunk.data.clone();
+        while !remaining.is_empty() && self.deltas < self.settings.max_deltas {
+            let length = remaining.len().min(self.settings.delta_bytes.max(1));
             self.deltas += 1;
             self.sink.handle_event(ExecEvent::ExecCommandOutputDelta {
                 call_id: self.details.call_id.clone(),
                 stream: chunk.stream,
-                chunk: rest.split_to(length),
+                chunk: remaining.split_to(length),
             });
         }
     }
 
     fn finish(self, outcome: Result<ExitInfo, ProcessError>) {
-        let whole = self.shared.lock().finish();
+        let output = self.shared.lock().finish();
         self.sink.handle_event(ExecEvent::ExecCommandEnd {
             call_id: self.details.call_id.clone(),
             number: self.details.number,
             outcome: outcome.clone(),
-            aggregated_output: Transcript::truncated(whole, usize::MAX).text,
+            aggregated_output: Transcript::truncated(output, usize::MAX).text,
             duration: self.started.elapsed(),
         });
         let (exit, failure) = match outcome {

@@ -166,8 +166,8 @@ impl TerminalScreen {
             .rows(0, columns)
             .map(|row| row.trim_end().to_owned())
             .collect();
-        let shown = rows.iter().rposition(|row| !row.is_empty());
-        let mut text = rows[..shown.map_or(0, |last| last + 1)].join("\n");
+        let last_row = rows.iter().rposition(|row| !row.is_empty());
+        let mut text = rows[..last_row.map_or(0, |last| last + 1)].join("\n");
         if !text.is_empty() {
             text.push('\n');
         }

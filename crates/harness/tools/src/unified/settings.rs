@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn wait_windows_have_a_floor_a_default_and_a_cap() {
         let windows = WaitWindows::default();
-        let millis = |before, asked: Option<u64>, wait| {
-            let asked = asked.map(Duration::from_millis);
-            windows.wait_window(before, asked, &wait).as_millis()
+        let millis = |before, requested: Option<u64>, wait| {
+            let requested = requested.map(Duration::from_millis);
+            windows.wait_window(before, requested, &wait).as_millis()
         };
         assert_eq!(millis(WaitPhase::Start, None, WaitFor::Exit), 10_000);
         assert_eq!(millis(WaitPhase::Write, None, WaitFor::Exit), 250);

@@ -208,7 +208,9 @@ impl PatternMatcher {
     pub(super) fn poll_match(&mut self, line: &[u8]) -> MatchState {
         if self.has_unsearched && !self.matched {
             match self.not_before {
-                Some(then) if then > Instant::now() => return MatchState::RetryAt(then),
+                Some(retry_at) if retry_at > Instant::now() => {
+                    return MatchState::RetryAt(retry_at);
+                }
                 Some(_) | None => self.search(line),
             }
         }
@@ -223,7 +225,7 @@ impl PatternMatcher {
         if self.matched {
             return;
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         let settled = self.text.len();
         self.text.extend_from_slice(line);
         self.matched = self.regex.is_match_at(&self.text, self.from);
@@ -234,9 +236,9 @@ impl PatternMatcher {
             self.from = CONTEXT_BYTES;
         }
         self.has_unsearched = false;
-        let pause = (began.elapsed() * SEARCH_BACKOFF_FACTOR)
+        let backoff = (started_at.elapsed() * SEARCH_BACKOFF_FACTOR)
             .clamp(MIN_SEARCH_INTERVAL, MAX_SEARCH_INTERVAL);
-        self.not_before = Some(Instant::now() + pause);
+        self.not_before = Some(Instant::now() + backoff);
     }
 }
 
@@ -255,10 +257,10 @@ mod tests {
         pattern.handle_output(b"");
         assert_eq!(pattern.poll_match(b""), MatchState::NotFound);
         pattern.handle_output(b"tw");
-        let then = Instant::now() + MIN_SEARCH_INTERVAL;
-        assert_eq!(pattern.poll_match(b"tw"), MatchState::RetryAt(then));
+        let retry_at = Instant::now() + MIN_SEARCH_INTERVAL;
+        assert_eq!(pattern.poll_match(b"tw"), MatchState::RetryAt(retry_at));
         pattern.handle_output(b"two");
-        assert_eq!(pattern.poll_match(b"two"), MatchState::RetryAt(then));
+        assert_eq!(pattern.poll_match(b"two"), MatchState::RetryAt(retry_at));
         tokio::time::advance(MIN_SEARCH_INTERVAL).await;
         assert_eq!(pattern.poll_match(b"two"), MatchState::Found);
     }

@@ -60,19 +60,19 @@ impl UnifiedExec {
     /// condition is met. If it has exited meanwhile, nothing is written and the exit is shown.
     /// Dropping the future loses nothing: the next call shows the output.
     pub async fn write_stdin(&self, call: WriteStdin) -> Result<ToolOutput, WriteStdinError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let settings = &self.shared_exec.settings;
         let request = OutputRequest {
             call: &call.call_id,
-            began,
+            started_at,
             view: call.view,
             tokens: settings.tokens(call.max_output_tokens),
         };
         let guard = match CallGuard::open(&self.shared_exec, call.number) {
             Ok(guard) => guard,
             Err(error) => {
-                let shown = self.shared_exec.show_ended_again(call.number, &request);
-                return shown.ok_or_else(|| self.shared_exec.open_error(error));
+                let output = self.shared_exec.show_ended_again(call.number, &request);
+                return output.ok_or_else(|| self.shared_exec.open_error(error));
             }
         };
         let process = guard.process();
@@ -92,11 +92,11 @@ impl UnifiedExec {
             // Output from before the write is not a response to it.
             process.catch_up().await;
         }
-        let mut wait = OutputWait::begin(process, &call.wait, since, began + window);
+        let mut wait = OutputWait::begin(process, &call.wait, since, started_at + window);
         let mut written = Ok(());
         self.report_interaction(process, &call);
         if writes {
-            let by = began + window.max(WRITE_TIMEOUT);
+            let by = started_at + window.max(WRITE_TIMEOUT);
             let in_time = timeout_at(by, write(process, &call)).await;
             written = in_time.unwrap_or(Err(WriteStdinError::NotReading(call.number)));
             wait.extend(Instant::now() + window);
@@ -149,10 +149,10 @@ async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), Wr
         return Err(WriteStdinError::NoInput(number));
     }
     if call.chars != INTERRUPT || process.details.tty {
-        let mut rest = Bytes::copy_from_slice(call.chars.as_bytes());
-        while !rest.is_empty() {
-            let piece = rest.split_to(MAX_WRITE_BYTES.min(rest.len()));
-            check_write_status(process.process.write(None, piece).await?, number)?;
+        let mut remaining = Bytes::copy_from_slice(call.chars.as_bytes());
+        while !remaining.is_empty() {
+            let chunk = remaining.split_to(MAX_WRITE_BYTES.min(remaining.len()));
+            check_write_status(process.process.write(None, chunk).await?, number)?;
         }
     }
     if call.close {

@@ -118,11 +118,11 @@ impl PatchPlan {
             } => {
                 let path = ctx.file(path)?;
                 let old = self.content(ctx, &path).await?;
-                let shown = ctx.display_path(&path);
-                let new = patch::apply(old.text(&shown)?, hunks);
-                let new = new.map_err(|error| ToolError(format!("`{shown}`: {error}")))?;
+                let name = ctx.display_path(&path);
+                let new = patch::apply(old.text(&name)?, hunks);
+                let new = new.map_err(|error| ToolError(format!("`{name}`: {error}")))?;
                 self.set_text(&path, Some(&new));
-                self.summary.push(format!("M {shown}"));
+                self.summary.push(format!("M {name}"));
             }
             PatchOperation::Update {
                 path,
@@ -130,18 +130,18 @@ impl PatchPlan {
                 hunks,
             } => {
                 let (path, to) = (ctx.file(path)?, ctx.file(to)?);
-                let shown = ctx.display_path(&path);
+                let name = ctx.display_path(&path);
                 let new = match self.content(ctx, &path).await? {
                     FileContent::TooLarge(size) if hunks.is_empty() => {
                         return Err(ToolError(format!(
-                            "`{shown}` is too large to be moved by a patch: {size} bytes, at most \
+                            "`{name}` is too large to be moved by a patch: {size} bytes, at most \
                              {MAX_TEXT_BYTES}; use a command"
                         )));
                     }
                     whole @ FileContent::Whole(_) if hunks.is_empty() => whole,
                     old @ (FileContent::Whole(_) | FileContent::TooLarge(_)) => {
-                        let new = patch::apply(old.text(&shown)?, hunks);
-                        let new = new.map_err(|error| ToolError(format!("`{shown}`: {error}")))?;
+                        let new = patch::apply(old.text(&name)?, hunks);
+                        let new = new.map_err(|error| ToolError(format!("`{name}`: {error}")))?;
                         FileContent::Whole(Bytes::from(new))
                     }
                 };
@@ -153,7 +153,7 @@ impl PatchPlan {
                 }
                 self.copy_mode(&path, &to);
                 self.summary
-                    .push(format!("R {shown} -> {}", ctx.display_path(&to)));
+                    .push(format!("R {name} -> {}", ctx.display_path(&to)));
             }
         }
         Ok(())
@@ -166,13 +166,13 @@ impl PatchPlan {
         path: &PathUri,
     ) -> Result<FileContent, ToolError> {
         if let Some(file) = self.files.get(path) {
-            let gone = || {
+            let already_deleted = || {
                 ToolError(format!(
                     "`{}` was already deleted by this patch",
                     ctx.display_path(path)
                 ))
             };
-            return file.new.clone().ok_or_else(gone);
+            return file.new.clone().ok_or_else(already_deleted);
         }
         let (content, old_mode) = read_content(ctx, path).await?;
         let ResolvedPath {
@@ -215,13 +215,13 @@ impl PatchPlan {
         path: &PathUri,
         instead: &str,
     ) -> Result<(), ToolError> {
-        let there = || {
-            let shown = ctx.display_path(path);
-            Err(ToolError(format!("`{shown}` exists already: {instead}")))
+        let already_exists = || {
+            let name = ctx.display_path(path);
+            Err(ToolError(format!("`{name}` exists already: {instead}")))
         };
         if let Some(file) = self.files.get(path) {
             return match file.new {
-                Some(_) => there(),
+                Some(_) => already_exists(),
                 None => Ok(()),
             };
         }
@@ -231,7 +231,7 @@ impl PatchPlan {
             sandbox: ctx.sandbox(),
         });
         match metadata.await {
-            Ok(_) => return there(),
+            Ok(_) => return already_exists(),
             Err(FileError::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -326,12 +326,12 @@ impl PatchPlan {
             };
             let rollback = roll_back(ctx, touched).await;
             remove_directories(ctx, &changed[..=count]).await;
-            let kept = match rollback {
+            let state = match rollback {
                 RollbackOutcome::Complete => "no file was changed",
                 RollbackOutcome::Incomplete => "some files may have been changed",
             };
             let ToolError(why) = ctx.write_error(path, &error);
-            return Err(ToolError(format!("{why}; {kept}")));
+            return Err(ToolError(format!("{why}; {state}")));
         }
         Ok(())
     }
@@ -377,8 +377,8 @@ async fn set_content(
     match content {
         Some(FileContent::Whole(data)) => write_content(ctx, path, data.clone(), mode).await,
         Some(FileContent::TooLarge(size)) => {
-            let shown = ctx.display_path(path);
-            let text = format!("`{shown}` is too large to be restored: {size} bytes");
+            let name = ctx.display_path(path);
+            let text = format!("`{name}` is too large to be restored: {size} bytes");
             Err(FileError::Refused(text))
         }
         None => remove(ctx, path).await,

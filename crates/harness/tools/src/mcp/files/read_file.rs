@@ -57,7 +57,7 @@ impl McpTool for ReadFileTool {
             return Err(ToolError::new("`offset` and `limit` are counted from 1"));
         }
         let path = ctx.path(&self.path)?;
-        let shown = ctx.display_path(&path);
+        let name = ctx.display_path(&path);
         let metadata = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
@@ -65,11 +65,11 @@ impl McpTool for ReadFileTool {
         });
         let metadata = metadata.await?;
         if metadata.is_directory {
-            let what = format!("`{shown}` is a directory: use list_directory");
+            let what = format!("`{name}` is a directory: use list_directory");
             return Err(ToolError(what));
         }
         if !metadata.is_file {
-            return Err(ToolError(format!("`{shown}` is not a regular file")));
+            return Err(ToolError(format!("`{name}` is not a regular file")));
         }
         let mut blocks = blocks(ctx, path, metadata.size).await?;
         let start = blocks.try_next().await?.unwrap_or_default();
@@ -79,14 +79,14 @@ impl McpTool for ReadFileTool {
                 return Ok(ToolAnswer::image(&start, kind));
             }
             return Ok(ToolAnswer::text(format!(
-                "[{kind} file of {size} bytes: {shown}; at most {IMAGE_BYTES} can be shown: make a smaller \
+                "[{kind} file of {size} bytes: {name}; at most {IMAGE_BYTES} can be shown: make a smaller \
                  copy with a command and read that]"
             )));
         }
         if is_binary(&start) {
             let size = metadata.size;
             return Ok(ToolAnswer::text(format!(
-                "[binary file of {size} bytes: {shown}]"
+                "[binary file of {size} bytes: {name}]"
             )));
         }
         let numbers = match self.line_numbers {
@@ -115,8 +115,8 @@ async fn blocks(ctx: &McpContext, path: PathUri, size: u64) -> Result<FileStream
     if size > WHOLE_BYTES {
         return Ok(ctx.files().read_file_stream(read).await?);
     }
-    let whole = ctx.files().read_file(read).await?;
-    Ok(stream::iter([Ok(whole)]).boxed())
+    let content = ctx.files().read_file(read).await?;
+    Ok(stream::iter([Ok(content)]).boxed())
 }
 
 /// Returns the MIME type of an image by its first bytes.
@@ -195,8 +195,9 @@ impl LineWindow {
                 return;
             }
             if self.next >= self.first {
-                let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
-                self.line.extend_from_slice(&part[..part.len().min(room)]);
+                let capacity = MAX_LINE_BYTES.saturating_sub(self.line.len());
+                self.line
+                    .extend_from_slice(&part[..part.len().min(capacity)]);
             }
             self.length += part.len();
             if part.ends_with(b"\n") {

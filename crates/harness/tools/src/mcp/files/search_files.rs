@@ -60,15 +60,15 @@ impl McpTool for SearchFiles {
     const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
-        let wanted = self.max_matches.unwrap_or(DEFAULT_MATCHES);
-        if !(1..=MAX_MATCHES).contains(&wanted) {
+        let max_matches = self.max_matches.unwrap_or(DEFAULT_MATCHES);
+        if !(1..=MAX_MATCHES).contains(&max_matches) {
             return Err(ToolError(format!(
                 "`max_matches` must be 1 to {MAX_MATCHES}"
             )));
         }
         if self.context_lines > limits::MAX_CONTEXT_LINES {
-            let most = limits::MAX_CONTEXT_LINES;
-            return Err(ToolError(format!("`context_lines` must be at most {most}")));
+            let max = limits::MAX_CONTEXT_LINES;
+            return Err(ToolError(format!("`context_lines` must be at most {max}")));
         }
         let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
         let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
@@ -78,16 +78,16 @@ impl McpTool for SearchFiles {
             regex: !self.literal,
             case_sensitive: !self.ignore_case,
             glob: glob.transpose()?,
-            max_matches: wanted,
+            max_matches,
             context_lines: self.context_lines,
             sandbox: ctx.sandbox(),
         };
-        let found = ctx.files().search(search).await?;
-        if found.matches.is_empty() {
-            return empty_result(ctx, &path, &found).await;
+        let result = ctx.files().search(search).await?;
+        if result.matches.is_empty() {
+            return empty_result(ctx, &path, &result).await;
         }
         let (mut text, mut shown) = (String::new(), 0);
-        for found in &found.matches {
+        for found in &result.matches {
             if text.len() > MAX_BYTES {
                 break;
             }
@@ -97,7 +97,7 @@ impl McpTool for SearchFiles {
             append_match(&mut text, &ctx.display_path(&found.path), found);
             shown += 1;
         }
-        if found.truncated || shown < found.matches.len() {
+        if result.truncated || shown < result.matches.len() {
             let _ = writeln!(text, "[there are more than these {shown} matches]");
         }
         Ok(ToolAnswer::text(text))
@@ -117,9 +117,9 @@ async fn empty_result(
         ));
     }
     if is_binary_file(ctx, path).await? {
-        let shown = ctx.display_path(path);
+        let name = ctx.display_path(path);
         return Ok(ToolAnswer::text(format!(
-            "Nothing was found before the first NUL byte: `{shown}` is a binary file, and is not searched \
+            "Nothing was found before the first NUL byte: `{name}` is a binary file, and is not searched \
              further. A command such as `grep -a` searches all of it."
         )));
     }
@@ -210,8 +210,8 @@ impl McpTool for FindFiles {
         if self.glob.is_some() == self.query.is_some() {
             return Err(ToolError::new("give either `glob` or `query`"));
         }
-        let wanted = self.max_results.unwrap_or(DEFAULT_RESULTS);
-        if !(1..=MAX_RESULTS).contains(&wanted) {
+        let max_results = self.max_results.unwrap_or(DEFAULT_RESULTS);
+        if !(1..=MAX_RESULTS).contains(&max_results) {
             return Err(ToolError(format!(
                 "`max_results` must be 1 to {MAX_RESULTS}"
             )));
@@ -222,12 +222,12 @@ impl McpTool for FindFiles {
             path,
             glob: glob.transpose()?,
             query: self.query,
-            max_results: wanted,
+            max_results,
             sandbox: ctx.sandbox(),
         };
-        let found = ctx.files().find(find).await?;
-        if found.paths.is_empty() {
-            return Ok(ToolAnswer::text(match found.truncated {
+        let result = ctx.files().find(find).await?;
+        if result.paths.is_empty() {
+            return Ok(ToolAnswer::text(match result.truncated {
                 false => "Nothing was found.",
                 true => {
                     "Nothing was found, but the search is incomplete because there are too many files: \
@@ -235,12 +235,12 @@ impl McpTool for FindFiles {
                 }
             }));
         }
-        let mut lines: Vec<String> = found
+        let mut lines: Vec<String> = result
             .paths
             .iter()
             .map(|path| ctx.display_path(path))
             .collect();
-        if found.truncated {
+        if result.truncated {
             lines.push(format!("[there are more than these {}]", lines.len()));
         }
         Ok(ToolAnswer::text(lines.join("\n")))
@@ -273,10 +273,10 @@ fn relative_glob(directory: &str, typed: &str) -> Result<String, ToolError> {
         None => typed.starts_with("./").then_some(typed),
         Some(_) => {
             let root = directory.trim_end_matches('/');
-            let rest = typed
+            let relative = typed
                 .strip_prefix(root)
-                .filter(|rest| rest.starts_with('/'));
-            Some(rest.ok_or_else(|| {
+                .filter(|relative| relative.starts_with('/'));
+            Some(relative.ok_or_else(|| {
                 ToolError(format!(
                     "`glob` must be below `{directory}`: start it with that directory or with `./`, use a \
                      relative one, or set `path`"

@@ -138,16 +138,16 @@ fn find_exact<'a>(
     expected: &[Cow<'_, str>],
 ) -> Option<usize> {
     let failure_table = failure_table(expected);
-    let mut found = 0;
+    let mut matched = 0;
     for (at, line) in lines.enumerate() {
-        while found > 0 && expected[found] != line {
-            found = failure_table[found - 1];
+        while matched > 0 && expected[matched] != line {
+            matched = failure_table[matched - 1];
         }
-        if expected.get(found)? == &line {
-            found += 1;
+        if expected.get(matched)? == &line {
+            matched += 1;
         }
-        if found == expected.len() {
-            return Some(at + 1 - found);
+        if matched == expected.len() {
+            return Some(at + 1 - matched);
         }
     }
     None
@@ -156,15 +156,15 @@ fn find_exact<'a>(
 /// Returns the Knuth-Morris-Pratt failure table.
 fn failure_table(expected: &[Cow<'_, str>]) -> Vec<usize> {
     let mut failure_table = vec![0; expected.len()];
-    let mut found = 0;
+    let mut matched = 0;
     for at in 1..expected.len() {
-        while found > 0 && expected[found] != expected[at] {
-            found = failure_table[found - 1];
+        while matched > 0 && expected[matched] != expected[at] {
+            matched = failure_table[matched - 1];
         }
-        if expected[found] == expected[at] {
-            found += 1;
+        if expected[matched] == expected[at] {
+            matched += 1;
         }
-        failure_table[at] = found;
+        failure_table[at] = matched;
     }
     failure_table
 }

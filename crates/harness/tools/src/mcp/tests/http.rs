@@ -29,15 +29,17 @@ pub(super) fn endpoint(directory: &tempfile::TempDir) -> McpHttpEndpoint {
 
 /// Builds a valid request with some headers replaced.
 fn request(overrides: &[(&str, &str)]) -> http::request::Builder {
-    let usual = [
+    let defaults = [
         ("host", "127.0.0.1:80"),
         ("authorization", "Bearer right"),
         ("accept", "application/json, text/event-stream"),
         ("content-type", "application/json"),
     ];
-    let same = |name: &str| overrides.iter().all(|(other, _)| *other != name);
-    let kept = usual.iter().filter(|(name, _)| same(name));
-    let headers = kept.chain(overrides).filter(|(_, value)| !value.is_empty());
+    let is_default = |name: &str| overrides.iter().all(|(other, _)| *other != name);
+    let unchanged = defaults.iter().filter(|(name, _)| is_default(name));
+    let headers = unchanged
+        .chain(overrides)
+        .filter(|(_, value)| !value.is_empty());
     headers.fold(Request::post("/mcp"), |request, (name, value)| {
         request.header(*name, *value)
     })
@@ -89,8 +91,12 @@ async fn requests_need_the_token_and_an_allowed_host() {
     ];
     for (request, expected) in cases {
         let request = request.body(body(&init)).unwrap();
-        let shown = format!("{:?}", request.headers());
-        assert_eq!(endpoint.handle(request).await.status(), expected, "{shown}");
+        let headers = format!("{:?}", request.headers());
+        assert_eq!(
+            endpoint.handle(request).await.status(),
+            expected,
+            "{headers}"
+        );
     }
 }
 
@@ -297,9 +303,9 @@ async fn late_cancellation_shows_the_output_again() {
 async fn send(endpoint: &McpHttpEndpoint, session: &HeaderValue, message: &Value) -> Value {
     let request = with("mcp-session-id", session.to_str().unwrap());
     let answer = endpoint.handle(request.body(body(message)).unwrap()).await;
-    let said = answer.into_body().collect().await.unwrap().to_bytes();
-    let said = String::from_utf8(said.to_vec()).unwrap();
-    let data = said.lines().filter_map(|line| line.strip_prefix("data: "));
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     let messages = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
     let answer = messages.into_iter().find(|one| one["id"] == message["id"]);
     answer.unwrap_or_default()["result"]["structuredContent"].take()

@@ -137,17 +137,17 @@ async fn dropped_call_still_writes_the_whole_patch() {
     let files: String = (100..200)
         .map(|number| format!("*** Add File: f{number}\n+x\n"))
         .collect();
-    let there = async |name: &str| {
+    let exists = async |name: &str| {
         while fixture.read_file(name).is_none() {
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
         biased;
-        () = there("f100") => {}
+        () = exists("f100") => {}
         answer = fixture.call_ok("apply_patch", patch(&files)) => panic!("not dropped: {answer}"),
     }
-    let all = tokio::time::timeout(Duration::from_secs(20), there("f199"));
+    let all = tokio::time::timeout(Duration::from_secs(20), exists("f199"));
     all.await.unwrap();
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn shown(retained: usize, written: &[u8], tokens: usize) -> Transcript {
+fn truncated(retained: usize, written: &[u8], tokens: usize) -> Transcript {
     let mut buffer = HeadTailBuffer::new(retained);
     buffer.push(written);
     Transcript::truncated(buffer.take(), tokens)
@@ -13,7 +13,7 @@ fn shown(retained: usize, written: &[u8], tokens: usize) -> Transcript {
 
 #[test]
 fn output_within_the_budget_is_shown_completely() {
-    let transcript = shown(1000, b"hello \xffworld", 10);
+    let transcript = truncated(1000, b"hello \xffworld", 10);
     assert_eq!(transcript.text, "hello \u{fffd}world");
     assert_eq!(
         (transcript.original_tokens, transcript.omitted_bytes),
@@ -24,7 +24,7 @@ fn output_within_the_budget_is_shown_completely() {
 #[test]
 fn middle_is_omitted_at_line_boundaries() {
     let lines: String = (0..100).map(|line| format!("line {line:02}\n")).collect();
-    let transcript = shown(10_000, lines.as_bytes(), 10);
+    let transcript = truncated(10_000, lines.as_bytes(), 10);
     let expected =
         "line 00\nline 01\n[... 192 tokens (768 bytes) left out ...]\nline 98\nline 99\n";
     assert_eq!(transcript.text, expected);
@@ -36,14 +36,14 @@ fn middle_is_omitted_at_line_boundaries() {
 
 #[test]
 fn unretained_output_counts_as_omitted() {
-    let transcript = shown(16, "ä".repeat(100).as_bytes(), 1000);
+    let transcript = truncated(16, "ä".repeat(100).as_bytes(), 1000);
     assert!(transcript.text.starts_with("ääää\n[... "), "{transcript:?}");
     assert!(transcript.text.ends_with("...]\nääää"), "{transcript:?}");
     assert_eq!(
         (transcript.original_tokens, transcript.omitted_bytes),
         (50, 184)
     );
-    let cut = shown(15, "ä".repeat(100).as_bytes(), 1000);
+    let cut = truncated(15, "ä".repeat(100).as_bytes(), 1000);
     assert!(!cut.text.contains('\u{fffd}'), "{cut:?}");
 }
 
@@ -70,7 +70,7 @@ proptest! {
         retained in 8usize..600,
         tokens in 0usize..150,
     ) {
-        let transcript = shown(retained, written.as_bytes(), tokens);
+        let transcript = truncated(retained, written.as_bytes(), tokens);
         let Transcript { text, original_tokens, omitted_bytes } = transcript;
         if omitted_bytes == 0 {
             prop_assert_eq!(&text, &written);

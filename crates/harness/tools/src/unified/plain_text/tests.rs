@@ -121,37 +121,37 @@ proptest! {
         written in written(),
         cuts in proptest::collection::vec(1usize..2000, 1..20),
     ) {
-        let whole = plain([&written[..]]);
+        let expected = plain([&written[..]]);
         let mut chunks = Vec::new();
-        let mut rest = &written[..];
+        let mut remaining = &written[..];
         for cut in cuts.iter().cycle() {
-            if rest.is_empty() {
+            if remaining.is_empty() {
                 break;
             }
-            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            let (chunk, following) = remaining.split_at((*cut).min(remaining.len()));
             chunks.push(chunk);
-            rest = behind;
+            remaining = following;
         }
-        prop_assert_eq!(&plain(chunks), &whole);
+        prop_assert_eq!(&plain(chunks), &expected);
         if written.len() < 4000 {
-            prop_assert_eq!(&plain(written.chunks(1)), &whole);
+            prop_assert_eq!(&plain(written.chunks(1)), &expected);
         }
-        prop_assert!(!whole.contains(|c: char| c.is_control() && c != '\n' && c != '\t'));
+        prop_assert!(!expected.contains(|c: char| c.is_control() && c != '\n' && c != '\t'));
     }
 }
 
 #[test]
 fn large_parameters_cost_no_more_than_small_ones() {
     let took = |code: &str| {
-        let began = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         let (mut plain, mut text) = (PlainText::default(), Vec::new());
         plain.feed(OUT, code.repeat(2000).as_bytes(), &mut text);
-        began.elapsed()
+        started_at.elapsed()
     };
     for kind in ["P", "D"] {
         let large = took(&format!("abc\r\x1b[65535{kind}"));
         let small = took(&format!("abc\r\x1b[00004{kind}"));
-        let most = small * 20 + std::time::Duration::from_millis(100);
-        assert!(large < most, "{kind}: {large:?}, {small:?}");
+        let limit = small * 20 + std::time::Duration::from_millis(100);
+        assert!(large < limit, "{kind}: {large:?}, {small:?}");
     }
 }

@@ -48,12 +48,12 @@ fn endless_control_string_is_not_buffered() {
 #[test]
 fn oversized_insert_codes_are_clamped() {
     let mut screen = screen();
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     for _ in 0..20 {
         screen.feed(b"gone\x1b[65535L\x1b[65535T\x1b[6553");
         screen.feed(b"5@kept\x1b[999;1;2@\x1b[1;1H");
     }
-    assert!(began.elapsed() < std::time::Duration::from_secs(2));
+    assert!(started_at.elapsed() < std::time::Duration::from_secs(2));
     assert_eq!(screen.render(), "    kept\n[cursor at row 1, column 1]\n");
 }
 
@@ -75,9 +75,9 @@ fn control_after_escape_does_not_bypass_clamping() {
         screen.feed(b"L\x1b");
         screen.feed(&[control, control, b'[']);
         screen.feed(b"2;7Hkept");
-        let shown = screen.render();
+        let text = screen.render();
         assert_eq!(
-            shown, "\n      kept\n[cursor at row 2, column 11]\n",
+            text, "\n      kept\n[cursor at row 2, column 11]\n",
             "behind {control:#x}"
         );
     }
@@ -105,8 +105,8 @@ fn cancel_controls_work_after_escape() {
         let mut screen = screen();
         screen.feed(&[0x1b, end]);
         screen.feed(b"[65535L\x1b\x1b[2;1Hb");
-        let shown = screen.render();
-        assert_eq!(shown, "[65535L\nb\n[cursor at row 2, column 2]\n");
+        let text = screen.render();
+        assert_eq!(text, "[65535L\nb\n[cursor at row 2, column 2]\n");
     }
 }
 

@@ -159,14 +159,14 @@ async fn unkillable_command_is_reported_and_kept() {
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
     fake.ignores_termination();
-    let began = Instant::now();
+    let started_at = Instant::now();
     let error = fixture
         .exec
         .terminate(&terminate_call(), number)
         .await
         .unwrap_err();
     assert_eq!(error, WriteStdinError::NotEnding(number));
-    assert_eq!(began.elapsed(), Duration::from_millis(5500));
+    assert_eq!(started_at.elapsed(), Duration::from_millis(5500));
     assert_eq!(fixture.exec.processes().len(), 1);
 }
 
@@ -213,8 +213,8 @@ async fn endless_background_output_does_not_delay_the_end() {
         let fake = fake.clone();
         std::thread::spawn(move || {
             // There is always output to read.
-            let began = std::time::Instant::now();
-            while !fake.is_dropped() && began.elapsed() < 20 * SHORT {
+            let started_at = std::time::Instant::now();
+            while !fake.is_dropped() && started_at.elapsed() < 20 * SHORT {
                 for _ in 0..100 {
                     fake.prints("x\n");
                 }

@@ -66,8 +66,8 @@ async fn output_events_are_bounded_in_size_and_number() {
     let expected = ["c Stdout abcd", "c Stdout ef", "c Stdout ghij"];
     assert_eq!(events[1..4], expected);
     assert_eq!(events.len(), 5);
-    let whole = r#""abcd\n[... 2 tokens (8 bytes) left out ...]\nmnop""#;
-    assert!(events[4].contains(whole), "{events:?}");
+    let truncated = r#""abcd\n[... 2 tokens (8 bytes) left out ...]\nmnop""#;
+    assert!(events[4].contains(truncated), "{events:?}");
 }
 
 #[test]
@@ -147,16 +147,16 @@ async fn least_recently_used_command_is_evicted_and_its_end_reported() {
         .await
         .unwrap();
     fixture.running().await;
-    let gone = fixture.look(second).await.unwrap_err();
+    let error = fixture.look(second).await.unwrap_err();
     let three = NonZeroUsize::new(3).unwrap();
-    assert_eq!(gone, WriteStdinError::Evicted(second, three));
+    assert_eq!(error, WriteStdinError::Evicted(second, three));
     assert_eq!(
         fixture
             .exec
             .terminate(&command().call_id, second)
             .await
             .unwrap_err(),
-        gone
+        error
     );
     let events = fixture.events.lines();
     assert!(

@@ -49,13 +49,13 @@ pub(super) struct FakeBackend {
     started: watch::Sender<Vec<(Command, FakeProcess)>>,
     requests: AtomicUsize,
     /// Number of starts that succeed; `None` for all.
-    left: Mutex<Option<usize>>,
+    remaining_starts: Mutex<Option<usize>>,
 }
 
 impl FakeBackend {
     /// Lets this many more starts succeed.
     pub(super) fn fail_starts_after(&self, count: usize) {
-        *self.left.lock().unwrap() = Some(count);
+        *self.remaining_starts.lock().unwrap() = Some(count);
     }
 
     /// Sets the script of the next process.
@@ -89,9 +89,9 @@ impl std::fmt::Debug for FakeBackend {
 
 impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        if let Some(left) = &mut *self.left.lock().unwrap() {
-            match left.checked_sub(1) {
-                Some(rest) => *left = rest,
+        if let Some(remaining_starts) = &mut *self.remaining_starts.lock().unwrap() {
+            match remaining_starts.checked_sub(1) {
+                Some(count) => *remaining_starts = count,
                 None => return ready(Err(StartError::EmptyArgv)).boxed(),
             }
         }

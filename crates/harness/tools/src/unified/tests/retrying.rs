@@ -44,8 +44,8 @@ impl ToolPolicy for ScriptedPolicy {
         let mut approvals = self.approvals.lock().unwrap();
         let approval = match approvals.checked_sub(1) {
             None => ApprovalDecision::Refused("not today".to_owned()),
-            Some(left) => {
-                *approvals = left;
+            Some(remaining) => {
+                *approvals = remaining;
                 ApprovalDecision::Approved
             }
         };

@@ -238,12 +238,12 @@ async fn token_budget_is_respected() {
 #[tokio::test(start_paused = true)]
 async fn environment_info_is_requested_once() {
     let fixture = ExecFixture::new();
-    let began = Instant::now();
+    let started_at = Instant::now();
     for _ in 0..3 {
         fixture.running().await;
     }
     assert_eq!(fixture.backend.requests(), 1);
-    assert_eq!(began.elapsed(), Duration::from_millis(750));
+    assert_eq!(started_at.elapsed(), Duration::from_millis(750));
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +303,7 @@ async fn slow_pattern_is_searched_at_intervals() {
     let (_, fake) = fixture.backend.started(0).await;
     // Each `a` may start a match, but none completes before the end.
     let regex = Regex::new("(?-u)a[^z]{3000}c").unwrap();
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let (output, ()) = tokio::join!(
         fixture.exec.write_stdin(WriteStdin {
             wait: WaitFor::Pattern(regex),
@@ -319,9 +319,9 @@ async fn slow_pattern_is_searched_at_intervals() {
         }
     );
     assert!(
-        began.elapsed() < Duration::from_secs(3),
+        started_at.elapsed() < Duration::from_secs(3),
         "{:?}",
-        began.elapsed()
+        started_at.elapsed()
     );
     let waited = output.unwrap().wall_time;
     assert!(waited < Duration::from_secs(1), "it was found: {waited:?}");

@@ -114,8 +114,8 @@ async fn only_a_terminal_has_a_screen() {
         ..screen
     };
     let output = fixture.run(tty).await;
-    let shown = "\n  menu\n[cursor at row 5, column 1]\n";
-    assert_eq!(output.transcript.text, shown);
+    let expected = "\n  menu\n[cursor at row 5, column 1]\n";
+    assert_eq!(output.transcript.text, expected);
     let number = output.running.unwrap();
     let text = fixture.look(number).await.unwrap().transcript.text;
     assert_eq!(text, "", "what the screen showed is not shown again");
