@@ -233,7 +233,7 @@ pub(super) struct WorkerFrame {
 pub(super) enum FrameStatus {
     /// A request, or a successful answer.
     Success = 0,
-    /// Variants of [`FileError`](exec_env::filesystem::FileError).
+    /// Variants of [`FileError`].
     NotFound = 1,
     Invalid = 2,
     Refused = 3,
