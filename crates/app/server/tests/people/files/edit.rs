@@ -98,7 +98,7 @@ async fn concurrently_changed_file_is_kept_and_the_edit_saved_locally() {
     );
     assert_eq!(fs::read(remote_file).unwrap(), b"new");
     let draft = drafts(&fixture);
-    assert_eq!(draft.len(), 1, "{retained:?}");
+    assert_eq!(draft.len(), 1, "{draft:?}");
     let draft = fixture
         .user
         .home()
