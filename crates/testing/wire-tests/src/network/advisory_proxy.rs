@@ -4,7 +4,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, as_every_user, as_one_user, profile, proxy, sandbox};
+use super::{HELLO, NetworkFixture, as_every_user, as_one_user, profile, proxy, sandbox};
 use crate::{
     client::with,
     server::{descriptors, until},

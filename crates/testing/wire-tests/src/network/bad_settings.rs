@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::{NetworkFixture, as_one_user, asking, managed, proxy};
+use super::{NetworkFixture, as_one_user, asking, managed, proxy};
 use crate::{
     client::with,
     params::without,

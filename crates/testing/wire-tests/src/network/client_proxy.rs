@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, OriginServer, as_every_user, as_one_user, sandbox};
+use super::{HELLO, NetworkFixture, OriginServer, as_every_user, as_one_user, sandbox};
 use crate::{
     client::with,
     server::{PATH, descriptors, until},

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 
 use serde_json::{Value, json};
 
-use super::fixture::{NetworkFixture, as_one_user, asking, proxy};
+use super::{NetworkFixture, as_one_user, asking, proxy};
 
 as_one_user!(
     datagrams_are_relayed_and_recorded,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, as_one_user, managed, proxy};
+use super::{HELLO, NetworkFixture, as_one_user, managed, proxy};
 use crate::client::with;
 
 as_one_user!(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, as_one_user, asking, managed, proxy};
+use super::{HELLO, NetworkFixture, as_one_user, asking, managed, proxy};
 use crate::{
     client::{decode_text, with},
     sessions::resume,

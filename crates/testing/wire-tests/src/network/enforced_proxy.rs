@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, as_every_user, as_one_user, managed, proxy};
+use super::{HELLO, NetworkFixture, as_every_user, as_one_user, managed, proxy};
 use crate::{
     client::with,
     server::{PATH, descriptors, until},

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::{HELLO, NetworkFixture, as_one_user, asking, managed, proxy};
+use super::{HELLO, NetworkFixture, as_one_user, asking, managed, proxy};
 
 as_one_user!(
     local_addresses_are_refused_in_every_notation,

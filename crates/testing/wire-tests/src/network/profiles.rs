@@ -3,7 +3,7 @@
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::fixture::{HELLO, NetworkFixture, as_every_user, profile, proxy, sandbox};
+use super::{HELLO, NetworkFixture, as_every_user, profile, proxy, sandbox};
 use crate::{client::with, fs_fixture::uri};
 
 as_every_user!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::fixture::{NetworkFixture, as_one_user, managed, proxy};
+use super::{NetworkFixture, as_one_user, managed, proxy};
 use crate::{client::with, server::PATH};
 
 as_one_user!(

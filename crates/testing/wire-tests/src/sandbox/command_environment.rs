@@ -2,10 +2,7 @@
 
 use serde_json::json;
 
-use super::{
-    fixture::{SandboxFixture, as_every_user},
-    policies::SandboxPolicy,
-};
+use super::{SandboxFixture, as_every_user, policies::SandboxPolicy};
 
 as_every_user!(
     loader_variables_reach_only_the_command,

@@ -1,7 +1,7 @@
 //! Kernel settings and devices.
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy, path, special},
 };
 

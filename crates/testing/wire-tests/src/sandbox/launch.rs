@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 

@@ -3,10 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{
-    fixture::{SandboxFixture, as_every_user, processes},
-    policies::SandboxPolicy,
-};
+use super::{SandboxFixture, as_every_user, policies::SandboxPolicy, processes};
 use crate::server::{WatchedProcess, until};
 
 as_every_user!(

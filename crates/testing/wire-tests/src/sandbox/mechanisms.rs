@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 use super::{
-    fixture::{SandboxFixture, ServerUser},
+    SandboxFixture, ServerUser,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy, path, special},
 };
 use crate::fs_fixture::uri;

@@ -15,7 +15,7 @@ use std::{
 use serde_json::json;
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 

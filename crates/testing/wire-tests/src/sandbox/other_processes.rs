@@ -1,7 +1,7 @@
 //! Attempts to reach other processes: the server, its spawner, and other commands.
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::SandboxFixture;
+use super::SandboxFixture;
 use crate::{client::merge, fs_fixture::uri};
 
 /// Policy with its name in the test output.

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 use serde_json::{Value, json};
 
 use super::{
-    fixture::{SandboxFixture, as_every_user},
+    SandboxFixture, as_every_user,
     policies::{FilePolicy, NetworkPolicy, SandboxPolicy},
 };
 use crate::client::{decode, merge};
