@@ -178,13 +178,13 @@ mod tests {
 
     #[test]
     fn values_are_shown_with_their_units() {
-        let shown = |name, text| Value::parse(name, text).unwrap().to_string();
-        assert_eq!(shown("A_BYTES", "1 << 10"), "1 KiB");
-        assert_eq!(shown("A_BYTES", "32"), "32 bytes");
-        assert_eq!(shown("A", "262_144"), "262 144");
-        assert_eq!(shown("A", "4096"), "4096");
-        assert_eq!(shown("A", "Duration::from_secs(24 * 60 * 60)"), "24 h");
-        assert_eq!(shown("A", "Duration::from_millis(25)"), "25 ms");
+        let formatted = |name, text| Value::parse(name, text).unwrap().to_string();
+        assert_eq!(formatted("A_BYTES", "1 << 10"), "1 KiB");
+        assert_eq!(formatted("A_BYTES", "32"), "32 bytes");
+        assert_eq!(formatted("A", "262_144"), "262 144");
+        assert_eq!(formatted("A", "4096"), "4096");
+        assert_eq!(formatted("A", "Duration::from_secs(24 * 60 * 60)"), "24 h");
+        assert_eq!(formatted("A", "Duration::from_millis(25)"), "25 ms");
         assert!(Value::parse("A", "OTHER").is_err());
     }
 

@@ -98,9 +98,10 @@ fn run_docs(mode: DocsMode) -> anyhow::Result<ExitCode> {
 
 /// Returns the directory above this package.
 fn workspace_root() -> anyhow::Result<PathBuf> {
-    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    here.parent()
+    manifest_dir
+        .parent()
         .map(Path::to_owned)
         .context("the package lies in no workspace")
 }

@@ -23,7 +23,7 @@ const WORDS: &[&str] = &[
 /// may name what they like, and so may variables that hold a path.
 pub(crate) fn check(file: &File) -> Vec<Finding> {
     let is_test = file.path.ends_with("tests.rs") || file.path.contains("/tests/");
-    if is_test || !READERS.iter().any(|place| file.path.starts_with(place)) {
+    if is_test || !READERS.iter().any(|prefix| file.path.starts_with(prefix)) {
         return Vec::new();
     }
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn names_of_credentials_are_found_where_the_environment_is_read() {
-        let place = "crates/app/server/src/a.rs";
-        assert_eq!(found(place, r#"lookup("MY_API_KEY"); x("NEW_TOKEN")"#), 2);
+        let path = "crates/app/server/src/a.rs";
+        assert_eq!(found(path, r#"lookup("MY_API_KEY"); x("NEW_TOKEN")"#), 2);
         assert_eq!(
             found("crates/base/env/src/a.rs", r#"lookup("MY_API_KEY")"#),
             0
@@ -75,10 +75,7 @@ mod tests {
             found("crates/app/server/src/a/tests.rs", r#"x("MY_API_KEY")"#),
             0
         );
-        assert_eq!(
-            found(place, "#[cfg(test)]\nmod tests { \"MY_API_KEY\" }"),
-            0
-        );
+        assert_eq!(found(path, "#[cfg(test)]\nmod tests { \"MY_API_KEY\" }"), 0);
     }
 
     #[test]

@@ -115,11 +115,12 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
 }
 
 fn slug(heading: &str) -> String {
-    let kept = heading
+    let filtered = heading
         .trim()
         .chars()
         .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.flat_map(char::to_lowercase)
+    filtered
+        .flat_map(char::to_lowercase)
         .map(|c| if c == ' ' { '-' } else { c })
         .collect()
 }

@@ -20,7 +20,9 @@ const LEFTOVERS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 
 /// Checks one file.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
-    let may_be_unsafe = UNSAFE_IN.iter().any(|place| source.path.starts_with(place));
+    let may_be_unsafe = UNSAFE_IN
+        .iter()
+        .any(|prefix| source.path.starts_with(prefix));
     let mut findings = Vec::new();
     for (number, line) in source.lines() {
         let mut fault = |message: String| findings.push(Finding::at(&source.path, number, message));

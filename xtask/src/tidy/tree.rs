@@ -49,7 +49,7 @@ impl Tree {
             }
         }
         for files in [&mut tree.rust, &mut tree.markdown, &mut tree.manifests] {
-            files.sort_by(|one, other| one.path.cmp(&other.path));
+            files.sort_by(|left, right| left.path.cmp(&right.path));
         }
         Ok(tree)
     }
