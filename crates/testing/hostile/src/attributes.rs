@@ -96,9 +96,9 @@ fn setxattrat(args: &ProbeArgs<'_>) -> ProbeResult {
     const SETXATTRAT: i64 = 463;
     let (at, path, value) = (libc::AT_FDCWD, args.text(0)?, *b"1");
     // A `struct xattr_args`: the value's address, its length, flags.
-    let mut wanted = Vec::from(value.as_ptr().expose_provenance().to_ne_bytes());
-    wanted.extend(1_u64.to_ne_bytes());
-    let length = wanted.len();
+    let mut request = Vec::from(value.as_ptr().expose_provenance().to_ne_bytes());
+    request.extend(1_u64.to_ne_bytes());
+    let length = request.len();
     let path = path.as_c_str();
     Ok(ok(call!(
         SETXATTRAT,
@@ -106,7 +106,7 @@ fn setxattrat(args: &ProbeArgs<'_>) -> ProbeResult {
         path,
         0,
         XATTR,
-        &wanted[..],
+        &request[..],
         length
     )?))
 }

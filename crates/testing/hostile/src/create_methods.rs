@@ -333,17 +333,17 @@ fn create_with_changing_name(goal: &CreateTarget) -> io::Result<()> {
     const ROUNDS: usize = 500;
     let path = goal.text().into_bytes_with_nul();
     let last = path.len() - 2;
-    let (wanted, other) = (path[last], b'~');
+    let (expected, other) = (path[last], b'~');
     let shared: Vec<AtomicU8> = path.iter().copied().map(AtomicU8::new).collect();
     let mut harmless = path.clone();
     harmless[last] = other;
     let harmless = CString::from_vec_with_nul(harmless).unwrap_or_default();
-    let done = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let mut refusal = io::Error::from_raw_os_error(libc::EEXIST);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                shared[last].store(wanted, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                shared[last].store(expected, Ordering::Relaxed);
                 shared[last].store(other, Ordering::Relaxed);
             }
         });
@@ -355,7 +355,7 @@ fn create_with_changing_name(goal: &CreateTarget) -> io::Result<()> {
             // It may not exist.
             let _removed = call!(libc::SYS_rmdir, harmless.as_c_str());
         }
-        done.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     fs::symlink_metadata(goal.path())
         .map(drop)

@@ -36,15 +36,15 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
         pair_connect(&abstract_name(args)?)
     }),
     ("send-on-socketpair", |_| {
-        let (mut near, mut far) = UnixStream::pair()?;
-        near.write_all(b"x")?;
-        Ok(ok(far.read_exact(&mut [0])?))
+        let (mut local, mut remote) = UnixStream::pair()?;
+        local.write_all(b"x")?;
+        Ok(ok(remote.read_exact(&mut [0])?))
     }),
     ("socketpair", |_| Ok(ok(UnixStream::pair()?))),
     ("socketpair-dgram", |_| {
-        let (near, far) = UnixDatagram::pair()?;
-        near.send(b"x")?;
-        Ok(ok(far.recv(&mut [0])?))
+        let (local, remote) = UnixDatagram::pair()?;
+        local.send(b"x")?;
+        Ok(ok(remote.recv(&mut [0])?))
     }),
     ("unix-bind", |args| {
         Ok(ok(UnixListener::bind(args.path(0)?)?))
@@ -73,13 +73,13 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
     // Reads the status of a segment, which needs read permission.
     ("shm-stat", |args| {
-        let mut room = [0; 256];
+        let mut buffer = [0; 256];
         let id: i32 = args.number(0)?;
         Ok(ok(call!(
             libc::SYS_shmctl,
             id,
             libc::IPC_STAT,
-            &mut room[..]
+            &mut buffer[..]
         )?))
     }),
     ("shm-remove", |args| {
@@ -149,24 +149,24 @@ fn pair_connect(name: &[u8]) -> ProbeResult {
 
 /// Sends from one end of a socket pair to another socket.
 fn pair_send(name: &[u8]) -> io::Result<i64> {
-    let (near, _far) = UnixDatagram::pair()?;
-    let near = OwnedFd::from(near);
+    let (local, _remote) = UnixDatagram::pair()?;
+    let local = OwnedFd::from(local);
     let data = *b"probe";
     let range = range(&data);
     let header = header(name, &range);
-    call!(libc::SYS_sendmsg, &near, &header[..], 0)
+    call!(libc::SYS_sendmsg, &local, &header[..], 0)
 }
 
 /// Does the same with `sendmmsg`.
 fn pair_send_many(name: &[u8]) -> io::Result<i64> {
-    let (near, _far) = UnixDatagram::pair()?;
-    let near = OwnedFd::from(near);
+    let (local, _remote) = UnixDatagram::pair()?;
+    let local = OwnedFd::from(local);
     let data = *b"probe";
     let range = range(&data);
     // A `struct mmsghdr` has one more word for the length.
     let mut message = header(name, &range);
     message.extend([0; 8]);
-    call!(libc::SYS_sendmmsg, &near, &mut message[..], 1, 0)
+    call!(libc::SYS_sendmmsg, &local, &mut message[..], 1, 0)
 }
 
 /// Builds a `struct iovec`.

@@ -77,8 +77,8 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
         let nothing = c"/nothing-of-this-name";
         // Q_GETINFO of the user quota.
         let command = 0x80_0005 << 8;
-        let mut room = [0; 64];
-        let result = call!(libc::SYS_quotactl, command, nothing, 0, &mut room[..]);
+        let mut buffer = [0; 64];
+        let result = call!(libc::SYS_quotactl, command, nothing, 0, &mut buffer[..]);
         passed_permission_check(result, &nonsense)
     }),
     // Invalid magic numbers.
@@ -125,8 +125,10 @@ fn namespace(
     index: usize,
 ) -> Result<&'static (&'static str, &'static str, i32), ProbeFailure> {
     let word = args.word(index)?;
-    let mut known = NAMESPACES.iter();
-    known.find(|kind| word == kind.0).ok_or(ProbeFailure::Usage)
+    let mut namespaces = NAMESPACES.iter();
+    namespaces
+        .find(|kind| word == kind.0)
+        .ok_or(ProbeFailure::Usage)
 }
 
 /// Moves into a new namespace: `KIND`.
@@ -201,8 +203,8 @@ fn settime(_: &ProbeArgs<'_>) -> ProbeResult {
     const ADJ_TICK: u32 = 0x4000;
     let mut timex = [0; 256];
     call!(libc::SYS_adjtimex, &mut timex[..])?;
-    let mut wanted = [0; 256];
-    wanted[..4].copy_from_slice(&ADJ_TICK.to_ne_bytes());
-    wanted[TICK..TICK + 8].copy_from_slice(&timex[TICK..TICK + 8]);
-    Ok(ok(call!(libc::SYS_adjtimex, &mut wanted[..])?))
+    let mut request = [0; 256];
+    request[..4].copy_from_slice(&ADJ_TICK.to_ne_bytes());
+    request[TICK..TICK + 8].copy_from_slice(&timex[TICK..TICK + 8]);
+    Ok(ok(call!(libc::SYS_adjtimex, &mut request[..])?))
 }

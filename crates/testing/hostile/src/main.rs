@@ -72,7 +72,7 @@ fn run(words: &[OsString]) -> Result<String, ProbeFailure> {
     let probes = PROBE_GROUPS.iter().copied().flatten();
     let (_, probe) = probes
         .into_iter()
-        .find(|(known, _)| name == known)
+        .find(|(candidate, _)| name == candidate)
         .ok_or(ProbeFailure::Usage)?;
     probe(&ProbeArgs::new(rest))
 }

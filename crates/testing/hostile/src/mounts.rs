@@ -13,12 +13,12 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
     }),
     ("mount", |_| {
         let kind = c"tmpfs";
-        mount_over_cwd(|here| call!(libc::SYS_mount, kind, here.as_c_str(), kind, 0, 0))
+        mount_over_cwd(|cwd| call!(libc::SYS_mount, kind, cwd.as_c_str(), kind, 0, 0))
     }),
     ("mount-bind", |_| {
-        mount_over_cwd(|here| {
+        mount_over_cwd(|cwd| {
             let root = c"/";
-            call!(libc::SYS_mount, root, here.as_c_str(), 0, libc::MS_BIND, 0)
+            call!(libc::SYS_mount, root, cwd.as_c_str(), 0, libc::MS_BIND, 0)
         })
     }),
     // Remounts the mount point as writable.
@@ -84,9 +84,9 @@ const OPEN_TREE_ATTR: i64 = 467;
 
 /// Mounts a file system over the working directory and unmounts it.
 fn mount_over_cwd(mount: impl FnOnce(&CString) -> std::io::Result<i64>) -> ProbeResult {
-    let here = env::current_dir()?;
-    let here = CString::new(here.as_os_str().as_bytes()).unwrap_or_default();
-    mount(&here)?;
-    call!(libc::SYS_umount2, here.as_c_str(), libc::MNT_DETACH)?;
+    let cwd = env::current_dir()?;
+    let cwd = CString::new(cwd.as_os_str().as_bytes()).unwrap_or_default();
+    mount(&cwd)?;
+    call!(libc::SYS_umount2, cwd.as_c_str(), libc::MNT_DETACH)?;
     Ok("ok".to_owned())
 }

@@ -107,7 +107,7 @@ fn address(args: &ProbeArgs<'_>) -> Result<SocketAddr, ProbeFailure> {
 /// Sends a byte to itself over loopback.
 fn loopback_round_trip() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut near = TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(5))?;
-    near.write_all(b"x")?;
+    let mut local = TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(5))?;
+    local.write_all(b"x")?;
     listener.accept()?.0.read_exact(&mut [0])
 }

@@ -110,12 +110,12 @@ fn process_vm(args: &ProbeArgs<'_>, number: i64) -> ProbeResult {
 fn sched(args: &ProbeArgs<'_>) -> ProbeResult {
     let pid: i32 = args.number(0)?;
     let mut mask = [0; 128];
-    let room = mask.len();
-    call!(libc::SYS_sched_getaffinity, pid, room, &mut mask[..])?;
+    let size = mask.len();
+    call!(libc::SYS_sched_getaffinity, pid, size, &mut mask[..])?;
     Ok(ok(call!(
         libc::SYS_sched_setaffinity,
         pid,
-        room,
+        size,
         &mask[..]
     )?))
 }

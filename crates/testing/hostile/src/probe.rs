@@ -91,7 +91,7 @@ pub(crate) fn errno_name(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else {
         return error.to_string();
     };
-    let name = NAMES.iter().find(|(known, _)| *known == number);
+    let name = NAMES.iter().find(|(candidate, _)| *candidate == number);
     name.map_or_else(|| format!("E{number}"), |(_, name)| (*name).to_owned())
 }
 

@@ -13,7 +13,7 @@ pub(crate) enum Arg<'a> {
     Number(i64),
     Text(&'a CStr),
     Bytes(&'a [u8]),
-    Room(&'a mut [u8]),
+    Buffer(&'a mut [u8]),
     /// Memory that other threads change concurrently.
     Shared(&'a [AtomicU8]),
 }
@@ -24,7 +24,7 @@ impl Arg<'_> {
             Self::Number(number) => return *number,
             Self::Text(text) => text.as_ptr().expose_provenance(),
             Self::Bytes(bytes) => bytes.as_ptr().expose_provenance(),
-            Self::Room(room) => room.as_mut_ptr().expose_provenance(),
+            Self::Buffer(buffer) => buffer.as_mut_ptr().expose_provenance(),
             Self::Shared(bytes) => bytes.as_ptr().expose_provenance(),
         };
         address.cast_signed() as i64
@@ -68,8 +68,8 @@ impl<'a> From<&'a [u8]> for Arg<'a> {
 }
 
 impl<'a> From<&'a mut [u8]> for Arg<'a> {
-    fn from(room: &'a mut [u8]) -> Self {
-        Self::Room(room)
+    fn from(buffer: &'a mut [u8]) -> Self {
+        Self::Buffer(buffer)
     }
 }
 
