@@ -160,15 +160,15 @@ async fn check_pause_and_resume(transport: Transport) {
     let mut client = server.connect().await;
     initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let mut taken = ReceivedOutput::new("p");
-    taken.until_paused(&mut client).await;
+    let mut received = ReceivedOutput::new("p");
+    received.until_paused(&mut client).await;
     // All unacknowledged output can be read again although it was sent.
-    let mut again = ReceivedOutput::new("p");
-    again.read(&mut client, 0).await;
-    assert!(again.data == taken.data);
-    taken.finish(&mut client).await;
-    assert!(taken.data == written(), "every byte comes once");
-    assert_eq!(taken.exited["exitCode"], 0);
+    let mut reread = ReceivedOutput::new("p");
+    reread.read(&mut client, 0).await;
+    assert!(reread.data == received.data);
+    received.finish(&mut client).await;
+    assert!(received.data == written(), "every byte comes once");
+    assert_eq!(received.exited["exitCode"], 0);
     client.expect_alive().await;
 }
 
@@ -177,40 +177,40 @@ async fn check_disconnect(transport: Transport) {
     let mut client = server.connect().await;
     let session = initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let (mut taken, mut rounds) = (ReceivedOutput::new("p"), 0);
+    let (mut received, mut rounds) = (ReceivedOutput::new("p"), 0);
     let mut random = 7_u64;
-    let mut below = |most: u64| {
+    let mut below = |bound: u64| {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        (random >> 33) % most
+        (random >> 33) % bound
     };
-    while !taken.closed {
-        let mut acknowledged = (taken.last, taken.data.len());
+    while !received.closed {
+        let mut acknowledged = (received.last, received.data.len());
         for _ in 0..below(20) {
-            if taken.closed {
+            if received.closed {
                 break;
             }
-            taken.next(&mut client).await;
+            received.next(&mut client).await;
             if below(3) == 0 {
-                acknowledge(&mut client, "p", taken.last).await;
-                acknowledged = (taken.last, taken.data.len());
+                acknowledge(&mut client, "p", received.last).await;
+                acknowledged = (received.last, received.data.len());
             }
         }
-        if taken.closed {
+        if received.closed {
             break;
         }
         drop(client);
         rounds += 1;
         // A client that lost its unacknowledged output reads it again.
-        taken.last = acknowledged.0;
-        taken.data.truncate(acknowledged.1);
+        received.last = acknowledged.0;
+        received.data.truncate(acknowledged.1);
         client = resume(&mut server, &session).await;
-        taken.read(&mut client, 0).await;
-        acknowledge(&mut client, "p", taken.last).await;
+        received.read(&mut client, 0).await;
+        acknowledge(&mut client, "p", received.last).await;
     }
     assert!(rounds >= 5, "{rounds} cuts");
-    assert!(taken.data == written(), "nothing was lost or came twice");
+    assert!(received.data == written(), "nothing was lost or came twice");
 }
 
 async fn resume(server: &mut Server, session: &str) -> Client {
@@ -276,11 +276,11 @@ async fn paused_process_does_not_hit_the_idle_limit(transport: Transport) {
     initialize(&mut client).await;
     let limits = json!({"limits": {"idleMs": 300}});
     client.start_with(script_params("p", SCRIPT), limits).await;
-    let mut taken = ReceivedOutput::new("p");
-    taken.until_paused(&mut client).await;
-    taken.finish(&mut client).await;
-    assert_eq!(taken.exited["cause"], "exit");
-    assert!(taken.data == written());
+    let mut received = ReceivedOutput::new("p");
+    received.until_paused(&mut client).await;
+    received.finish(&mut client).await;
+    assert_eq!(received.exited["cause"], "exit");
+    assert!(received.data == written());
 }
 
 async fn output_of_a_paused_process_survives_terminate(transport: Transport) {
@@ -288,8 +288,8 @@ async fn output_of_a_paused_process_survives_terminate(transport: Transport) {
     let mut client = server.connect().await;
     initialize(&mut client).await;
     client.start("p", SCRIPT).await;
-    let mut taken = ReceivedOutput::new("p");
-    taken.until_paused(&mut client).await;
+    let mut received = ReceivedOutput::new("p");
+    received.until_paused(&mut client).await;
     let list = client.call("process/list", json!({})).await;
     let pid = u32::try_from(list["processes"][0]["osPid"].as_u64().unwrap()).unwrap();
     settled(|| proc_line(pid, "io", "wchar")).await;
@@ -298,13 +298,17 @@ async fn output_of_a_paused_process_survives_terminate(transport: Transport) {
         .call("process/terminate", json!({"processId": "p"}))
         .await;
     // Longer than the drain timeout for output held open by descendants.
-    let exit = taken.last + 1;
+    let exit = received.last + 1;
     let wait = json!({"processId": "p", "afterSeq": exit, "waitMs": 3000});
     assert_eq!(client.call("process/read", wait).await["closed"], false);
-    taken.finish(&mut client).await;
-    assert_eq!(taken.exited["cause"], "terminated");
-    assert!(taken.data.len() >= wrote, "{} of {wrote}", taken.data.len());
-    assert!(written().starts_with(&taken.data));
+    received.finish(&mut client).await;
+    assert_eq!(received.exited["cause"], "terminated");
+    assert!(
+        received.data.len() >= wrote,
+        "{} of {wrote}",
+        received.data.len()
+    );
+    assert!(written().starts_with(&received.data));
 }
 
 async fn detached_process_is_not_paused(transport: Transport) {
@@ -326,9 +330,9 @@ async fn without_the_extension_nothing_pauses_and_acknowledge_is_refused(transpo
     let note = r#"{"method":"process/acknowledge","params":{"processId":"p","seq":1}}"#;
     let text = client.expect_refused(note).await;
     assert!(text.contains("process/acknowledge"), "{text}");
-    let mut taken = ReceivedOutput::new("p");
-    while !taken.closed {
-        taken.next(&mut client).await;
+    let mut received = ReceivedOutput::new("p");
+    while !received.closed {
+        received.next(&mut client).await;
     }
-    assert!(taken.data == written());
+    assert!(received.data == written());
 }

@@ -165,7 +165,7 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap()
 }
 
-async fn signed_server(more: &[&str]) -> Server {
+async fn signed_server(extra: &[&str]) -> Server {
     let (_dir, path) = file(&format!("{SECRET}\n"));
     let mut flags = vec![
         "--ws-auth",
@@ -173,7 +173,7 @@ async fn signed_server(more: &[&str]) -> Server {
         "--ws-shared-secret-file",
         &path,
     ];
-    flags.extend(more);
+    flags.extend(extra);
     Server::start(Transport::WebSocket, &flags).await
 }
 

@@ -129,8 +129,8 @@ async fn non_loopback_listener_needs_authentication() {
 
 #[tokio::test]
 async fn address_in_use_exits_with_status_1() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = format!("ws://{}", taken.local_addr().unwrap());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("ws://{}", listener.local_addr().unwrap());
     refused(1, &["--listen", &listen], &[&listen]).await;
 }
 

@@ -245,13 +245,13 @@ impl Client {
         note["params"].take()
     }
 
-    async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
-        if let Some(index) = self.aside.iter().position(&wanted) {
+    async fn find(&mut self, predicate: impl Fn(&Value) -> bool) -> Value {
+        if let Some(index) = self.aside.iter().position(&predicate) {
             return self.aside.remove(index).unwrap();
         }
         loop {
             let message = parse(&self.text().await);
-            if wanted(&message) {
+            if predicate(&message) {
                 return message;
             }
             self.aside.push_back(message);

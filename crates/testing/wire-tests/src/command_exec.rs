@@ -157,21 +157,21 @@ async fn process_reports_with_the_methods_that_started_it(transport: Transport) 
         .await;
     client.note("command/exec/exited").await;
     client.note("process/closed").await;
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     let id = client.request("environment/status", json!({})).await;
     loop {
         let message = client.recv().await;
         if message["id"] == id {
             break;
         }
-        told.push((
+        notifications.push((
             message["params"]["processId"].clone(),
             message["method"].clone(),
         ));
     }
-    told.sort_by_key(|(id, method)| format!("{id}{method}"));
+    notifications.sort_by_key(|(id, method)| format!("{id}{method}"));
     assert_eq!(
-        told,
+        notifications,
         [
             (json!("first"), json!("command/exec/outputDelta")),
             (json!("second"), json!("process/exited")),

@@ -134,11 +134,14 @@ async fn declared_files_stay_below_their_root(transport: Transport) {
         (json!("./a/../x.json"), json!("usual"), 1),
         (json!("./"), json!("usual"), 1),
     ];
-    for (declared, told, warnings) in rows {
+    for (declared, versions, warnings) in rows {
         let manifest = json!({"mcpServers": declared}).to_string();
         write(&fixture.path("r/.codex-plugin/plugin.json"), manifest);
         let root = below(&mut fixture, "r").await;
-        assert_eq!(root["plugin"]["mcpConfig"]["contents"], told, "{declared}");
+        assert_eq!(
+            root["plugin"]["mcpConfig"]["contents"], versions,
+            "{declared}"
+        );
         assert_eq!(
             root["warnings"].as_array().unwrap().len(),
             warnings,
@@ -334,11 +337,14 @@ async fn only_one_version_of_a_plugin_is_listed(transport: Transport) {
     symlink(fixture.path("elsewhere"), cache.join("b/p/2.0.0")).unwrap();
     let found = installed(&mut fixture).await;
     let plugins = found["plugins"].as_array().unwrap().iter();
-    let told: Vec<_> = plugins
+    let versions: Vec<_> = plugins
         .map(|plugin| (&plugin["id"], &plugin["version"]))
         .collect();
     let expected = [("p@a", "x"), ("p@b", "1.10.0"), ("q@b", "local")]
         .map(|(id, version)| (json!(id), json!(version)));
-    assert_eq!(told, expected.each_ref().map(|(id, version)| (id, version)));
+    assert_eq!(
+        versions,
+        expected.each_ref().map(|(id, version)| (id, version))
+    );
     assert_eq!(found["warnings"].as_array().unwrap().len(), 1, "{found}");
 }

@@ -149,12 +149,12 @@ async fn block_uses_the_file_that_has_the_handle_id_in_request_order(transport: 
     fixture.open_and_search().await;
     let handle = json!({"handleId": "h"});
     let open = fixture.params("b", handle.clone());
-    let taken = fixture.client.request("fs/open", open.clone()).await;
+    let duplicate_open = fixture.client.request("fs/open", open.clone()).await;
     fixture.client.request("fs/close", handle.clone()).await;
     fixture.client.request("fs/open", open).await;
     let block = with(handle, json!({"offset": 0, "len": 10}));
     let block = fixture.client.request("fs/readBlock", block).await;
-    let answer = fixture.client.answer(taken).await;
+    let answer = fixture.client.answer(duplicate_open).await;
     assert_eq!(answer["error"]["code"], -32600, "{answer}");
     let answer = fixture.client.answer(block).await;
     assert_eq!(decode_text(&answer["result"]["chunk"]), "b");

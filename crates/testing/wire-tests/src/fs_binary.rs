@@ -103,12 +103,12 @@ async fn inline_data_is_accepted_with_the_extension(transport: Transport) {
     assert_eq!(fixture.content("new"), "text");
     let broken = fixture.params("new", json!({"dataBase64": "!"}));
     client.expect_error(-32600, "fs/writeFile", broken).await;
-    let more = json!({"atomic": true, "createParents": true, "mode": 0o600});
+    let extra = json!({"atomic": true, "createParents": true, "mode": 0o600});
     send(
         &mut client,
         1,
         "fs/writeFile",
-        fixture.params("a/b", more),
+        fixture.params("a/b", extra),
         b"raw",
     )
     .await;

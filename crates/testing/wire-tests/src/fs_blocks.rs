@@ -163,10 +163,10 @@ async fn offsets_end_below_2_to_the_63(transport: Transport) {
     }
     // In range, but beyond any file system's maximum.
     open(&mut fixture, "h", "new", "replace").await;
-    let far = write((1_u64 << 63) - 4, b"abc");
+    let distant = write((1_u64 << 63) - 4, b"abc");
     fixture
         .client
-        .expect_error(-32603, "fs/writeBlock", far)
+        .expect_error(-32603, "fs/writeBlock", distant)
         .await;
     fixture.client.call("fs/writeBlock", write(0, b"abc")).await;
 }
@@ -267,8 +267,8 @@ async fn holes_are_allowed_and_blocks_may_overlap(transport: Transport) {
         fixture.client.call("fs/writeBlock", write).await;
     }
     assert_eq!(fixture.content("new"), "x--\0\0\0\0\0a!c");
-    let far = write(1_u64 << 40, b"far");
-    fixture.client.call("fs/writeBlock", far).await;
+    let distant = write(1_u64 << 40, b"far");
+    fixture.client.call("fs/writeBlock", distant).await;
     let metadata = fixture.call("fs/getMetadata", "new", json!({})).await;
     assert_eq!(metadata["size"], (1_u64 << 40) + 3);
 }

@@ -72,12 +72,12 @@ async fn remove_is_recursive_and_forced_by_default(transport: Transport) {
         ("to-none/x", 0),
         ("file/x", -32603),
     ];
-    for more in [
+    for extra in [
         json!({}),
         json!({"recursive": null, "force": null, "followSymlinks": null}),
         json!({"recursive": true, "force": true, "followSymlinks": true}),
     ] {
-        fixture.table("fs/remove", &more, rows).await;
+        fixture.table("fs/remove", &extra, rows).await;
     }
     fixture.reset();
     for name in ["file", "dir", "fifo", "socket"] {
@@ -100,8 +100,8 @@ async fn non_recursive_remove_needs_an_empty_directory(transport: Transport) {
         ("dir", -32603),
         ("file/x", -32603),
     ];
-    let more = json!({"recursive": false});
-    fixture.table("fs/remove", &more, rows).await;
+    let extra = json!({"recursive": false});
+    fixture.table("fs/remove", &extra, rows).await;
     assert_eq!(fixture.names("dir"), ["inner", "sub"]);
 }
 
@@ -115,20 +115,20 @@ async fn remove_without_force_needs_an_existing_path(transport: Transport) {
         ("to-none/x", -32004),
         ("file/x", -32603),
     ];
-    for more in [
+    for extra in [
         json!({"force": false}),
         json!({"force": false, "recursive": false}),
     ] {
-        fixture.table("fs/remove", &more, rows).await;
+        fixture.table("fs/remove", &extra, rows).await;
     }
 }
 
 async fn remove_without_following_refuses_trees(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    let more = json!({"followSymlinks": false});
+    let extra = json!({"followSymlinks": false});
     for name in ["file", "dir", "to-file", "none"] {
         fixture
-            .refused(-32603, "fs/remove", name, more.clone())
+            .refused(-32603, "fs/remove", name, extra.clone())
             .await;
     }
     let rows: &[(&str, i64)] = &[
@@ -145,11 +145,11 @@ async fn remove_without_following_refuses_trees(transport: Transport) {
         ("to-itself", -32600),
         ("to-dir/inner", -32603),
     ];
-    let more = json!({"followSymlinks": false, "recursive": false});
-    fixture.table("fs/remove", &more, rows).await;
+    let extra = json!({"followSymlinks": false, "recursive": false});
+    fixture.table("fs/remove", &extra, rows).await;
     let rows: &[(&str, i64)] = &[("none", -32004), ("none/x", -32004), ("file", 0)];
-    let more = json!({"followSymlinks": false, "recursive": false, "force": false});
-    fixture.table("fs/remove", &more, rows).await;
+    let extra = json!({"followSymlinks": false, "recursive": false, "force": false});
+    fixture.table("fs/remove", &extra, rows).await;
 }
 
 async fn remove_deletes_a_symlink_and_not_its_target(transport: Transport) {
@@ -168,8 +168,8 @@ async fn remove_deletes_a_symlink_and_not_its_target(transport: Transport) {
 async fn root_directory_cannot_be_removed(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     for name in ["file:///", "file:///..", "file:////", "file:///%2F"] {
-        let more = json!({"recursive": false});
-        let params = fixture.params(name, more);
+        let extra = json!({"recursive": false});
+        let params = fixture.params(name, extra);
         let id = fixture.client.request("fs/remove", params).await;
         let answer = fixture.client.answer(id).await;
         assert!(answer["error"].is_object(), "{name}: {answer}");
@@ -296,8 +296,8 @@ async fn tree_copy_merges_into_an_existing_tree(transport: Transport) {
         Some("f")
     );
     // An existing symlink blocks the copy.
-    let again = copy(&fixture, "from", "to", true);
-    fixture.client.expect_error(-32603, "fs/copy", again).await;
+    let second = copy(&fixture, "from", "to", true);
+    fixture.client.expect_error(-32603, "fs/copy", second).await;
 }
 
 async fn tree_is_not_copied_into_itself(transport: Transport) {

@@ -79,12 +79,12 @@ async fn create_directory_is_recursive_by_default_and_accepts_existing(transport
         ("to-itself", -32603),
         ("fifo", -32603),
     ];
-    for more in [
+    for extra in [
         json!({}),
         json!({"recursive": null}),
         json!({"recursive": true}),
     ] {
-        fixture.table("fs/createDirectory", &more, rows).await;
+        fixture.table("fs/createDirectory", &extra, rows).await;
     }
     assert!(!fixture.path("nothing").exists());
 }
@@ -104,8 +104,8 @@ async fn non_recursive_create_directory_creates_exactly_one(transport: Transport
         ("file/x", -32603),
         ("file:///", -32603),
     ];
-    let more = json!({"recursive": false});
-    fixture.table("fs/createDirectory", &more, rows).await;
+    let extra = json!({"recursive": false});
+    fixture.table("fs/createDirectory", &extra, rows).await;
 }
 
 async fn create_directory_without_following_refuses_symlinks(transport: Transport) {
@@ -121,8 +121,8 @@ async fn create_directory_without_following_refuses_symlinks(transport: Transpor
         ("to-dir/new", -32603),
         ("to-dir/new/below", -32603),
     ];
-    let more = json!({"followSymlinks": false});
-    fixture.table("fs/createDirectory", &more, rows).await;
+    let extra = json!({"followSymlinks": false});
+    fixture.table("fs/createDirectory", &extra, rows).await;
     let rows: &[(&str, i64)] = &[
         ("new", 0),
         ("dir", -32603),
@@ -131,8 +131,8 @@ async fn create_directory_without_following_refuses_symlinks(transport: Transpor
         ("to-dir/new", -32603),
         ("new/below", -32004),
     ];
-    let more = json!({"followSymlinks": false, "recursive": false});
-    fixture.table("fs/createDirectory", &more, rows).await;
+    let extra = json!({"followSymlinks": false, "recursive": false});
+    fixture.table("fs/createDirectory", &extra, rows).await;
     assert_eq!(fixture.names("dir"), ["inner", "sub"]);
 }
 

@@ -67,8 +67,8 @@ async fn missing_file_is_not_found(transport: Transport) {
         "fs/find",
     ] {
         for name in ["none", "none/", "none/below", "to-none"] {
-            let more = json!({"pattern": "x", "glob": "*"});
-            let message = fixture.refused(-32004, method, name, more).await;
+            let extra = json!({"pattern": "x", "glob": "*"});
+            let message = fixture.refused(-32004, method, name, extra).await;
             assert!(message.contains("os error 2"), "{method} {name}: {message}");
         }
     }
@@ -126,9 +126,9 @@ async fn read_outcome_of_each_file_type(transport: Transport) {
         ("socket", -32603),
         ("file/x", -32603),
     ];
-    let more = json!({"followSymlinks": false});
-    fixture.table("fs/readFile", &more, refuse).await;
-    let result = fixture.call("fs/readFile", "dir/inner", more).await;
+    let extra = json!({"followSymlinks": false});
+    fixture.table("fs/readFile", &extra, refuse).await;
+    let result = fixture.call("fs/readFile", "dir/inner", extra).await;
     assert_eq!(result, json!({"dataBase64": "eA=="}));
 }
 
@@ -172,10 +172,10 @@ async fn follow_symlinks_null_and_true_follow(transport: Transport) {
         let follow = json!({"followSymlinks": follow, "sandbox": null});
         let read = fixture.call("fs/readFile", "to-file", follow.clone()).await;
         assert_eq!(read, json!({"dataBase64": "aGVsbG8="}));
-        let seen = fixture
+        let metadata = fixture
             .call("fs/getMetadata", "to-dir/inner", follow.clone())
             .await;
-        assert_eq!(seen["size"], 1);
+        assert_eq!(metadata["size"], 1);
         fixture
             .done("fs/createDirectory", "to-dir/new", follow.clone())
             .await;
@@ -296,11 +296,11 @@ async fn metadata_of_symlinks_with_and_without_following(transport: Transport) {
         ("none/x", -32004),
         ("file/x", -32603),
     ];
-    let more = json!({"followSymlinks": false});
-    fixture.table("fs/getMetadata", &more, refused).await;
+    let extra = json!({"followSymlinks": false});
+    fixture.table("fs/getMetadata", &extra, refused).await;
     for name in ["file", "dir", "fifo", "socket", "dir/inner", "file:///"] {
         let with = fixture.call("fs/getMetadata", name, json!({})).await;
-        let without = fixture.call("fs/getMetadata", name, more.clone()).await;
+        let without = fixture.call("fs/getMetadata", name, extra.clone()).await;
         assert_eq!(kinds(&with), kinds(&without), "{name}");
         assert_eq!(with["modifiedAtMs"], without["modifiedAtMs"], "{name}");
     }

@@ -95,21 +95,21 @@ impl FsFixture {
     }
 
     /// Builds params with the URI of a name as `path`, and extra fields.
-    pub(crate) fn params(&self, name: &str, more: Value) -> Value {
+    pub(crate) fn params(&self, name: &str, extra: Value) -> Value {
         let mut params = json!({"path": self.uri(name)});
-        merge(&mut params, more);
+        merge(&mut params, extra);
         params
     }
 
     /// Sends a request for a path and returns the result.
-    pub(crate) async fn call(&mut self, method: &str, name: &str, more: Value) -> Value {
-        let params = self.params(name, more);
+    pub(crate) async fn call(&mut self, method: &str, name: &str, extra: Value) -> Value {
+        let params = self.params(name, extra);
         self.client.call(method, params).await
     }
 
     /// Sends a request for a path that must return `{}`.
-    pub(crate) async fn done(&mut self, method: &str, name: &str, more: Value) {
-        assert_eq!(self.call(method, name, more).await, json!({}), "{method}");
+    pub(crate) async fn done(&mut self, method: &str, name: &str, extra: Value) {
+        assert_eq!(self.call(method, name, extra).await, json!({}), "{method}");
     }
 
     /// Sends a request for a path that must be refused with this code.
@@ -118,18 +118,18 @@ impl FsFixture {
         code: i64,
         method: &str,
         name: &str,
-        more: Value,
+        extra: Value,
     ) -> String {
-        let params = self.params(name, more);
+        let params = self.params(name, extra);
         self.client.expect_error(code, method, params).await
     }
 
     /// Sends the same request for many paths: 0 means `{}`, anything else is an error code.
     /// Recreates the files for each.
-    pub(crate) async fn table(&mut self, method: &str, more: &Value, rows: &[(&str, i64)]) {
+    pub(crate) async fn table(&mut self, method: &str, extra: &Value, rows: &[(&str, i64)]) {
         for (name, code) in rows {
             self.reset();
-            let params = self.params(name, more.clone());
+            let params = self.params(name, extra.clone());
             let id = self.client.request(method, params.clone()).await;
             let answer = self.client.answer(id).await;
             if *code == 0 {

@@ -35,8 +35,8 @@ over_one_transport!(
 
 /// Opens a file.
 pub(crate) async fn open(fixture: &mut FsFixture, handle: &str, name: &str, mode: &str) {
-    let more = json!({"handleId": handle, "mode": mode});
-    let result = fixture.call("fs/open", name, more).await;
+    let extra = json!({"handleId": handle, "mode": mode});
+    let result = fixture.call("fs/open", name, extra).await;
     assert_eq!(result, json!({"handleId": handle}));
 }
 
@@ -162,8 +162,8 @@ async fn handle_ids_have_at_most_32_bytes(transport: Transport) {
     }
     for handle in ["x".repeat(33), "\u{e9}".repeat(17), "x".repeat(100_000)] {
         for name in ["file", "none"] {
-            let more = json!({"handleId": handle, "mode": "replace"});
-            let message = fixture.refused(-32600, "fs/open", name, more).await;
+            let extra = json!({"handleId": handle, "mode": "replace"});
+            let message = fixture.refused(-32600, "fs/open", name, extra).await;
             assert!(message.contains("32"), "{message}");
         }
         let read = json!({"handleId": handle, "offset": 0, "len": 1});
@@ -213,9 +213,11 @@ async fn connection_has_at_most_128_handles(transport: Transport) {
     for number in 0..128 {
         open(&mut fixture, &number.to_string(), "file", "read").await;
     }
-    let more = json!({"handleId": "128", "mode": "replace"});
+    let extra = json!({"handleId": "128", "mode": "replace"});
     for name in ["dir/inner", "none"] {
-        let message = fixture.refused(-32600, "fs/open", name, more.clone()).await;
+        let message = fixture
+            .refused(-32600, "fs/open", name, extra.clone())
+            .await;
         assert!(message.contains("128"), "{message}");
     }
     assert_eq!(fixture.content("dir/inner"), "x");
@@ -260,13 +262,13 @@ async fn modes_are_read_and_replace(transport: Transport) {
         json!([]),
     ];
     for mode in bad {
-        let more = json!({"handleId": "h", "mode": mode});
-        let message = fixture.refused(-32602, "fs/open", "file", more).await;
+        let extra = json!({"handleId": "h", "mode": mode});
+        let message = fixture.refused(-32602, "fs/open", "file", extra).await;
         assert!(message.contains("mode"), "{message}");
     }
     for handle in [json!(null), json!(1), json!(["h"])] {
-        let more = json!({"handleId": handle});
-        let message = fixture.refused(-32602, "fs/open", "file", more).await;
+        let extra = json!({"handleId": handle});
+        let message = fixture.refused(-32602, "fs/open", "file", extra).await;
         assert!(message.contains("handleId"), "{message}");
     }
     assert_eq!(fixture.content("file"), "hello");

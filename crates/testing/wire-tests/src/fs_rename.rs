@@ -131,13 +131,13 @@ async fn concurrent_renames_to_one_name_have_one_winner(transport: Transport) {
             fs::write(fixture.path(name), name).unwrap();
         }
         let to = format!("won-{round}");
-        let mine = params(&fixture, "a", &to, None);
-        let theirs = params(&fixture, "b", &to, None);
-        let mine = fixture.client.request("fs/rename", mine).await;
-        let theirs = rival.request("fs/rename", theirs).await;
+        let own = params(&fixture, "a", &to, None);
+        let rival_rename = params(&fixture, "b", &to, None);
+        let own = fixture.client.request("fs/rename", own).await;
+        let rival_rename = rival.request("fs/rename", rival_rename).await;
         let won = [
-            fixture.client.answer(mine).await["result"].is_object(),
-            rival.answer(theirs).await["result"].is_object(),
+            fixture.client.answer(own).await["result"].is_object(),
+            rival.answer(rival_rename).await["result"].is_object(),
         ];
         assert_ne!(won[0], won[1], "one wins and one loses");
         let (winner, loser) = if won[0] { ("a", "b") } else { ("b", "a") };

@@ -35,14 +35,14 @@ over_one_transport!(
 );
 
 impl FsFixture {
-    async fn begin(&mut self, method: &str, name: &str, more: Value) -> i64 {
-        let params = self.params(name, more);
+    async fn begin(&mut self, method: &str, name: &str, extra: Value) -> i64 {
+        let params = self.params(name, extra);
         self.client.request(method, params).await
     }
 
-    async fn begin_pair(&mut self, method: &str, from: &str, to: &str, more: Value) -> i64 {
+    async fn begin_pair(&mut self, method: &str, from: &str, to: &str, extra: Value) -> i64 {
         let pair = json!({"sourcePath": self.uri(from), "destinationPath": self.uri(to)});
-        self.client.request(method, with(pair, more)).await
+        self.client.request(method, with(pair, extra)).await
     }
 
     async fn begin_write(&mut self, name: &str, text: &str) -> i64 {
@@ -98,8 +98,8 @@ async fn writes_and_reads_of_one_file_are_ordered(transport: Transport) {
 }
 
 async fn two_concurrent_requests_have_the_serial_outcome(transport: Transport) {
-    for most in ["1", "2", "3", "64"] {
-        let mut fixture = FsFixture::with(transport, &["--concurrent-requests", most]).await;
+    for concurrency in ["1", "2", "3", "64"] {
+        let mut fixture = FsFixture::with(transport, &["--concurrent-requests", concurrency]).await;
         take_turns(&mut fixture).await;
     }
 }
@@ -156,11 +156,11 @@ async fn each_change_is_visible_to_later_requests(transport: Transport) {
             .begin_pair("fs/rename", &at("b/f"), &at("c"), json!({}))
             .await;
         let renamed = fixture.begin("fs/readFile", &at("c"), json!({})).await;
-        let gone = fixture.begin("fs/readFile", &at("b/f"), json!({})).await;
+        let read_after_rename = fixture.begin("fs/readFile", &at("b/f"), json!({})).await;
         let remove = fixture.begin("fs/remove", &at("a"), json!({})).await;
         let removed = fixture.begin("fs/getMetadata", &at("a/f"), json!({})).await;
-        let more = json!({"pattern": "text"});
-        let search = fixture.begin("fs/search", &at(""), more).await;
+        let extra = json!({"pattern": "text"});
+        let search = fixture.begin("fs/search", &at(""), extra).await;
         for id in [make, write, copy, rename, remove] {
             fixture.ended(id).await;
         }
@@ -168,7 +168,7 @@ async fn each_change_is_visible_to_later_requests(transport: Transport) {
         assert_eq!(listed["result"]["entries"][0]["fileName"], "f", "{listed}");
         fixture.has_read(copied, "text").await;
         fixture.has_read(renamed, "text").await;
-        fixture.failed(gone, -32004).await;
+        fixture.failed(read_after_rename, -32004).await;
         fixture.failed(removed, -32004).await;
         let found = fixture.client.answer(search).await;
         let matches = found["result"]["matches"].as_array().unwrap();
@@ -374,8 +374,8 @@ async fn long_search_does_not_block_control_requests(transport: Transport) {
         let text = format!("{number} ").repeat(500_000);
         fs::write(fixture.path(&format!("dir/sub/{number}")), text).unwrap();
     }
-    let more = json!({"pattern": "[a-z]x.*y$", "regex": true});
-    let search = fixture.begin("fs/search", "", more).await;
+    let extra = json!({"pattern": "[a-z]x.*y$", "regex": true});
+    let search = fixture.begin("fs/search", "", extra).await;
     let status = fixture
         .client
         .request("environment/status", json!({}))

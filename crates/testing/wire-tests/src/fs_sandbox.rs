@@ -194,43 +194,43 @@ async fn entries_that_depend_on_the_cwd_need_one(transport: Transport) {
 
 async fn sandbox_fields_are_validated(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    let whole = sandbox(json!({"type": "disabled"}));
+    let complete = sandbox(json!({"type": "disabled"}));
     for (sandbox, word) in [
         (
-            without(whole.clone(), "windowsSandboxLevel"),
+            without(complete.clone(), "windowsSandboxLevel"),
             "windowsSandboxLevel",
         ),
-        (without(whole.clone(), "permissions"), "permissions"),
+        (without(complete.clone(), "permissions"), "permissions"),
         (json!({}), "permissions"),
         (json!("none"), "sandbox"),
         (json!(1), "sandbox"),
         (
-            with(whole.clone(), json!({"windowsSandboxLevel": "none"})),
+            with(complete.clone(), json!({"windowsSandboxLevel": "none"})),
             "windowsSandboxLevel",
         ),
         (
-            with(whole.clone(), json!({"windowsSandboxLevel": null})),
+            with(complete.clone(), json!({"windowsSandboxLevel": null})),
             "windowsSandboxLevel",
         ),
         (
-            with(whole.clone(), json!({"permissions": null})),
+            with(complete.clone(), json!({"permissions": null})),
             "permissions",
         ),
-        (with(whole.clone(), json!({"cwd": "native"})), "cwd"),
+        (with(complete.clone(), json!({"cwd": "native"})), "cwd"),
         (
-            with(whole.clone(), json!({"workspaceRoots": null})),
+            with(complete.clone(), json!({"workspaceRoots": null})),
             "workspaceRoots",
         ),
         (
-            with(whole.clone(), json!({"useLegacyLandlock": null})),
+            with(complete.clone(), json!({"useLegacyLandlock": null})),
             "useLegacyLandlock",
         ),
         (
-            with(whole, json!({"sandboxOverride": "other"})),
+            with(complete, json!({"sandboxOverride": "other"})),
             "sandboxOverride",
         ),
     ] {
-        for (method, more) in [
+        for (method, extra) in [
             ("fs/readFile", json!({"sandbox": sandbox})),
             (
                 "fs/writeFile",
@@ -239,7 +239,7 @@ async fn sandbox_fields_are_validated(transport: Transport) {
             ("fs/remove", json!({"sandbox": sandbox})),
             ("fs/open", json!({"sandbox": sandbox, "handleId": "h"})),
         ] {
-            let message = fixture.refused(-32602, method, "file", more).await;
+            let message = fixture.refused(-32602, method, "file", extra).await;
             assert!(message.contains(word), "{method}: {message}");
         }
     }
@@ -259,8 +259,8 @@ async fn permission_profiles_are_validated(transport: Transport) {
         json!({"type": "managed", "file_system": {"type": "other"}, "network": "enabled"}),
         json!({"type": "managed", "file_system": {"type": "restricted"}, "network": "enabled"}),
     ] {
-        let more = json!({"sandbox": sandbox(permissions.clone())});
-        fixture.refused(-32602, "fs/readFile", "file", more).await;
+        let extra = json!({"sandbox": sandbox(permissions.clone())});
+        fixture.refused(-32602, "fs/readFile", "file", extra).await;
     }
     for entry in [
         special("other", "read"),
@@ -274,8 +274,8 @@ async fn permission_profiles_are_validated(transport: Transport) {
             json!({"missing_path_behavior": "create"}),
         ),
     ] {
-        let more = json!({"sandbox": restricted(json!([special("root", "read"), entry]))});
-        fixture.refused(-32602, "fs/readFile", "file", more).await;
+        let extra = json!({"sandbox": restricted(json!([special("root", "read"), entry]))});
+        fixture.refused(-32602, "fs/readFile", "file", extra).await;
     }
     let mut zero = restricted(json!([special("root", "read")]));
     zero["permissions"]["file_system"]["glob_scan_max_depth"] = json!(0);
@@ -294,8 +294,8 @@ async fn descriptor_shortage_is_named_as_the_reason() {
     };
     let enough = Server::start_by(&script(48), Transport::Stdio, &[]).await;
     let mut fixture = FsFixture::on(enough).await;
-    let more = sandbox(&fixture);
-    fixture.call("fs/readFile", "file", more).await;
+    let extra = sandbox(&fixture);
+    fixture.call("fs/readFile", "file", extra).await;
     for limit in [16, 20, 24] {
         let few = Server::start_by(&script(limit), Transport::Stdio, &[]).await;
         let mut fixture = FsFixture::on(few).await;
@@ -340,6 +340,6 @@ async fn optional_fields_of_a_sandbox_are_accepted(transport: Transport) {
         .await;
     // A client cannot loosen the policy by itself.
     let loose = json!({"sandboxOverride": "bypassSandboxFirstAttempt"});
-    let more = json!({"sandbox": with(sandbox, loose), "dataBase64": "eA=="});
-    fixture.refused(-32602, "fs/writeFile", "file", more).await;
+    let extra = json!({"sandbox": with(sandbox, loose), "dataBase64": "eA=="});
+    fixture.refused(-32602, "fs/writeFile", "file", extra).await;
 }

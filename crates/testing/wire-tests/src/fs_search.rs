@@ -49,8 +49,8 @@ async fn create_search_tree(transport: Transport) -> FsFixture {
 }
 
 /// Searches and returns file, line, column and text of each match.
-async fn search(fixture: &mut FsFixture, more: Value) -> Vec<(String, u64, u64, String)> {
-    let result = fixture.call("fs/search", "lib", more).await;
+async fn search(fixture: &mut FsFixture, extra: Value) -> Vec<(String, u64, u64, String)> {
+    let result = fixture.call("fs/search", "lib", extra).await;
     assert_eq!(result["truncated"], false, "{result}");
     matches(fixture, &result)
 }
@@ -127,14 +127,14 @@ async fn search_is_case_sensitive_by_default(transport: Transport) {
 
 async fn context_lines_surround_each_match(transport: Transport) {
     let mut fixture = create_search_tree(transport).await;
-    let more = json!({"pattern": "needle", "contextLines": 2, "glob": "d.txt"});
-    let result = fixture.call("fs/search", "lib", more).await;
+    let extra = json!({"pattern": "needle", "contextLines": 2, "glob": "d.txt"});
+    let result = fixture.call("fs/search", "lib", extra).await;
     let found = &result["matches"][0];
     assert_eq!(found["before"], json!(["x", "y"]));
     assert_eq!(found["after"], json!(["z"]));
-    let more =
+    let extra =
         json!({"pattern": "needle", "contextLines": 1, "glob": "*.md", "caseSensitive": false});
-    let result = fixture.call("fs/search", "lib", more).await;
+    let result = fixture.call("fs/search", "lib", extra).await;
     assert_eq!(result["matches"].as_array().unwrap().len(), 2, "{result}");
     assert_eq!(result["matches"][0]["after"], json!(["NEEDLE"]));
     assert_eq!(result["matches"][1]["before"], json!(["needle and needle"]));
@@ -153,8 +153,8 @@ async fn glob_selects_files(transport: Transport) {
             vec!["a.txt", "b.md", "src/c.rs", "src/deep/d.txt"],
         ),
     ] {
-        let more = json!({"pattern": "needle", "glob": glob});
-        let found = search(&mut fixture, more).await;
+        let extra = json!({"pattern": "needle", "glob": glob});
+        let found = search(&mut fixture, extra).await;
         let found: Vec<&str> = found.iter().map(|found| found.0.as_str()).collect();
         assert_eq!(found, files, "{glob}");
     }
@@ -170,8 +170,8 @@ async fn matches_are_limited(transport: Transport) {
         (json!({}), 1000, true),
         (json!({"glob": "*.txt", "maxMatches": 2}), 2, false),
     ] {
-        let more = crate::client::with(json!({"pattern": "needle"}), limit.clone());
-        let result = fixture.call("fs/search", "lib", more).await;
+        let extra = crate::client::with(json!({"pattern": "needle"}), limit.clone());
+        let result = fixture.call("fs/search", "lib", extra).await;
         let matches = result["matches"].as_array().unwrap();
         assert_eq!(
             (matches.len(), &result["truncated"]),
@@ -190,8 +190,8 @@ async fn numeric_search_options_have_limits(transport: Transport) {
         (json!({"pattern": "x".repeat((16 << 10) + 1)}), "pattern"),
         (json!({"glob": "x".repeat((16 << 10) + 1)}), "glob"),
     ] {
-        let more = crate::client::with(json!({"pattern": "needle"}), change);
-        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
+        let extra = crate::client::with(json!({"pattern": "needle"}), change);
+        let message = fixture.refused(-32602, "fs/search", "lib", extra).await;
         assert!(message.contains(member), "{message}");
     }
     let edge = json!({"pattern": "x".repeat(16 << 10), "maxMatches": 1, "contextLines": 100});
@@ -209,15 +209,15 @@ async fn invalid_patterns_are_invalid_parameters(transport: Transport) {
         "(?P<x",
         "a{100000}{100000}",
     ] {
-        let more = json!({"pattern": pattern, "regex": true});
-        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
+        let extra = json!({"pattern": pattern, "regex": true});
+        let message = fixture.refused(-32602, "fs/search", "lib", extra).await;
         assert!(message.contains("pattern"), "{message}");
-        let more = json!({"pattern": pattern});
-        assert_eq!(search(&mut fixture, more).await, [], "as text it is fine");
+        let extra = json!({"pattern": pattern});
+        assert_eq!(search(&mut fixture, extra).await, [], "as text it is fine");
     }
     for glob in ["[a", "{a"] {
-        let more = json!({"pattern": "x", "glob": glob});
-        let message = fixture.refused(-32602, "fs/search", "lib", more).await;
+        let extra = json!({"pattern": "x", "glob": glob});
+        let message = fixture.refused(-32602, "fs/search", "lib", extra).await;
         assert!(message.contains("glob"), "{message}");
         fixture
             .refused(-32602, "fs/find", "lib", json!({"glob": glob}))
@@ -229,8 +229,8 @@ async fn patterns_run_in_linear_time(transport: Transport) {
     let mut fixture = create_search_tree(transport).await;
     fs::write(fixture.path("lib/evil"), "a".repeat(100_000)).unwrap();
     for pattern in ["(a+)+$b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)b$"] {
-        let more = json!({"pattern": pattern, "regex": true, "glob": "evil"});
-        assert_eq!(search(&mut fixture, more).await, []);
+        let extra = json!({"pattern": pattern, "regex": true, "glob": "evil"});
+        assert_eq!(search(&mut fixture, extra).await, []);
     }
 }
 
@@ -266,8 +266,8 @@ async fn special_files_do_not_stop_a_search(transport: Transport) {
     fs::write(fixture.path("lib/binary"), b"needle\0\xff\n").unwrap();
     let odd = fixture.path("lib").join(OsStr::from_bytes(b"n\xff"));
     fs::write(odd, b"\xff\xfe needle \xff\n").unwrap();
-    let more = json!({"pattern": "needle", "glob": "[!abcd]*"});
-    let result = fixture.call("fs/search", "lib", more).await;
+    let extra = json!({"pattern": "needle", "glob": "[!abcd]*"});
+    let result = fixture.call("fs/search", "lib", extra).await;
     assert_eq!(result["truncated"], false);
     let found = matches(&fixture, &result);
     assert!(found.iter().all(|found| found.0 == "n%FF"), "{found:?}");
@@ -279,8 +279,8 @@ async fn long_lines_are_truncated(transport: Transport) {
     let mut fixture = create_search_tree(transport).await;
     let line = format!("needle{}\n", "\u{e9}".repeat(100_000));
     fs::write(fixture.path("lib/long"), line).unwrap();
-    let more = json!({"pattern": "needle", "glob": "long"});
-    let found = search(&mut fixture, more).await;
+    let extra = json!({"pattern": "needle", "glob": "long"});
+    let found = search(&mut fixture, extra).await;
     assert_eq!(found.len(), 1);
     assert!(found[0].3.len() <= 4096, "{} bytes", found[0].3.len());
     assert!(found[0].3.starts_with("needle\u{e9}"));
@@ -288,14 +288,16 @@ async fn long_lines_are_truncated(transport: Transport) {
 
 async fn one_file_can_be_searched(transport: Transport) {
     let mut fixture = create_search_tree(transport).await;
-    let more = json!({"pattern": "needle"});
-    let result = fixture.call("fs/search", "lib/b.md", more.clone()).await;
+    let extra = json!({"pattern": "needle"});
+    let result = fixture.call("fs/search", "lib/b.md", extra.clone()).await;
     assert_eq!(
         matches(&fixture, &result),
         [found("b.md", 1, 1, "needle and needle")]
     );
     for (name, code) in [("none", -32004), ("lib/a.txt/x", -32603), ("fifo", -32600)] {
-        fixture.refused(code, "fs/search", name, more.clone()).await;
+        fixture
+            .refused(code, "fs/search", name, extra.clone())
+            .await;
     }
 }
 
@@ -309,16 +311,16 @@ async fn fields_with_defaults_must_not_be_null(transport: Transport) {
         "pattern",
     ] {
         for value in [json!(null), json!([]), json!(1.5)] {
-            let more = crate::client::with(json!({"pattern": "x"}), json!({member: value}));
-            let message = fixture.refused(-32602, "fs/search", "lib", more).await;
+            let extra = crate::client::with(json!({"pattern": "x"}), json!({member: value}));
+            let message = fixture.refused(-32602, "fs/search", "lib", extra).await;
             assert!(message.contains(member), "{message}");
         }
     }
     let message = fixture.refused(-32602, "fs/search", "lib", json!({})).await;
     assert!(message.contains("pattern"), "{message}");
     for value in [json!(null), json!(-1), json!("1")] {
-        let more = json!({"glob": "*", "maxResults": value});
-        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
+        let extra = json!({"glob": "*", "maxResults": value});
+        let message = fixture.refused(-32602, "fs/find", "lib", extra).await;
         assert!(message.contains("maxResults"), "{message}");
     }
 }
@@ -403,19 +405,19 @@ async fn queries_return_the_best_match_first(transport: Transport) {
 
 async fn find_needs_a_glob_or_a_query(transport: Transport) {
     let mut fixture = create_search_tree(transport).await;
-    for more in [
+    for extra in [
         json!({}),
         json!({"glob": null, "query": null}),
         json!({"glob": "*", "query": "a"}),
     ] {
-        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
+        let message = fixture.refused(-32602, "fs/find", "lib", extra).await;
         assert!(
             message.contains("glob") && message.contains("query"),
             "{message}"
         );
     }
-    let more = json!({"glob": "*.md", "query": null, "sandbox": null});
-    let result = fixture.call("fs/find", "lib", more).await;
+    let extra = json!({"glob": "*.md", "query": null, "sandbox": null});
+    let result = fixture.call("fs/find", "lib", extra).await;
     assert_eq!(below(&fixture, &result), ["b.md"]);
 }
 
@@ -424,24 +426,24 @@ async fn find_results_are_limited(transport: Transport) {
     for number in 0..1100 {
         fs::write(fixture.path(&format!("lib/src/deep/n{number:04}")), "").unwrap();
     }
-    for (more, count, truncated) in [
+    for (extra, count, truncated) in [
         (json!({"glob": "n*"}), 1000, true),
         (json!({"glob": "n*", "maxResults": 1099}), 1099, true),
         (json!({"glob": "n*", "maxResults": 1100}), 1100, false),
         (json!({"query": "n0", "maxResults": 5}), 5, true),
         (json!({"glob": "n*", "maxResults": 10_000}), 1100, false),
     ] {
-        let result = fixture.call("fs/find", "lib", more.clone()).await;
+        let result = fixture.call("fs/find", "lib", extra.clone()).await;
         let paths = result["paths"].as_array().unwrap();
         assert_eq!(
             (paths.len(), &result["truncated"]),
             (count, &json!(truncated)),
-            "{more}"
+            "{extra}"
         );
     }
     for most in [0, 10_001] {
-        let more = json!({"glob": "*", "maxResults": most});
-        let message = fixture.refused(-32602, "fs/find", "lib", more).await;
+        let extra = json!({"glob": "*", "maxResults": most});
+        let message = fixture.refused(-32602, "fs/find", "lib", extra).await;
         assert!(message.contains("maxResults"), "{message}");
     }
 }

@@ -226,7 +226,7 @@ async fn walk_limits_have_maximums(transport: Transport) {
 
 async fn walk_options_are_required_and_validated(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    let whole = options(json!({}))["options"].take();
+    let complete = options(json!({}))["options"].take();
     for member in [
         "maxDepth",
         "maxDirectories",
@@ -235,11 +235,11 @@ async fn walk_options_are_required_and_validated(transport: Transport) {
     ] {
         let bad = [json!(null), json!("1"), json!([]), json!(-1), json!(1.0)];
         for value in bad {
-            let options = json!({"options": with(whole.clone(), json!({member: value}))});
+            let options = json!({"options": with(complete.clone(), json!({member: value}))});
             let message = fixture.refused(-32602, "fs/walk", "", options).await;
             assert!(message.contains(member), "{message}");
         }
-        let options = json!({"options": without(whole.clone(), member)});
+        let options = json!({"options": without(complete.clone(), member)});
         let message = fixture.refused(-32602, "fs/walk", "", options).await;
         assert!(message.contains(member), "{message}");
     }

@@ -37,23 +37,28 @@ over_one_transport!(
     watch_of_procfs_directories_is_answered,
 );
 
-async fn watch(fixture: &mut FsFixture, id: &str, name: &str, more: Value) {
+async fn watch(fixture: &mut FsFixture, id: &str, name: &str, extra: Value) {
     let expected = json!({"path": fixture.uri(name)});
-    let mut params = fixture.params(name, more);
+    let mut params = fixture.params(name, extra);
     params["watchId"] = id.into();
     assert_eq!(fixture.client.call("fs/watch", params).await, expected);
 }
 
 /// Collects the changes of a watch, as relative path and kind, until it has reported all of these.
 /// Returns everything.
-async fn told(fixture: &mut FsFixture, id: &str, wanted: &[(&str, &str)]) -> Vec<(String, String)> {
+async fn wait_for_changes(
+    fixture: &mut FsFixture,
+    id: &str,
+    expected: &[(&str, &str)],
+) -> Vec<(String, String)> {
     let root = fixture.uri("");
-    let mut told: Vec<(String, String)> = Vec::new();
-    let has = |told: &[(String, String)], wanted: &(&str, &str)| {
-        told.iter()
-            .any(|(path, kind)| (path.as_str(), kind.as_str()) == *wanted)
+    let mut reported: Vec<(String, String)> = Vec::new();
+    let has = |reported: &[(String, String)], expected: &(&str, &str)| {
+        reported
+            .iter()
+            .any(|(path, kind)| (path.as_str(), kind.as_str()) == *expected)
     };
-    while !wanted.iter().all(|wanted| has(&told, wanted)) {
+    while !expected.iter().all(|expected| has(&reported, expected)) {
         let note = fixture.client.note("fs/changed").await;
         assert_eq!(note.as_object().unwrap().len(), 3, "{note}");
         assert_eq!(note["watchId"], id, "{note}");
@@ -66,29 +71,29 @@ async fn told(fixture: &mut FsFixture, id: &str, wanted: &[(&str, &str)]) -> Vec
             paths.push(path);
             let path = path.strip_prefix(&root).expect(path);
             let path = path.trim_start_matches('/').to_owned();
-            told.push((path, change["kind"].as_str().unwrap().to_owned()));
+            reported.push((path, change["kind"].as_str().unwrap().to_owned()));
         }
         let count = paths.len();
         paths.sort_unstable();
         paths.dedup();
         assert_eq!(paths.len(), count, "each path once: {note}");
     }
-    told
+    reported
 }
 
-fn names(told: &[(String, String)]) -> Vec<&str> {
-    told.iter().map(|(path, _)| path.as_str()).collect()
+fn names(reported: &[(String, String)]) -> Vec<&str> {
+    reported.iter().map(|(path, _)| path.as_str()).collect()
 }
 
 async fn changes_below_a_directory_are_reported(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     watch(&mut fixture, "w", "", json!({})).await;
     fs::write(fixture.path("dir/sub/new"), "x").unwrap();
-    told(&mut fixture, "w", &[("dir/sub/new", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/sub/new", "created")]).await;
     fs::write(fixture.path("dir/inner"), "changed").unwrap();
-    told(&mut fixture, "w", &[("dir/inner", "modified")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/inner", "modified")]).await;
     fs::remove_file(fixture.path("file")).unwrap();
-    told(&mut fixture, "w", &[("file", "removed")]).await;
+    wait_for_changes(&mut fixture, "w", &[("file", "removed")]).await;
 }
 
 async fn unwatched_path_reports_nothing(transport: Transport) {
@@ -102,7 +107,7 @@ async fn unwatched_path_reports_nothing(transport: Transport) {
     assert_eq!(unwatch, json!({}));
     fs::write(fixture.path("dir/new"), "x").unwrap();
     // Only the other watch reports.
-    told(&mut fixture, "b", &[("dir/new", "created")]).await;
+    wait_for_changes(&mut fixture, "b", &[("dir/new", "created")]).await;
     for id in ["a", "never", ""] {
         let unwatch = fixture
             .client
@@ -118,9 +123,9 @@ async fn non_recursive_watch_reports_only_direct_entries(transport: Transport) {
     fs::write(fixture.path("dir/sub/deep"), "x").unwrap();
     fs::write(fixture.path("file"), "beside").unwrap();
     fs::write(fixture.path("dir/own"), "x").unwrap();
-    let told = told(&mut fixture, "w", &[("dir/own", "created")]).await;
-    assert!(!names(&told).contains(&"dir/sub/deep"), "{told:?}");
-    assert!(!names(&told).contains(&"file"), "{told:?}");
+    let reported = wait_for_changes(&mut fixture, "w", &[("dir/own", "created")]).await;
+    assert!(!names(&reported).contains(&"dir/sub/deep"), "{reported:?}");
+    assert!(!names(&reported).contains(&"file"), "{reported:?}");
 }
 
 async fn new_directories_are_watched_too(transport: Transport) {
@@ -129,21 +134,21 @@ async fn new_directories_are_watched_too(transport: Transport) {
     // The file exists before its directory can be watched.
     fs::create_dir_all(fixture.path("dir/a/b/c")).unwrap();
     fs::write(fixture.path("dir/a/b/c/file"), "x").unwrap();
-    told(
+    wait_for_changes(
         &mut fixture,
         "w",
         &[("dir/a", "created"), ("dir/a/b/c/file", "created")],
     )
     .await;
     fs::remove_file(fixture.path("dir/a/b/c/file")).unwrap();
-    told(&mut fixture, "w", &[("dir/a/b/c/file", "removed")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/a/b/c/file", "removed")]).await;
 }
 
 async fn rename_inside_reports_both_names(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     watch(&mut fixture, "w", "", json!({})).await;
     fs::rename(fixture.path("file"), fixture.path("dir/moved")).unwrap();
-    told(
+    wait_for_changes(
         &mut fixture,
         "w",
         &[("file", "renamed"), ("dir/moved", "renamed")],
@@ -153,7 +158,7 @@ async fn rename_inside_reports_both_names(transport: Transport) {
         "sourcePath": fixture.uri("dir/moved"), "destinationPath": fixture.uri("back"),
     });
     fixture.client.call("fs/rename", params).await;
-    told(
+    wait_for_changes(
         &mut fixture,
         "w",
         &[("dir/moved", "renamed"), ("back", "renamed")],
@@ -165,9 +170,9 @@ async fn moves_across_the_root_are_created_and_removed(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     watch(&mut fixture, "w", "dir", json!({})).await;
     fs::rename(fixture.path("file"), fixture.path("dir/came")).unwrap();
-    told(&mut fixture, "w", &[("dir/came", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/came", "created")]).await;
     fs::rename(fixture.path("dir/inner"), fixture.path("went")).unwrap();
-    told(&mut fixture, "w", &[("dir/inner", "removed")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/inner", "removed")]).await;
 }
 
 async fn one_file_can_be_watched(transport: Transport) {
@@ -176,8 +181,11 @@ async fn one_file_can_be_watched(transport: Transport) {
     fs::write(fixture.path("dir/inner"), "other").unwrap();
     fs::write(fixture.path("beside"), "other").unwrap();
     fs::write(fixture.path("file"), "changed").unwrap();
-    let told = told(&mut fixture, "w", &[("file", "modified")]).await;
-    assert!(told.iter().all(|(path, _)| path == "file"), "{told:?}");
+    let reported = wait_for_changes(&mut fixture, "w", &[("file", "modified")]).await;
+    assert!(
+        reported.iter().all(|(path, _)| path == "file"),
+        "{reported:?}"
+    );
 }
 
 async fn watched_file_may_be_replaced_or_recreated(transport: Transport) {
@@ -185,17 +193,17 @@ async fn watched_file_may_be_replaced_or_recreated(transport: Transport) {
     watch(&mut fixture, "w", "file", json!({})).await;
     let atomic = json!({"dataBase64": "eA==", "atomic": true});
     fixture.done("fs/writeFile", "file", atomic).await;
-    told(&mut fixture, "w", &[("file", "modified")]).await;
+    wait_for_changes(&mut fixture, "w", &[("file", "modified")]).await;
     fs::remove_file(fixture.path("file")).unwrap();
-    told(&mut fixture, "w", &[("file", "removed")]).await;
+    wait_for_changes(&mut fixture, "w", &[("file", "removed")]).await;
     fs::write(fixture.path("file"), "back").unwrap();
-    told(&mut fixture, "w", &[("file", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("file", "created")]).await;
     // Reading is not a change.
     assert_eq!(fixture.read("file").await, b"back");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(fixture.path("file"), mode).unwrap();
-    let told = told(&mut fixture, "w", &[("file", "modified")]).await;
-    assert_eq!(told.len(), 1, "{told:?}");
+    let reported = wait_for_changes(&mut fixture, "w", &[("file", "modified")]).await;
+    assert_eq!(reported.len(), 1, "{reported:?}");
 }
 
 async fn watch_on_a_symlink_watches_its_target(transport: Transport) {
@@ -204,14 +212,14 @@ async fn watch_on_a_symlink_watches_its_target(transport: Transport) {
     let watched = fixture.client.call("fs/watch", params).await;
     assert_eq!(watched, json!({"path": fixture.uri("dir")}));
     fs::write(fixture.path("dir/new"), "x").unwrap();
-    told(&mut fixture, "w", &[("dir/new", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/new", "created")]).await;
 }
 
 async fn removal_of_a_watched_directory_is_reported(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     watch(&mut fixture, "w", "dir", json!({})).await;
     fs::remove_dir_all(fixture.path("dir")).unwrap();
-    told(&mut fixture, "w", &[("dir", "removed")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir", "removed")]).await;
     // Nothing follows, and the id is free.
     let last = fixture.client.note("fs/changed").await;
     assert_eq!(
@@ -231,15 +239,15 @@ async fn watch_id_in_use_is_refused_and_free_after_unwatch(transport: Transport)
         assert!(message.contains('w'), "{message}");
     }
     fs::write(fixture.path("dir/new"), "x").unwrap();
-    told(&mut fixture, "w", &[("dir/new", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/new", "created")]).await;
     fixture
         .client
         .call("fs/unwatch", json!({"watchId": "w"}))
         .await;
     watch(&mut fixture, "w", "file", json!({})).await;
     // A failed watch frees its id as well.
-    let more = json!({"watchId": "v"});
-    fixture.refused(-32004, "fs/watch", "none", more).await;
+    let extra = json!({"watchId": "v"});
+    fixture.refused(-32004, "fs/watch", "none", extra).await;
     watch(&mut fixture, "v", "dir", json!({})).await;
 }
 
@@ -248,8 +256,8 @@ async fn connection_has_at_most_64_watches(transport: Transport) {
     for number in 0..64 {
         watch(&mut fixture, &number.to_string(), "dir", json!({})).await;
     }
-    let more = json!({"watchId": "64"});
-    let message = fixture.refused(-32600, "fs/watch", "dir", more).await;
+    let extra = json!({"watchId": "64"});
+    let message = fixture.refused(-32600, "fs/watch", "dir", extra).await;
     assert!(message.contains("64"), "{message}");
     fixture
         .client
@@ -281,14 +289,14 @@ async fn unwatchable_path_is_refused(transport: Transport) {
         ("to-itself", -32603),
         ("file:///C:/x", -32600),
     ] {
-        let more = json!({"watchId": "w"});
-        fixture.refused(code, "fs/watch", name, more).await;
+        let extra = json!({"watchId": "w"});
+        fixture.refused(code, "fs/watch", name, extra).await;
     }
 }
 
 async fn request_fields_are_validated(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    for (more, member) in [
+    for (extra, member) in [
         (json!({}), "watchId"),
         (json!({"watchId": null}), "watchId"),
         (json!({"watchId": 1}), "watchId"),
@@ -296,7 +304,7 @@ async fn request_fields_are_validated(transport: Transport) {
         (json!({"watchId": "w", "recursive": null}), "recursive"),
         (json!({"watchId": "w", "recursive": 1}), "recursive"),
     ] {
-        let message = fixture.refused(-32602, "fs/watch", "dir", more).await;
+        let message = fixture.refused(-32602, "fs/watch", "dir", extra).await;
         assert!(message.contains(member), "{message}");
     }
     for params in [json!({}), json!({"watchId": null}), json!({"watchId": 1})] {
@@ -365,7 +373,7 @@ async fn non_utf8_names_are_reported(transport: Transport) {
     watch(&mut fixture, "w", "dir", json!({})).await;
     let name = std::ffi::OsStr::from_bytes(b"n\xff ?");
     fs::write(fixture.path("dir").join(name), "x").unwrap();
-    told(&mut fixture, "w", &[("dir/n%FF%20%3F", "created")]).await;
+    wait_for_changes(&mut fixture, "w", &[("dir/n%FF%20%3F", "created")]).await;
 }
 
 async fn watch_of_procfs_directories_is_answered(transport: Transport) {

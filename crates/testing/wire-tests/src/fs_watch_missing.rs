@@ -25,10 +25,10 @@ over_one_transport!(
     one_of_many_paths_triggers_the_watch,
 );
 
-async fn watch(fixture: &mut FsFixture, id: u64, missing: &[&str], more: Value) -> bool {
+async fn watch(fixture: &mut FsFixture, id: u64, missing: &[&str], extra: Value) -> bool {
     let missing: Vec<String> = missing.iter().map(|name| fixture.uri(name)).collect();
     let mut params = json!({"watchId": id, "missing": missing});
-    crate::client::merge(&mut params, more);
+    crate::client::merge(&mut params, extra);
     let result = fixture.client.call("fs/watchMissing", params).await;
     assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
     result["watching"].as_bool().unwrap()
@@ -38,7 +38,7 @@ async fn begin(fixture: &mut FsFixture, id: u64, missing: &[&str]) {
     assert!(watch(fixture, id, missing, json!({})).await, "{id}");
 }
 
-async fn told(fixture: &mut FsFixture, id: u64) {
+async fn wait_for_change(fixture: &mut FsFixture, id: u64) {
     let note = fixture.client.note("fs/missingChanged").await;
     assert_eq!(note, json!({ "watchId": id }));
 }
@@ -48,14 +48,14 @@ async fn silent_until(fixture: &mut FsFixture, id: u64) {
     let name = format!("fence-{id}");
     begin(fixture, id, &[&name]).await;
     fs::write(fixture.path(&name), "").unwrap();
-    told(fixture, id).await;
+    wait_for_change(fixture, id).await;
 }
 
 async fn appearance_is_reported_once(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     begin(&mut fixture, 5, &["none"]).await;
     fs::write(fixture.path("none"), "").unwrap();
-    told(&mut fixture, 5).await;
+    wait_for_change(&mut fixture, 5).await;
     fs::remove_file(fixture.path("none")).unwrap();
     fs::write(fixture.path("none"), "").unwrap();
     silent_until(&mut fixture, 6).await;
@@ -65,30 +65,30 @@ async fn appearance_of_a_missing_parent_is_reported(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     begin(&mut fixture, 1, &["a/b/c"]).await;
     fs::create_dir(fixture.path("a")).unwrap();
-    told(&mut fixture, 1).await;
+    wait_for_change(&mut fixture, 1).await;
     begin(&mut fixture, 2, &["a/b/c"]).await;
     fs::create_dir_all(fixture.path("a/b/c")).unwrap();
-    told(&mut fixture, 2).await;
+    wait_for_change(&mut fixture, 2).await;
 }
 
 async fn appearance_by_rename_is_reported(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     begin(&mut fixture, 1, &["none"]).await;
     fs::rename(fixture.path("file"), fixture.path("none")).unwrap();
-    told(&mut fixture, 1).await;
+    wait_for_change(&mut fixture, 1).await;
     begin(&mut fixture, 2, &["other/inner"]).await;
     fs::rename(fixture.path("dir"), fixture.path("other")).unwrap();
-    told(&mut fixture, 2).await;
+    wait_for_change(&mut fixture, 2).await;
     begin(&mut fixture, 3, &["link"]).await;
     symlink("other", fixture.path("link")).unwrap();
-    told(&mut fixture, 3).await;
+    wait_for_change(&mut fixture, 3).await;
 }
 
 async fn one_of_many_paths_triggers_the_watch(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     begin(&mut fixture, 1, &["n1", "dir/n2", "dir/sub/n3", "n1"]).await;
     fs::write(fixture.path("dir/n2"), "").unwrap();
-    told(&mut fixture, 1).await;
+    wait_for_change(&mut fixture, 1).await;
     fs::write(fixture.path("n1"), "").unwrap();
     silent_until(&mut fixture, 2).await;
 }
@@ -98,15 +98,15 @@ async fn removal_of_a_present_path_is_reported(transport: Transport) {
     let present = json!({"present": fixture.uri("dir")});
     assert!(watch(&mut fixture, 1, &["none"], present.clone()).await);
     fs::rename(fixture.path("dir"), fixture.path("elsewhere")).unwrap();
-    told(&mut fixture, 1).await;
+    wait_for_change(&mut fixture, 1).await;
     fs::rename(fixture.path("elsewhere"), fixture.path("dir")).unwrap();
     assert!(watch(&mut fixture, 2, &["none"], present).await);
     fs::remove_dir_all(fixture.path("dir")).unwrap();
-    told(&mut fixture, 2).await;
+    wait_for_change(&mut fixture, 2).await;
     let present = json!({"present": fixture.uri("file")});
     assert!(watch(&mut fixture, 3, &["none"], present).await);
     fs::remove_file(fixture.path("file")).unwrap();
-    told(&mut fixture, 3).await;
+    wait_for_change(&mut fixture, 3).await;
 }
 
 async fn unrelated_changes_are_not_reported(transport: Transport) {
@@ -152,7 +152,7 @@ async fn stale_id_does_not_affect_the_watch(transport: Transport) {
         .expect_error(-32602, "fs/watchMissing", bad)
         .await;
     fs::write(fixture.path("none"), "").unwrap();
-    told(&mut fixture, 5).await;
+    wait_for_change(&mut fixture, 5).await;
 }
 
 async fn a_new_watch_replaces_the_old(transport: Transport) {
@@ -161,7 +161,7 @@ async fn a_new_watch_replaces_the_old(transport: Transport) {
     begin(&mut fixture, 2, &["other"]).await;
     fs::write(fixture.path("none"), "").unwrap();
     fs::write(fixture.path("other"), "").unwrap();
-    told(&mut fixture, 2).await;
+    wait_for_change(&mut fixture, 2).await;
     silent_until(&mut fixture, 3).await;
 }
 
@@ -177,11 +177,11 @@ async fn refused_call_cancels_the_watch(transport: Transport) {
         (&many, json!({})),
         (&["other"], absent),
     ];
-    for (number, (missing, more)) in (1..).zip(refusals) {
+    for (number, (missing, extra)) in (1..).zip(refusals) {
         let id = number * 10;
         let name = format!("none-{number}");
         begin(&mut fixture, id, &[&name]).await;
-        assert!(!watch(&mut fixture, id + 1, missing, more).await);
+        assert!(!watch(&mut fixture, id + 1, missing, extra).await);
         fs::write(fixture.path(&name), "").unwrap();
         silent_until(&mut fixture, id + 2).await;
     }
@@ -203,9 +203,9 @@ async fn unwatchable_path_is_not_an_error(transport: Transport) {
         (&["none"], present("file:///C:/x".to_owned())),
         (&[""], json!({})),
     ];
-    for (id, (missing, more)) in (1..).zip(cases) {
-        let watching = watch(&mut fixture, id, missing, more.clone()).await;
-        assert!(!watching, "{missing:?} {more}");
+    for (id, (missing, extra)) in (1..).zip(cases) {
+        let watching = watch(&mut fixture, id, missing, extra.clone()).await;
+        assert!(!watching, "{missing:?} {extra}");
     }
     let null = json!({"present": null});
     assert!(watch(&mut fixture, 100, &["none"], null).await);
@@ -218,7 +218,7 @@ async fn at_most_64_paths_are_watched(transport: Transport) {
     assert!(!watch(&mut fixture, 1, &names, json!({})).await);
     begin(&mut fixture, 2, &names[..64]).await;
     fs::create_dir(fixture.path("n63")).unwrap();
-    told(&mut fixture, 2).await;
+    wait_for_change(&mut fixture, 2).await;
 }
 
 async fn request_fields_are_validated(transport: Transport) {
@@ -262,7 +262,7 @@ async fn watch_ids_are_per_connection(transport: Transport) {
     let result = other.call("fs/watchMissing", params).await;
     assert_eq!(result, json!({"watching": true}));
     fs::write(fixture.path("none"), "").unwrap();
-    told(&mut fixture, 50).await;
+    wait_for_change(&mut fixture, 50).await;
     let note = other.note("fs/missingChanged").await;
     assert_eq!(note, json!({"watchId": 1}));
 }

@@ -34,9 +34,9 @@ over_one_transport!(
     all_write_options_work_together,
 );
 
-fn data(text: &str, more: Value) -> Value {
+fn data(text: &str, extra: Value) -> Value {
     let mut data = json!({"dataBase64": encode(text.as_bytes())});
-    merge(&mut data, more);
+    merge(&mut data, extra);
     data
 }
 
@@ -61,8 +61,8 @@ async fn parents_are_created_on_request(transport: Transport) {
 
 async fn parents_are_not_created_by_default(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    for more in [json!({}), json!({"createParents": false})] {
-        let write = data("x", more);
+    for extra in [json!({}), json!({"createParents": false})] {
+        let write = data("x", extra);
         fixture
             .refused(-32004, "fs/writeFile", "a/b/new", write)
             .await;
@@ -96,8 +96,8 @@ async fn impossible_parents_are_refused(transport: Transport) {
 async fn parents_are_not_created_through_unfollowed_symlinks(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
     for atomic in [false, true] {
-        let more = json!({"createParents": true, "followSymlinks": false, "atomic": atomic});
-        let write = data("x", more);
+        let extra = json!({"createParents": true, "followSymlinks": false, "atomic": atomic});
+        let write = data("x", extra);
         for name in ["to-dir/new", "to-dir/deep/new", "to-none/new"] {
             fixture
                 .refused(-32603, "fs/writeFile", name, write.clone())
@@ -265,12 +265,12 @@ async fn mode_must_be_permission_bits(transport: Transport) {
 
 async fn all_write_options_work_together(transport: Transport) {
     let mut fixture = FsFixture::new(transport).await;
-    let more = json!({
+    let extra = json!({
         "createParents": true, "atomic": true, "mode": 0o640, "followSymlinks": false,
         "sandbox": null, "later": 1,
     });
     fixture
-        .done("fs/writeFile", "a/b/new", data("x", more))
+        .done("fs/writeFile", "a/b/new", data("x", extra))
         .await;
     assert_eq!(mode_of(&fixture, "a/b/new"), 0o640);
     assert_eq!(fixture.names("a/b"), ["new"]);

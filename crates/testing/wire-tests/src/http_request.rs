@@ -51,10 +51,10 @@ async fn begin(
     id: &str,
     length: usize,
 ) -> UpstreamRequest {
-    let asked = client.request("http/request", streamed(upstream, id)).await;
+    let call = client.request("http/request", streamed(upstream, id)).await;
     let mut exchange = upstream.accept().await;
     exchange.answer(length, b"").await;
-    let answer = client.answer(asked).await;
+    let answer = client.answer(call).await;
     assert_eq!(answer["result"]["bodyBase64"], "", "{answer}");
     exchange
 }
@@ -75,7 +75,7 @@ async fn http_request_returns_status_headers_and_body(transport: Transport) {
         json!({"method": "post", "bodyBase64": encode(body), "headers": [
             {"name": "X-One", "value": "1"}, {"name": "x-one", "value": "2"}]}),
     );
-    let asked = client.request("http/request", params).await;
+    let id = client.request("http/request", params).await;
     let mut exchange = upstream.accept().await;
     assert!(
         exchange
@@ -85,7 +85,7 @@ async fn http_request_returns_status_headers_and_body(transport: Transport) {
     assert!(!exchange.head.contains("user-agent"), "{}", exchange.head);
     assert_eq!(exchange.read(body.len()).await, body);
     exchange.answer(3, b"abc").await;
-    let answer = client.answer(asked).await;
+    let answer = client.answer(id).await;
     let headers = json!([
         {"name": "x-test", "value": "yes"},
         {"name": "content-length", "value": "3"},
@@ -101,30 +101,30 @@ async fn streamed_body_follows_its_response_and_ends_once(transport: Transport) 
         UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
-    let asked = client
+    let id = client
         .request("http/request", streamed(&upstream, "http-1"))
         .await;
     upstream.accept().await.answer(3, b"abc").await;
-    assert_eq!(client.recv().await["id"], asked, "the answer comes first");
+    assert_eq!(client.recv().await["id"], id, "the answer comes first");
     let mut bytes = Vec::new();
     let mut seq = 0;
     loop {
-        let told = client.recv().await;
-        assert_eq!(told["method"], "http/request/bodyDelta", "{told}");
-        let params = &told["params"];
-        assert_eq!(params.as_object().unwrap().len(), 5, "{told}");
+        let message = client.recv().await;
+        assert_eq!(message["method"], "http/request/bodyDelta", "{message}");
+        let params = &message["params"];
+        assert_eq!(params.as_object().unwrap().len(), 5, "{message}");
         seq += 1;
         assert_eq!(
             (&params["requestId"], &params["seq"]),
             (&json!("http-1"), &json!(seq))
         );
-        assert_eq!(params["error"], Value::Null, "{told}");
+        assert_eq!(params["error"], Value::Null, "{message}");
         bytes.extend(decode(&params["deltaBase64"]));
         if params["done"] == true {
-            assert_eq!(params["deltaBase64"], "", "{told}");
+            assert_eq!(params["deltaBase64"], "", "{message}");
             break;
         }
-        assert_eq!(params["done"], false, "{told}");
+        assert_eq!(params["done"], false, "{message}");
     }
     assert_eq!(bytes, b"abc");
     let status = client.request("environment/status", json!({})).await;
@@ -137,12 +137,12 @@ async fn unanswered_http_request_does_not_block_others(transport: Transport) {
         UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
-    let asked = client.request("http/request", get(&upstream, "r")).await;
+    let id = client.request("http/request", get(&upstream, "r")).await;
     let mut exchange = upstream.accept().await;
     client.start("p", "echo there").await;
     assert_eq!(client.finish("p").await.stdout(), "there\n");
     exchange.answer(0, b"").await;
-    assert_eq!(client.answer(asked).await["result"]["status"], 200);
+    assert_eq!(client.answer(id).await["result"]["status"], 200);
 }
 
 async fn bodies_are_binary_once_granted(transport: Transport) {
@@ -267,9 +267,9 @@ async fn failed_http_request_is_an_internal_error(transport: Transport) {
         UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
-    let gone = UpstreamServer::new().await.url();
+    let unreachable = UpstreamServer::new().await.url();
     for change in [json!({}), json!({"streamResponse": true})] {
-        let params = with(get(&upstream, "r"), json!({"url": gone}));
+        let params = with(get(&upstream, "r"), json!({"url": unreachable}));
         let params = with(params, change.clone());
         client.expect_error(-32603, "http/request", params).await;
         let params = with(with(get(&upstream, "r"), change), json!({"timeoutMs": 50}));
@@ -301,7 +301,7 @@ async fn header_can_end_with_a_server_variable(transport: Transport) {
             .await;
         assert!(text.contains(variable) && !text.contains("key;"), "{text}");
     }
-    let asked = client.request("http/request", params("SVC")).await;
+    let id = client.request("http/request", params("SVC")).await;
     let mut exchange = upstream.accept().await;
     assert!(
         exchange.head.contains("\r\na: Bearer secret\r\n"),
@@ -309,7 +309,7 @@ async fn header_can_end_with_a_server_variable(transport: Transport) {
         exchange.head
     );
     exchange.answer(0, b"").await;
-    assert_eq!(client.answer(asked).await["result"]["status"], 200);
+    assert_eq!(client.answer(id).await["result"]["status"], 200);
 }
 
 async fn truncated_body_ends_with_an_error(transport: Transport) {
@@ -329,9 +329,9 @@ async fn truncated_body_ends_with_an_error(transport: Transport) {
     );
     assert!(end["error"].is_string(), "{end}");
     // Without streaming, the request itself fails.
-    let asked = client.request("http/request", get(&upstream, "r")).await;
+    let id = client.request("http/request", get(&upstream, "r")).await;
     upstream.accept().await.answer(10, b"some").await;
-    assert_eq!(client.answer(asked).await["error"]["code"], -32603);
+    assert_eq!(client.answer(id).await["error"]["code"], -32603);
 }
 
 async fn stream_id_is_in_use_until_its_end_was_sent(transport: Transport) {
@@ -346,12 +346,12 @@ async fn stream_id_is_in_use_until_its_end_was_sent(transport: Transport) {
             .request("http/request", streamed(&upstream, "r"))
             .await;
         let mut exchange = upstream.accept().await;
-        let again = streamed(&upstream, "r");
+        let duplicate = streamed(&upstream, "r");
         client
-            .expect_error(-32602, "http/request", again.clone())
+            .expect_error(-32602, "http/request", duplicate.clone())
             .await;
         exchange.answer(1, b"").await;
-        client.expect_error(-32602, "http/request", again).await;
+        client.expect_error(-32602, "http/request", duplicate).await;
         exchange.send(b"x").await;
         while delta(&mut client).await["done"] == false {}
     }
@@ -363,11 +363,13 @@ async fn refused_stream_leaves_its_id_free(transport: Transport) {
         UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
-    let gone = with(
+    let unreachable = with(
         streamed(&upstream, "r"),
         json!({"url": UpstreamServer::new().await.url()}),
     );
-    client.expect_error(-32603, "http/request", gone).await;
+    client
+        .expect_error(-32603, "http/request", unreachable)
+        .await;
     begin(&mut client, &upstream, "r", 0).await;
     assert_eq!(delta(&mut client).await["done"], true);
 }
@@ -382,9 +384,9 @@ async fn connection_has_at_most_256_http_streams(transport: Transport) {
     for number in 0..256 {
         open.push(begin(&mut client, &upstream, &number.to_string(), 1).await);
     }
-    let more = streamed(&upstream, "more");
+    let excess = streamed(&upstream, "more");
     client
-        .expect_error(-32600, "http/request", more.clone())
+        .expect_error(-32600, "http/request", excess.clone())
         .await;
     open[0].send(b"x").await;
     while delta(&mut client).await["done"] == false {}
@@ -424,14 +426,14 @@ async fn stalled_client_pauses_the_download(transport: Transport) {
     );
     let mut client = server.ready().await;
     let mut exchange = begin(&mut client, &upstream, "r", 1 << 30).await;
-    let taken = exchange.fill().await;
+    let downloaded = exchange.fill().await;
     assert!(
-        taken < 64 << 20,
-        "server read {taken} bytes although the client did not read"
+        downloaded < 64 << 20,
+        "server read {downloaded} bytes although the client did not read"
     );
     // The download continues when the client reads.
     let (mut read, mut seq) = (0, 0);
-    while read < taken {
+    while read < downloaded {
         let delta = delta(&mut client).await;
         seq += 1;
         assert_eq!(delta["seq"], seq);
@@ -466,12 +468,12 @@ async fn cancelled_http_request_is_answered_with_an_error(transport: Transport) 
     );
     let mut client = server.ready().await;
     for params in [get(&upstream, "r"), streamed(&upstream, "r")] {
-        let asked = client.request("http/request", params).await;
+        let id = client.request("http/request", params).await;
         let exchange = upstream.accept().await;
         client
             .call("http/request/cancel", json!({"requestId": "r"}))
             .await;
-        let answer = client.answer(asked).await;
+        let answer = client.answer(id).await;
         assert_eq!(answer["error"]["code"], -32603, "{answer}");
         exchange.closed().await;
     }
@@ -487,7 +489,7 @@ async fn http_request_can_be_cancelled_while_its_response_waits(transport: Trans
         .await
         .fill()
         .await;
-    let asked = client
+    let id = client
         .request("http/request", streamed(&upstream, "r"))
         .await;
     let mut exchange = upstream.accept().await;
@@ -498,7 +500,7 @@ async fn http_request_can_be_cancelled_while_its_response_waits(transport: Trans
     let cancel = client
         .request("http/request/cancel", json!({"requestId": "r"}))
         .await;
-    let answer = client.answer(asked).await;
+    let answer = client.answer(id).await;
     assert_eq!(answer["error"]["code"], -32603, "{answer}");
     assert_eq!(client.answer(cancel).await["result"], json!({}));
     exchange.closed().await;
@@ -522,13 +524,13 @@ async fn serial_mode_waits_for_http_requests(transport: Transport) {
         UpstreamServer::new().await,
     );
     let mut client = server.ready().await;
-    let asked = client
+    let id = client
         .request("http/request", streamed(&upstream, "r"))
         .await;
     let status = client.request("environment/status", json!({})).await;
     let mut exchange = upstream.accept().await;
     exchange.answer(10, b"").await;
-    assert_eq!(client.recv().await["id"], asked);
+    assert_eq!(client.recv().await["id"], id);
     // A running body does not block other requests.
     assert_eq!(client.recv().await["id"], status);
 }

@@ -70,8 +70,8 @@ async fn initialize_returns_session_and_environment(transport: Transport) {
 async fn extensions_are_granted_by_name(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
-    let wanted = json!({"extensions": ["lifecycle", "unheardOf", "binaryData", "lifecycle"]});
-    let result = client.initialize(wanted).await;
+    let params = json!({"extensions": ["lifecycle", "unheardOf", "binaryData", "lifecycle"]});
+    let result = client.initialize(params).await;
     let mut granted: Vec<&str> = result["extensions"]
         .as_array()
         .unwrap()

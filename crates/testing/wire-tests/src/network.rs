@@ -124,21 +124,24 @@ impl NetworkFixture {
     }
 
     /// Builds params that run a script with the shell functions and extra fields.
-    pub(crate) fn script(&mut self, script: &str, more: Value) -> Value {
-        self.argv(&["bash", "-c", &format!("{SHELL_FUNCTIONS}{script}")], more)
+    pub(crate) fn script(&mut self, script: &str, extra: Value) -> Value {
+        self.argv(
+            &["bash", "-c", &format!("{SHELL_FUNCTIONS}{script}")],
+            extra,
+        )
     }
 
     /// Builds params that run a probe of `exec-hostile` with extra fields.
-    pub(crate) fn probe(&mut self, args: &[&str], more: Value) -> Value {
+    pub(crate) fn probe(&mut self, args: &[&str], extra: Value) -> Value {
         let probe = program("exec-hostile");
         let mut argv = vec![probe.to_str().unwrap()];
         argv.extend(args);
-        self.argv(&argv, more)
+        self.argv(&argv, extra)
     }
 
-    fn argv(&mut self, argv: &[&str], more: Value) -> Value {
+    fn argv(&mut self, argv: &[&str], extra: Value) -> Value {
         self.runs += 1;
-        with(argv_params(&format!("run-{}", self.runs), argv), more)
+        with(argv_params(&format!("run-{}", self.runs), argv), extra)
     }
 
     /// Starts a process and returns its id.
@@ -224,10 +227,10 @@ impl NetworkFixture {
         let barrier = self.client.request("environment/status", json!({})).await;
         self.next(|message| message["id"] == barrier && message.get("method").is_none())
             .await;
-        let wanted = |message: &mut Value| {
+        let predicate = |message: &mut Value| {
             message["method"] == "network/policyDecision" && message["params"]["processId"] == id
         };
-        let records = self.aside.extract_if(.., wanted);
+        let records = self.aside.extract_if(.., predicate);
         records.map(|mut record| record["params"].take()).collect()
     }
 
@@ -255,13 +258,13 @@ impl NetworkFixture {
         );
     }
 
-    async fn next(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
-        if let Some(index) = self.aside.iter().position(&wanted) {
+    async fn next(&mut self, predicate: impl Fn(&Value) -> bool) -> Value {
+        if let Some(index) = self.aside.iter().position(&predicate) {
             return self.aside.remove(index);
         }
         loop {
             let message = self.client.recv().await;
-            if wanted(&message) {
+            if predicate(&message) {
                 return message;
             }
             self.aside.push(message);
@@ -300,7 +303,7 @@ impl OriginServer {
     }
 
     /// Returns its `host:port`.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 

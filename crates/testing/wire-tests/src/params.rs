@@ -285,8 +285,8 @@ async fn extension_methods_name_the_invalid_field(transport: Transport) {
 
 async fn unknown_fields_are_ignored(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
-    let more = json!({"future": {"x": [1]}, "metadata": {"later": 1}, "limits": {"later": 1}});
-    client.start_with(script_params("p", "true"), more).await;
+    let extra = json!({"future": {"x": [1]}, "metadata": {"later": 1}, "limits": {"later": 1}});
+    client.start_with(script_params("p", "true"), extra).await;
     client.finish("p").await;
     let params = json!({"processId": "p", "mode": {"type": "force", "x": 1}, "y": 2});
     client.call("process/terminate", params).await;

@@ -177,12 +177,12 @@ async fn read_times_out(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     chunked(&mut client, &["a"]).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(
         read(&mut client, json!({"afterSeq": 1, "waitMs": 150})).await,
         (vec![], 2)
     );
-    assert!(began.elapsed() >= Duration::from_millis(150));
+    assert!(started_at.elapsed() >= Duration::from_millis(150));
     // Huge waits neither overflow nor are capped.
     let forever = json!({"processId": "p", "afterSeq": 1, "waitMs": u64::MAX});
     let id = client.request("process/read", forever).await;

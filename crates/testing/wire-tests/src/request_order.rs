@@ -117,14 +117,14 @@ async fn serial_mode_answers_in_order(transport: Transport) {
         ids.push(client.request("nope", json!({})).await);
         ids.push(client.request("process/list", json!({})).await);
     }
-    let mut answered = Vec::new();
-    while answered.len() < ids.len() {
+    let mut response_ids = Vec::new();
+    while response_ids.len() < ids.len() {
         let message = client.recv().await;
         if message.get("method").is_none() {
-            answered.push(message["id"].as_i64().unwrap());
+            response_ids.push(message["id"].as_i64().unwrap());
         }
     }
-    assert_eq!(answered, ids);
+    assert_eq!(response_ids, ids);
 }
 
 async fn read_sees_every_earlier_start(transport: Transport) {

@@ -66,7 +66,7 @@ pub(crate) struct SandboxFixture {
     pub(crate) server: Server,
     pub(crate) client: Client,
     /// Root of all directories. Not below the directory that policies call `slash_tmp`.
-    place: TempDir,
+    temp_dir: TempDir,
     user: Option<u32>,
     probe: PathBuf,
     runs: u32,
@@ -87,25 +87,25 @@ impl SandboxFixture {
             None => Server::start(Transport::WebSocket, flags).await,
         };
         let client = server.ready().await;
-        let place = TempDir::new_in("/var/tmp").unwrap();
+        let temp_dir = TempDir::new_in("/var/tmp").unwrap();
         let fixture = Self {
             server,
             client,
-            place,
+            temp_dir,
             user,
             probe: program("exec-hostile"),
             runs: 0,
             faults: Vec::new(),
         };
-        fs::set_permissions(fixture.place.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(fixture.temp_dir.path(), Permissions::from_mode(0o755)).unwrap();
         fixture.reset();
-        fixture.give(fixture.place.path());
+        fixture.give(fixture.temp_dir.path());
         fixture
     }
 
     /// Restores the initial state.
     pub(crate) fn reset(&self) {
-        for entry in fs::read_dir(self.place.path()).unwrap() {
+        for entry in fs::read_dir(self.temp_dir.path()).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 fs::remove_dir_all(&path).unwrap();
@@ -144,7 +144,7 @@ impl SandboxFixture {
 
     /// Returns the native path of a name.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
+        self.temp_dir.path().join(name)
     }
 
     /// Returns the native path of a name, as text.
@@ -273,38 +273,41 @@ impl SandboxFixture {
 
     /// Waits for the close of a process and returns its events.
     pub(crate) async fn end(&mut self, id: &str) -> Value {
-        let mut told = Value::Null;
+        let mut exited = Value::Null;
         for kind in ["process/exited", "process/closed"] {
             loop {
                 let note = self.client.note(kind).await;
                 if note["processId"] == id {
                     if kind == "process/exited" {
-                        told = note;
+                        exited = note;
                     }
                     break;
                 }
             }
         }
-        told
+        exited
     }
 
     /// Waits for a process whose command line ends in a word and returns its host pid.
-    pub(crate) async fn find(&self, word: &str) -> u32 {
+    pub(crate) async fn find(&self, marker: &str) -> u32 {
         let mut found = Vec::new();
-        until(&format!("a process with {word} within {TIMEOUT:?}"), || {
-            found = processes(word);
-            !found.is_empty()
-        })
+        until(
+            &format!("a process with {marker} within {TIMEOUT:?}"),
+            || {
+                found = processes(marker);
+                !found.is_empty()
+            },
+        )
         .await;
         found[0]
     }
 }
 
 /// Returns the processes whose command line ends in a word.
-pub(crate) fn processes(word: &str) -> Vec<u32> {
+pub(crate) fn processes(marker: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let end = format!("\0{word}\0");
+    let end = format!("\0{marker}\0");
     pids.filter(|pid: &u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.ends_with(end.as_bytes())

@@ -33,8 +33,11 @@ pub(crate) async fn resume(server: &mut Server, session: &str) -> Client {
 }
 
 /// Does the same with extra params.
-pub(crate) async fn resume_with(server: &mut Server, session: &str, more: Value) -> Client {
-    let params = with(json!({"clientName": "c", "resumeSessionId": session}), more);
+pub(crate) async fn resume_with(server: &mut Server, session: &str, extra: Value) -> Client {
+    let params = with(
+        json!({"clientName": "c", "resumeSessionId": session}),
+        extra,
+    );
     for _ in 0..1000 {
         let mut client = server.connect().await;
         let id = client.request("initialize", params.clone()).await;

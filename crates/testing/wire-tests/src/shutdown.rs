@@ -34,14 +34,14 @@ async fn sigterm_exits_0_promptly_and_kills_everything(transport: Transport) {
             .await;
         watched.extend(pids.into_iter().map(WatchedProcess::new));
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     server.signal(Signal::TERM);
     let (status, printed) = server.ended().await;
     assert_eq!((status.code(), printed.as_str()), (Some(0), ""));
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        started_at.elapsed() < Duration::from_secs(2),
         "took {:?}",
-        began.elapsed()
+        started_at.elapsed()
     );
     for process in watched {
         process.death().await;
@@ -66,14 +66,14 @@ async fn grace_period_lets_a_trap_run(transport: Transport) {
     let cwd = json!({"cwd": format!("file://{}", server.dir.path().display())});
     client.start_with(script_params("p", TRAP), cwd).await;
     client.output_until("p", "up\n").await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     server.signal(Signal::TERM);
     // The client receives the events.
     assert_eq!(client.output_until("p", "\n").await, "bye\n");
     assert_eq!(server.ended().await.0.code(), Some(0));
     assert!(server.path("flag").exists());
     assert!(
-        began.elapsed() < Duration::from_secs(4),
+        started_at.elapsed() < Duration::from_secs(4),
         "grace period must end with the last process"
     );
 }
@@ -83,10 +83,10 @@ async fn grace_period_ends_with_sigkill(transport: Transport) {
     let mut client = server.ready().await;
     let pids = client.start_tree(script_params("p", TREE), TREE_SIZE).await;
     let watched: Vec<WatchedProcess> = pids.into_iter().map(WatchedProcess::new).collect();
-    let began = Instant::now();
+    let started_at = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.ended().await.0.code(), Some(0));
-    assert!((Duration::from_millis(300)..Duration::from_secs(3)).contains(&began.elapsed()));
+    assert!((Duration::from_millis(300)..Duration::from_secs(3)).contains(&started_at.elapsed()));
     for process in watched {
         process.death().await;
     }
@@ -113,8 +113,8 @@ async fn readyz_answers_503_while_draining() {
     client.start_with(script_params("p", script), cwd).await;
     client.output_until("p", "up\n").await;
     server.signal(Signal::TERM);
-    let asked = server.path("asked");
-    until("the process is asked", || asked.exists()).await;
+    let marker = server.path("asked");
+    until("the process is asked", || marker.exists()).await;
     let readyz = request(&server, "GET /readyz", "").await;
     let healthz = request(&server, "GET /healthz", "").await;
     std::fs::write(server.path("go"), "").unwrap();

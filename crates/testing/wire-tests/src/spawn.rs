@@ -173,9 +173,9 @@ async fn program_is_looked_up_in_the_childs_path(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     write_program(&server, "my-program");
-    let mine = server.dir.path().display().to_string();
+    let program_dir = server.dir.path().display().to_string();
     for (id, tty) in [("p", false), ("q", true)] {
-        let change = json!({"env": {"PATH": format!("/nowhere:{mine}:{PATH}")}, "tty": tty});
+        let change = json!({"env": {"PATH": format!("/nowhere:{program_dir}:{PATH}")}, "tty": tty});
         let params = with(argv_params(id, &["my-program"]), change);
         assert_eq!(output_of(&mut client, id, params).await.trim(), "mine");
     }

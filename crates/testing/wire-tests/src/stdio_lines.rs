@@ -85,7 +85,7 @@ async fn end_of_input_kills_every_process_and_exits_0() {
             .await;
         watched.extend(pids.into_iter().map(WatchedProcess::new));
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     client.end_input();
     for process in watched {
         process.death().await;
@@ -94,7 +94,7 @@ async fn end_of_input_kills_every_process_and_exits_0() {
     let (status, _) = server.ended().await;
     assert_eq!(status.code(), Some(0));
     assert!(
-        began.elapsed() < Duration::from_secs(3),
+        started_at.elapsed() < Duration::from_secs(3),
         "server took too long to exit"
     );
 }

@@ -92,14 +92,14 @@ async fn terminate_delivers_output_already_written(transport: Transport) {
     );
     client.start("p", &script).await;
     until("the child has written", || flag.exists()).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     client
         .call("process/terminate", json!({"processId": "p"}))
         .await;
     let events = client.finish("p").await;
     assert_eq!(events.stdout().len(), 50_000);
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        started_at.elapsed() < Duration::from_secs(2),
         "escaped descendant delays the close"
     );
 }

@@ -14,11 +14,11 @@ use crate::{
 
 /// Writes a new certificate and its key, and returns a client that trusts it.
 fn certificate(dir: &Path) -> TlsConnector {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(dir.join("cert.pem"), certified.cert.pem()).unwrap();
+    std::fs::write(dir.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(certified.cert.der().clone()).unwrap();
     let config = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();

@@ -94,8 +94,12 @@ impl RawSocket {
 /// Compares the received frames. Messages of the suite are not JSON-RPC, so each is answered with
 /// one error; `exec-transport` and `text_messages_arrive_unchanged` test their content. Pongs and
 /// responses have different origins and may overtake each other.
-fn verdict(case: &WebSocketCase, came: &[(u8, Vec<u8>)]) -> Result<(), String> {
-    let of = |opcode: u8| came.iter().filter(move |(came, _)| *came == opcode);
+fn verdict(case: &WebSocketCase, frames: &[(u8, Vec<u8>)]) -> Result<(), String> {
+    let with_opcode = |opcode: u8| {
+        frames
+            .iter()
+            .filter(move |(frame_opcode, _)| *frame_opcode == opcode)
+    };
     let code = |payload: &[u8]| Some(u16::from_be_bytes([*payload.first()?, *payload.get(1)?]));
     let (mut messages, mut pongs, mut close) = (0, Vec::new(), Some(1000));
     for reply in &case.replies {
@@ -105,18 +109,22 @@ fn verdict(case: &WebSocketCase, came: &[(u8, Vec<u8>)]) -> Result<(), String> {
             Reply::Close(code) => close = *code,
         }
     }
-    let answered = of(TEXT)
+    let responses = with_opcode(TEXT)
         .filter(|(_, text)| String::from_utf8_lossy(text).contains(r#""id":-1"#))
         .count();
-    let ponged: Vec<Vec<u8>> = of(PONG).map(|(_, payload)| payload.clone()).collect();
-    let closed: Vec<Option<u16>> = of(CLOSE).map(|(_, payload)| code(payload)).collect();
-    let is_last = came.last().is_some_and(|(opcode, _)| *opcode == CLOSE);
+    let ponged: Vec<Vec<u8>> = with_opcode(PONG)
+        .map(|(_, payload)| payload.clone())
+        .collect();
+    let closed: Vec<Option<u16>> = with_opcode(CLOSE)
+        .map(|(_, payload)| code(payload))
+        .collect();
+    let is_last = frames.last().is_some_and(|(opcode, _)| *opcode == CLOSE);
     // A failed connection may have closed before an earlier message was answered.
-    let all_answered = answered == messages || (closed != [Some(1000)] && answered < messages);
+    let all_answered = responses == messages || (closed != [Some(1000)] && responses < messages);
     match all_answered && ponged == pongs && closed == [close] && is_last {
         true => Ok(()),
         false => Err(format!(
-            "{}: {answered} of {messages} messages, {} of {} pongs, close {closed:?} instead of {close:?}",
+            "{}: {responses} of {messages} messages, {} of {} pongs, close {closed:?} instead of {close:?}",
             case.number,
             ponged.len(),
             pongs.len(),
@@ -128,8 +136,8 @@ async fn run_sections(sections: &[u8]) {
     let server = Server::start(Transport::WebSocket, &[]).await;
     let mut failed = Vec::new();
     for case in sections.iter().flat_map(|section| cases(*section)) {
-        let came = RawSocket::open(&server).await.exchange(&case).await;
-        failed.extend(verdict(&case, &came).err());
+        let frames = RawSocket::open(&server).await.exchange(&case).await;
+        failed.extend(verdict(&case, &frames).err());
     }
     assert!(
         failed.is_empty(),
@@ -255,13 +263,13 @@ async fn partial_messages_use_bounded_memory() {
     half_sent.extend([0; 4]);
     half_sent.resize(half_sent.len() + (32 << 20), b'x');
     let half_sent = Arc::new(half_sent);
-    let (done, mut sent) = mpsc::channel(8);
+    let (finished, mut sent) = mpsc::channel(8);
     for _ in 0..8 {
         let mut socket = RawSocket::open(&server).await;
-        let (half_sent, done) = (Arc::clone(&half_sent), done.clone());
+        let (half_sent, finished) = (Arc::clone(&half_sent), finished.clone());
         tokio::spawn(async move {
             socket.output.write_all(&half_sent).await.unwrap();
-            done.send(socket).await.unwrap();
+            finished.send(socket).await.unwrap();
         });
     }
     // Two are read at a time; the others continue when these are gone.

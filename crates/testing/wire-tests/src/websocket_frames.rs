@@ -100,10 +100,10 @@ async fn fragments_are_joined_into_one_message(transport: Transport) {
         expect_status(&mut client).await;
     }
     // Empty fragments are valid.
-    let whole = padded(100);
+    let message = padded(100);
     let parts = [
-        (&whole[..0], Data::Text),
-        (&whole[..], Data::Continue),
+        (&message[..0], Data::Text),
+        (&message[..], Data::Continue),
         (&[], Data::Continue),
     ];
     for (index, (part, kind)) in parts.into_iter().enumerate() {
@@ -264,7 +264,7 @@ async fn large_messages_are_answered_like_small_ones(transport: Transport) {
     let mut answers = Vec::new();
     for size in [10, 300 << 10, 2 << 20] {
         let pad = "x".repeat(size);
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         for text in [
             format!(r#"{{"id":7,"method":"nope","params":"{pad}"}}"#),
             format!(
@@ -282,12 +282,12 @@ async fn large_messages_are_answered_like_small_ones(transport: Transport) {
         loop {
             let answer = client.recv().await;
             let is_last = answer["id"] == 10;
-            came.push(answer);
+            received.push(answer);
             if is_last {
                 break;
             }
         }
-        answers.push(came);
+        answers.push(received);
     }
     assert_eq!(answers[0].len(), 5, "{:?}", answers[0]);
     assert_eq!(answers[0], answers[1]);

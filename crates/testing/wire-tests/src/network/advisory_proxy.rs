@@ -28,10 +28,10 @@ fn advice() -> Value {
 
 /// Asserts that the origin is reachable with and without the proxy.
 async fn check(fixture: &mut NetworkFixture, members: Value) {
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     for script in [
-        format!("get {place}"),
-        format!("tunnel {place}"),
+        format!("get {address}"),
+        format!("tunnel {address}"),
         format!("socks 127.0.0.1 {port}"),
         format!("say {port} 'GET / HTTP/1.1\\r\\n\\r\\n'"),
     ] {

@@ -227,10 +227,10 @@ async fn settings_for_other_platforms_are_accepted(fixture: &mut NetworkFixture)
     ] {
         settings["proxy"][member] = value;
     }
-    let more = json!({"environmentId": "e", "executionId": "x", "newer": [1], "auditMetadata": {
+    let extra = json!({"environmentId": "e", "executionId": "x", "newer": [1], "auditMetadata": {
         "conversationId": "c", "appVersion": null, "userEmail": "a@b.test",
     }});
-    let params = fixture.script("echo ran", managed(with(settings, more)));
+    let params = fixture.script("echo ran", managed(with(settings, extra)));
     assert_eq!(fixture.run(params).await, "ran\n");
     let absent = without(without(proxy(json!({})), "auditMetadata"), "proxy");
     let mut least = with(absent, json!({"proxy": proxy(json!({}))["proxy"]}));

@@ -90,13 +90,13 @@ async fn ports_default_to_those_of_the_proxy_variables(fixture: &mut NetworkFixt
 
 async fn several_ports_are_bridged_separately(fixture: &mut NetworkFixture) {
     let mut ports = vec![fixture.origin.port];
-    let mut others = Vec::new();
+    let mut origins = Vec::new();
     for _ in 0..63 {
         let origin = OriginServer::new().await;
         ports.push(origin.port);
-        others.push(origin);
+        origins.push(origin);
     }
-    let script: String = others
+    let script: String = origins
         .iter()
         .map(|origin| page(origin.port) + "; echo\n")
         .collect();
@@ -106,8 +106,8 @@ async fn several_ports_are_bridged_separately(fixture: &mut NetworkFixture) {
         members(json!({"HTTP_PROXY": url(ports[0])}), json!(ports)),
     );
     let text = fixture.run(params).await;
-    assert_eq!(text.matches(HELLO).count(), others.len(), "{text}");
-    assert!(others.iter().all(|origin| origin.connection_count() == 1));
+    assert_eq!(text.matches(HELLO).count(), origins.len(), "{text}");
+    assert!(origins.iter().all(|origin| origin.connection_count() == 1));
     assert_eq!(fixture.origin.connection_count(), 0);
 }
 
@@ -188,15 +188,15 @@ async fn without_enforcing_nothing_is_bridged(fixture: &mut NetworkFixture) {
 async fn bridge_leaves_no_descriptors_or_processes(fixture: &mut NetworkFixture) {
     let (pid, port) = (fixture.server.pid(), fixture.origin.port);
     let members = members(json!({"HTTP_PROXY": url(port)}), json!([port]));
-    let mut most = 0;
+    let mut limit = 0;
     // Descriptors may close with a delay, so run more rounds than the allowed excess.
     for round in 0..16 {
         let params = fixture.script(&page(port), members.clone());
         let text = fixture.run(params).await;
         assert!(text.ends_with(HELLO), "{text}");
         if round == 0 {
-            most = descriptors(pid);
+            limit = descriptors(pid);
         }
     }
-    until("descriptors are closed", || descriptors(pid) <= most).await;
+    until("descriptors are closed", || descriptors(pid) <= limit).await;
 }

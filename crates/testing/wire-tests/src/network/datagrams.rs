@@ -34,9 +34,9 @@ fn echo() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        let mut room = [0; 64];
-        while let Ok((count, peer)) = socket.recv_from(&mut room) {
-            socket.send_to(&room[..count], peer).unwrap();
+        let mut buffer = [0; 64];
+        while let Ok((count, peer)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..count], peer).unwrap();
         }
     });
     port

@@ -43,8 +43,8 @@ fn blocked(text: &str, reason: &str) -> bool {
 
 const BOTH: [&str; 2] = ["in a sandbox", "without one"];
 
-fn members(place: &str, settings: &Value) -> Value {
-    if place == BOTH[0] {
+fn members(placement: &str, settings: &Value) -> Value {
+    if placement == BOTH[0] {
         managed(settings.clone())
     } else {
         json!({"networkProxy": settings})
@@ -53,7 +53,7 @@ fn members(place: &str, settings: &Value) -> Value {
 
 async fn unlisted_destination_is_refused_and_recorded(fixture: &mut NetworkFixture) {
     let settings = proxy(json!({"allowed.test": "allow", "nothing.test": "none"}));
-    for place in BOTH {
+    for placement in BOTH {
         for (script, protocol, host, port, method) in [
             (
                 "get unlisted.test",
@@ -84,13 +84,19 @@ async fn unlisted_destination_is_refused_and_recorded(fixture: &mut NetworkFixtu
                 None,
             ),
         ] {
-            let params = fixture.script(script, members(place, &settings));
+            let params = fixture.script(script, members(placement, &settings));
             let id = fixture.start(params).await;
             let text = fixture.text(&id).await;
             if protocol == "socks5_tcp" {
-                assert_eq!(text, " 05 00 05 02 00 01 00 00 00 00 00 00\n", "{place}");
+                assert_eq!(
+                    text, " 05 00 05 02 00 01 00 00 00 00 00 00\n",
+                    "{placement}"
+                );
             } else {
-                assert!(blocked(&text, "not_allowed"), "{script} {place}: {text}");
+                assert!(
+                    blocked(&text, "not_allowed"),
+                    "{script} {placement}: {text}"
+                );
             }
             let mut expected = json!({
                 "scope": "domain", "decision": "deny", "source": "baseline_policy",
@@ -101,16 +107,16 @@ async fn unlisted_destination_is_refused_and_recorded(fixture: &mut NetworkFixtu
                 expected["method"] = json!(method);
             }
             let record = fixture.record(&id).await;
-            assert_eq!(checked(record, &id), expected, "{script} {place}");
+            assert_eq!(checked(record, &id), expected, "{script} {placement}");
         }
     }
 }
 
 async fn denied_destination_is_refused_although_all_are_allowed(fixture: &mut NetworkFixture) {
     let rules = json!({"*": "allow", "127.0.0.1": "deny", "**.denied.test": "deny"});
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     for (host, name) in [
-        (place.as_str(), "127.0.0.1"),
+        (address.as_str(), "127.0.0.1"),
         ("denied.test:80", "denied.test"),
         ("a.denied.test.:80", "a.denied.test"),
     ] {
@@ -128,9 +134,9 @@ async fn denied_destination_is_refused_although_all_are_allowed(fixture: &mut Ne
 }
 
 async fn allowed_destination_is_recorded(fixture: &mut NetworkFixture) {
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     let params = fixture.script(
-        &format!("get {place}; get {place}"),
+        &format!("get {address}; get {address}"),
         managed(proxy(json!({"127.0.0.1": "allow"}))),
     );
     let id = fixture.start(params).await;
@@ -194,10 +200,10 @@ async fn host_patterns_match_as_documented(fixture: &mut NetworkFixture) {
 async fn limited_mode_allows_only_read_methods(fixture: &mut NetworkFixture) {
     let mut settings = proxy(json!({"127.0.0.1": "allow"}));
     settings["proxy"]["mode"] = json!("limited");
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     let ask = |method: &str| {
         format!(
-            "say ${{HTTP_PROXY##*:}} '{method} http://{place}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'"
+            "say ${{HTTP_PROXY##*:}} '{method} http://{address}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'"
         )
     };
     for (script, reads) in [
@@ -208,7 +214,7 @@ async fn limited_mode_allows_only_read_methods(fixture: &mut NetworkFixture) {
         (ask("DELETE"), false),
         (ask("get"), false),
         (ask("PROPFIND"), false),
-        (format!("tunnel {place}"), false),
+        (format!("tunnel {address}"), false),
         (format!("socks 127.0.0.1 {port}"), false),
     ] {
         let before = fixture.origin.connection_count();

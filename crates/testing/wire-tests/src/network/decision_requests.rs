@@ -47,10 +47,10 @@ async fn decision_request_names_process_and_destination(fixture: &mut NetworkFix
     ]) {
         let params = fixture.script(script, managed(asking(json!({}))));
         let id = fixture.start(params).await;
-        let (question, asked) = fixture.question().await;
+        let (question, request) = fixture.question().await;
         assert_eq!(question, number, "questions are numbered");
         assert_eq!(
-            asked,
+            request,
             json!({
                 "processId": id, "request": {"protocol": protocol, "host": host, "port": port},
             })
@@ -80,11 +80,11 @@ async fn decision_request_names_process_and_destination(fixture: &mut NetworkFix
 }
 
 async fn decision_is_applied(fixture: &mut NetworkFixture) {
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     let longest = "r".repeat(1024);
     for script in [
-        format!("get {place}"),
-        format!("tunnel {place}"),
+        format!("get {address}"),
+        format!("tunnel {address}"),
         format!("socks 127.0.0.1 {port}"),
     ] {
         for (decision, outcome, reason) in [
@@ -148,8 +148,8 @@ async fn invalid_decision_denies(fixture: &mut NetworkFixture) {
         json!({"result": {"decision": {"type": "ask", "reason": "r".repeat(1025)}}}),
         json!({"result": {"decision": {"type": "deny", "reason": "two\r\nlines: x"}}}),
     ];
-    let place = fixture.origin.place();
-    let script = format!("get {place}\n").repeat(answers.len());
+    let address = fixture.origin.address();
+    let script = format!("get {address}\n").repeat(answers.len());
     let params = fixture.script(&script, managed(reviewing()));
     let id = fixture.start(params).await;
     for answer in &answers {
@@ -173,9 +173,9 @@ async fn invalid_decision_denies(fixture: &mut NetworkFixture) {
 }
 
 async fn missing_decision_denies(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let settings = with(reviewing(), json!({"policyDecisionTimeoutMs": 1}));
-    let params = fixture.script(&format!("get {place}"), managed(settings));
+    let params = fixture.script(&format!("get {address}"), managed(settings));
     let begin = Instant::now();
     let id = fixture.start(params).await;
     let (question, _) = fixture.question().await;
@@ -196,9 +196,9 @@ async fn missing_decision_denies(fixture: &mut NetworkFixture) {
 }
 
 async fn destinations_decided_by_settings_are_not_asked(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let rules = json!({"127.0.0.1": "allow", "denied.test": "deny"});
-    let script = format!("get {place}; get denied.test");
+    let script = format!("get {address}; get denied.test");
     let params = fixture.script(&script, managed(asking(rules)));
     // A decision request would fail the test.
     let text = fixture.run(params).await;
@@ -209,17 +209,17 @@ async fn destinations_decided_by_settings_are_not_asked(fixture: &mut NetworkFix
 }
 
 async fn two_decision_requests_may_be_answered_in_any_order(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let script = format!(
-        "one=$(get {place}) && echo \"one: $one\" &
-        two=$(tunnel {place}) && echo \"two: $two\" & wait"
+        "one=$(get {address}) && echo \"one: $one\" &
+        two=$(tunnel {address}) && echo \"two: $two\" & wait"
     );
     let params = fixture.script(&script, managed(reviewing()));
     let id = fixture.start(params).await;
-    let mut asked = [fixture.question().await, fixture.question().await];
-    assert_ne!(asked[0].0, asked[1].0);
-    asked.sort_by_key(|(_, asked)| asked["request"]["protocol"] == "http");
-    let [(two, _), (one, _)] = asked;
+    let mut requests = [fixture.question().await, fixture.question().await];
+    assert_ne!(requests[0].0, requests[1].0);
+    requests.sort_by_key(|(_, request)| request["request"]["protocol"] == "http");
+    let [(two, _), (one, _)] = requests;
     // The other connection is not blocked by this one.
     fixture.decide(&two, json!({"type": "allow"})).await;
     let text = fixture
@@ -237,8 +237,11 @@ async fn two_decision_requests_may_be_answered_in_any_order(fixture: &mut Networ
 }
 
 async fn each_connection_needs_its_own_decision(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
-    let params = fixture.script(&format!("get {place}; get {place}"), managed(reviewing()));
+    let address = fixture.origin.address();
+    let params = fixture.script(
+        &format!("get {address}; get {address}"),
+        managed(reviewing()),
+    );
     let id = fixture.start(params).await;
     let (first, _) = fixture.question().await;
     fixture.decide(&first, json!({"type": "allow"})).await;
@@ -254,16 +257,16 @@ async fn each_connection_needs_its_own_decision(fixture: &mut NetworkFixture) {
 }
 
 async fn disconnect_denies_pending_decisions(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
-    let script = format!("get {place} | head -1; read line; get {place} | head -1");
+    let address = fixture.origin.address();
+    let script = format!("get {address} | head -1; read line; get {address} | head -1");
     let params = fixture.script(
         &script,
         with(managed(reviewing()), json!({"pipeStdin": true})),
     );
     let id = fixture.start(params).await;
     fixture.question().await;
-    let gone = fixture.server.connect().await;
-    drop(std::mem::replace(&mut fixture.client, gone));
+    let replacement = fixture.server.connect().await;
+    drop(std::mem::replace(&mut fixture.client, replacement));
     let session = fixture.session.clone();
     fixture.client = resume(&mut fixture.server, &session).await;
     fixture.client.send(r#"{"method":"initialized"}"#).await;
@@ -276,9 +279,9 @@ async fn disconnect_denies_pending_decisions(fixture: &mut NetworkFixture) {
     assert_eq!(fixture.origin.connection_count(), 0);
     // A client that resumes is asked again.
     fixture.go(&id).await;
-    let (question, asked) = fixture.question().await;
+    let (question, request) = fixture.question().await;
     assert_eq!(
-        (question.clone(), &asked["processId"]),
+        (question.clone(), &request["processId"]),
         (json!(1), &json!(id))
     );
     fixture.decide(&question, json!({"type": "allow"})).await;
@@ -287,8 +290,8 @@ async fn disconnect_denies_pending_decisions(fixture: &mut NetworkFixture) {
 }
 
 async fn terminate_cancels_the_decision_request(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
-    let params = fixture.script(&format!("get {place}"), managed(reviewing()));
+    let address = fixture.origin.address();
+    let params = fixture.script(&format!("get {address}"), managed(reviewing()));
     let id = fixture.start(params).await;
     let (question, _) = fixture.question().await;
     fixture
@@ -302,22 +305,22 @@ async fn terminate_cancels_the_decision_request(fixture: &mut NetworkFixture) {
 }
 
 async fn unsandboxed_process_needs_decisions_too(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let params = fixture.script(
-        &format!("get {place}"),
+        &format!("get {address}"),
         json!({"networkProxy": reviewing()}),
     );
     let id = fixture.start(params).await;
-    let (question, asked) = fixture.question().await;
-    assert_eq!(asked["processId"], id);
+    let (question, request) = fixture.question().await;
+    assert_eq!(request["processId"], id);
     fixture.decide(&question, json!({"type": "allow"})).await;
     let text = fixture.text(&id).await;
     assert!(text.ends_with(HELLO), "{text}");
 }
 
 async fn decision_response_counts_once(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
-    let script = format!("get {place}; read line; get {place}");
+    let address = fixture.origin.address();
+    let script = format!("get {address}; read line; get {address}");
     let wait = json!({"pipeStdin": true});
     let params = fixture.script(&script, with(managed(reviewing()), wait));
     let id = fixture.start(params).await;
@@ -356,8 +359,8 @@ async fn allow_decision_overrides_settings_except_for_local_addresses() {
     ] {
         let params = fixture.script(&format!("get {host}"), managed(asking(json!({}))));
         let id = fixture.start(params).await;
-        let (question, asked) = fixture.question().await;
-        assert_eq!(asked["request"]["host"], host);
+        let (question, request) = fixture.question().await;
+        assert_eq!(request["request"]["host"], host);
         fixture.decide(&question, json!({"type": "allow"})).await;
         let text = fixture.text(&id).await;
         assert!(text.starts_with(status), "{host}: {text}");
@@ -375,7 +378,7 @@ async fn reviewed_destination_is_allowed_without_a_client_to_ask() {
     let mut fixture = NetworkFixture::new().await;
     let mut settings = proxy(json!({"127.0.0.1": "allow"}));
     settings["proxy"]["reviewDomains"] = json!(["127.0.0.1"]);
-    let script = format!("get {}", fixture.origin.place());
+    let script = format!("get {}", fixture.origin.address());
     let params = fixture.script(&script, managed(settings));
     assert!(fixture.run(params).await.ends_with(HELLO));
 }

@@ -35,10 +35,10 @@ fn open() -> Value {
 }
 
 async fn allowed_host_is_reachable_by_every_protocol(fixture: &mut NetworkFixture) {
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     for (script, sign) in [
-        (format!("get {place}"), "HTTP/1.1 200 OK\r\n"),
-        (format!("tunnel {place}"), "HTTP/1.1 200 "),
+        (format!("get {address}"), "HTTP/1.1 200 OK\r\n"),
+        (format!("tunnel {address}"), "HTTP/1.1 200 "),
         (
             format!("socks 127.0.0.1 {port}"),
             " 05 00 05 00 00 01 00 00 00 00 00 00\n",
@@ -133,9 +133,9 @@ async fn sockets_of_other_families_are_refused(fixture: &mut NetworkFixture) {
 }
 
 async fn terminal_process_has_the_same_network(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let script = format!(
-        "get {place}; say {} x || echo; echo apart",
+        "get {address}; say {} x || echo; echo apart",
         fixture.origin.port
     );
     let params = fixture.script(&script, with(open(), json!({"tty": true})));
@@ -149,7 +149,7 @@ async fn terminal_process_has_the_same_network(fixture: &mut NetworkFixture) {
 }
 
 async fn proxy_ports_refuse_invalid_requests(fixture: &mut NetworkFixture) {
-    let (place, port) = (fixture.origin.place(), fixture.origin.port);
+    let (address, port) = (fixture.origin.address(), fixture.origin.port);
     // Input for the ports that is not a valid proxy request.
     for (script, sign) in [
         (
@@ -189,7 +189,7 @@ async fn proxy_ports_refuse_invalid_requests(fixture: &mut NetworkFixture) {
             " 05 00 05 07 00 01 00 00 00 00 00 00\n",
         ),
     ] {
-        let script = script.replace("PLACE", &place);
+        let script = script.replace("PLACE", &address);
         let functions = r#"http() { say "${HTTP_PROXY##*:}" "$1"; }
             other() { say "${ALL_PROXY##*:}" "$1" | od -An -v -tx1; }"#;
         let params = fixture.script(&format!("{functions}\n{script}"), open());
@@ -227,9 +227,9 @@ async fn proxy_ports_are_not_open_on_the_host(fixture: &mut NetworkFixture) {
 }
 
 async fn each_process_has_its_own_network(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let wait = json!({"pipeStdin": true});
-    let script = format!("read line; echo; get {place}");
+    let script = format!("read line; echo; get {address}");
     let closed = with(managed(proxy(json!({}))), wait.clone());
     let (yes, no) = (
         fixture.script(&script, with(open(), wait)),
@@ -250,11 +250,11 @@ async fn each_process_has_its_own_network(fixture: &mut NetworkFixture) {
 }
 
 async fn disabled_socks_proxy_does_not_listen(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     let mut members = open();
     members["networkProxy"]["proxy"]["enableSocks5"] = json!(false);
     let script = format!(
-        "[ \"$ALL_PROXY\" = \"$HTTP_PROXY\" ] && get {place}
+        "[ \"$ALL_PROXY\" = \"$HTTP_PROXY\" ] && get {address}
         say $((${{HTTP_PROXY##*:}} + 1)) x || printf none"
     );
     let params = fixture.script(&script, members);
@@ -279,18 +279,18 @@ async fn client_ports_are_not_bridged_with_a_managed_proxy(fixture: &mut Network
 }
 
 async fn managed_network_leaves_no_descriptors_or_processes(fixture: &mut NetworkFixture) {
-    let (pid, place) = (fixture.server.pid(), fixture.origin.place());
-    let mut most = 0;
+    let (pid, address) = (fixture.server.pid(), fixture.origin.address());
+    let mut limit = 0;
     // Descriptors may close with a delay, so run more rounds than the allowed excess.
     for round in 0..16 {
-        let params = fixture.script(&format!("get {place}"), open());
+        let params = fixture.script(&format!("get {address}"), open());
         let text = fixture.run(params).await;
         assert!(text.ends_with(HELLO), "{text}");
         if round == 0 {
-            most = descriptors(pid);
+            limit = descriptors(pid);
         }
     }
-    until("descriptors are closed", || descriptors(pid) <= most).await;
+    until("descriptors are closed", || descriptors(pid) <= limit).await;
 }
 
 async fn large_bodies_pass_through_the_proxy(fixture: &mut NetworkFixture) {

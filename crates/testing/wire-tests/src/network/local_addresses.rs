@@ -49,18 +49,18 @@ fn everywhere() -> Value {
 }
 
 /// Requests the origin's port at each of the hosts with one protocol.
-fn script(fixture: &NetworkFixture, way: &str) -> String {
+fn script(fixture: &NetworkFixture, protocol: &str) -> String {
     let port = fixture.origin.port;
-    let line = |host: &&str| match way {
+    let line = |host: &&str| match protocol {
         "socks" => format!("socks {} {port}\n", host.trim_matches(['[', ']'])),
-        _ => format!("{way} {host}:{port}\n"),
+        _ => format!("{protocol} {host}:{port}\n"),
     };
     LOCAL.iter().map(line).collect()
 }
 
 /// Asserts that each host is refused as local.
-async fn refused(fixture: &mut NetworkFixture, way: &str, settings: Value) {
-    let script = script(fixture, way);
+async fn refused(fixture: &mut NetworkFixture, protocol: &str, settings: Value) {
+    let script = script(fixture, protocol);
     let params = fixture.script(&script, managed(settings));
     let id = fixture.start(params).await;
     let text = fixture.text(&id).await;
@@ -71,14 +71,14 @@ async fn refused(fixture: &mut NetworkFixture, way: &str, settings: Value) {
         assert_eq!(record["reason"], "not_allowed_local", "{host}: {record}");
         assert_eq!(record["source"], "baseline_policy", "{host}: {record}");
     }
-    let refusals = match way {
+    let refusals = match protocol {
         "socks" => vec![" 05 00 05 02 00 01 00 00 00 00 00 00\n"],
         _ => vec!["HTTP/1.1 403 ", "network policy: not_allowed_local"],
     };
     for refusal in refusals {
         assert_eq!(text.matches(refusal).count(), LOCAL.len(), "{text}");
     }
-    assert_eq!(fixture.origin.connection_count(), 0, "{way}");
+    assert_eq!(fixture.origin.connection_count(), 0, "{protocol}");
 }
 
 async fn local_addresses_are_refused_in_every_notation(fixture: &mut NetworkFixture) {
@@ -123,7 +123,7 @@ async fn explicitly_named_local_address_is_reachable(fixture: &mut NetworkFixtur
 }
 
 async fn local_binding_allows_local_addresses(fixture: &mut NetworkFixture) {
-    let place = fixture.origin.place();
+    let address = fixture.origin.address();
     for (rules, sign) in [
         (json!({"*": "allow"}), HELLO),
         (json!({}), "not_allowed"),
@@ -131,7 +131,7 @@ async fn local_binding_allows_local_addresses(fixture: &mut NetworkFixture) {
     ] {
         let mut settings = proxy(rules);
         settings["proxy"]["allowLocalBinding"] = json!(true);
-        let params = fixture.script(&format!("get {place}"), managed(settings));
+        let params = fixture.script(&format!("get {address}"), managed(settings));
         let text = fixture.run(params).await;
         assert!(text.trim_end().ends_with(sign), "{sign}: {text}");
     }

@@ -16,8 +16,8 @@ as_every_user!(
 async fn check(fixture: &mut NetworkFixture, members: &serde_json::Value) {
     let before = fixture.origin.connection_count();
     let script = format!(
-        "get {place}; say {port} 'GET / HTTP/1.1\\r\\n\\r\\n'",
-        place = fixture.origin.place(),
+        "get {address}; say {port} 'GET / HTTP/1.1\\r\\n\\r\\n'",
+        address = fixture.origin.address(),
         port = fixture.origin.port
     );
     let params = fixture.script(&script, members.clone());
@@ -81,8 +81,11 @@ async fn restricted_network_is_always_enforced(fixture: &mut NetworkFixture) {
 }
 
 async fn file_access_follows_the_profile(fixture: &mut NetworkFixture) {
-    let place = TempDir::new_in("/dev/shm").unwrap();
-    let (inside, outside) = (fixture.server.path("inside"), place.path().join("outside"));
+    let temp_dir = TempDir::new_in("/dev/shm").unwrap();
+    let (inside, outside) = (
+        fixture.server.path("inside"),
+        temp_dir.path().join("outside"),
+    );
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     let work = json!({
         "path": {"type": "path", "path": uri(fixture.server.dir.path())}, "access": "write",

@@ -63,40 +63,40 @@ async fn invalid_entries_are_named(fixture: &mut SandboxFixture) {
 }
 
 async fn invalid_fields_are_named(fixture: &mut SandboxFixture) {
-    let whole =
+    let complete =
         SandboxPolicy::new(fixture, FilePolicy::Workspace, NetworkPolicy::Restricted).sandbox;
     for (sandbox, word) in [
         (json!({}), "permissions"),
         (json!("none"), "sandbox"),
         (
-            without(whole.clone(), "windowsSandboxLevel"),
+            without(complete.clone(), "windowsSandboxLevel"),
             "windowsSandboxLevel",
         ),
         (
-            with(whole.clone(), json!({"windowsSandboxLevel": "mxc"})),
+            with(complete.clone(), json!({"windowsSandboxLevel": "mxc"})),
             "mxc",
         ),
         (
-            with(whole.clone(), json!({"windowsSandboxLevel": "some"})),
+            with(complete.clone(), json!({"windowsSandboxLevel": "some"})),
             "windowsSandboxLevel",
         ),
-        (with(whole.clone(), json!({"cwd": "relative"})), "cwd"),
+        (with(complete.clone(), json!({"cwd": "relative"})), "cwd"),
         (
-            with(whole.clone(), json!({"workspaceRoots": ["relative"]})),
+            with(complete.clone(), json!({"workspaceRoots": ["relative"]})),
             "workspaceRoots[0]",
         ),
         (
-            with(whole.clone(), json!({"permissions": {"type": "other"}})),
+            with(complete.clone(), json!({"permissions": {"type": "other"}})),
             "other",
         ),
         (
-            with(whole.clone(), json!({"useLegacyLandlock": true})),
+            with(complete.clone(), json!({"useLegacyLandlock": true})),
             "useLegacyLandlock",
         ),
     ] {
         expect(fixture, &sandbox, &[word]).await;
     }
-    let mut zero = whole;
+    let mut zero = complete;
     zero["permissions"]["file_system"]["glob_scan_max_depth"] = json!(0);
     expect(fixture, &zero, &["nonzero"]).await;
 }

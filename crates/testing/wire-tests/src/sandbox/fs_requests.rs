@@ -38,9 +38,9 @@ async fn expect(
     fixture: &mut SandboxFixture,
     policy: &SandboxPolicy,
     codes: &[i64],
-    asked: &[(&str, Value)],
+    requests: &[(&str, Value)],
 ) {
-    for (method, params) in asked {
+    for (method, params) in requests {
         let answer = ask(fixture, policy, method, params).await;
         let code = answer["error"]["code"].as_i64().unwrap_or(0);
         if !codes.contains(&code) {
@@ -150,12 +150,12 @@ async fn nothing_outside_the_workspace_changes(fixture: &mut SandboxFixture) {
             FilePolicy::Carved,
         ] {
             let policy = SandboxPolicy::new(fixture, kind, network);
-            let mut asked = changes(fixture, "out");
+            let mut requests = changes(fixture, "out");
             // Through symlinks in the workspace.
-            asked.extend(changes(fixture, "work/to-out"));
+            requests.extend(changes(fixture, "work/to-out"));
             let link = fixture.uri("work/to-file");
-            asked.push(("fs/writeFile", json!({"path": link, "dataBase64": "eA=="})));
-            asked.push((
+            requests.push(("fs/writeFile", json!({"path": link, "dataBase64": "eA=="})));
+            requests.push((
                 "fs/open",
                 json!({"path": link, "handleId": "w", "mode": "replace"}),
             ));
@@ -163,9 +163,9 @@ async fn nothing_outside_the_workspace_changes(fixture: &mut SandboxFixture) {
                 let pair = json!({
                     "sourcePath": fixture.uri(from), "destinationPath": fixture.uri(to),
                 });
-                asked.push(("fs/rename", pair));
+                requests.push(("fs/rename", pair));
             }
-            expect(fixture, &policy, &[-32603], &asked).await;
+            expect(fixture, &policy, &[-32603], &requests).await;
             let reads = reads(fixture, "out");
             expect(fixture, &policy, &[0], &reads).await;
             let name = policy.name.clone();
@@ -184,14 +184,14 @@ async fn hidden_paths_do_not_exist(fixture: &mut SandboxFixture) {
         reads.push(("fs/getMetadata", json!({"path": fixture.uri("out/file")})));
         reads.push(("fs/canonicalize", json!({"path": fixture.uri("out/file")})));
         expect(fixture, &policy, &[-32004], &reads).await;
-        let mut asked = changes(fixture, "out");
-        asked.push((
+        let mut requests = changes(fixture, "out");
+        requests.push((
             "fs/createDirectory",
             json!({"path": fixture.uri("new/below")}),
         ));
         let file = json!({"path": fixture.uri("new-file"), "dataBase64": "eA=="});
-        asked.push(("fs/writeFile", file));
-        expect(fixture, &policy, &[-32004, -32603], &asked).await;
+        requests.push(("fs/writeFile", file));
+        expect(fixture, &policy, &[-32004, -32603], &requests).await;
         let name = policy.name.clone();
         fixture.unchanged("out", &before, &name);
     }
@@ -205,14 +205,14 @@ async fn denied_paths_cannot_be_read(fixture: &mut SandboxFixture) {
     let before = fixture.snapshot("out");
     let policy = SandboxPolicy::new(fixture, FilePolicy::Denied, NetworkPolicy::Restricted);
     for name in ["work/a.secret", "out/file", "work/to-file"] {
-        let asked = [
+        let requests = [
             ("fs/readFile", json!({"path": fixture.uri(name)})),
             (
                 "fs/open",
                 json!({"path": fixture.uri(name), "handleId": "r"}),
             ),
         ];
-        expect(fixture, &policy, &[-32600, -32004], &asked).await;
+        expect(fixture, &policy, &[-32600, -32004], &requests).await;
     }
     let copy = json!({
         "sourcePath": fixture.uri("work/a.secret"), "destinationPath": fixture.uri("work/copy"),
@@ -237,7 +237,7 @@ async fn metadata_directories_cannot_be_changed_or_created(fixture: &mut Sandbox
         FilePolicy::Denied,
     ] {
         let policy = SandboxPolicy::new(fixture, kind, NetworkPolicy::Restricted);
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for name in [
             "work/.git/config",
             "work/.git/new",
@@ -245,37 +245,37 @@ async fn metadata_directories_cannot_be_changed_or_created(fixture: &mut Sandbox
             "work/.aws/config",
         ] {
             let path = fixture.uri(name);
-            asked.push(("fs/writeFile", json!({"path": path, "dataBase64": "eA=="})));
+            requests.push(("fs/writeFile", json!({"path": path, "dataBase64": "eA=="})));
             let open = json!({"path": path, "handleId": "w", "mode": "replace"});
-            asked.push(("fs/open", open));
+            requests.push(("fs/open", open));
             let copy = json!({
                 "sourcePath": fixture.uri("work/file"), "destinationPath": path,
                 "recursive": false,
             });
-            asked.push(("fs/copy", copy));
+            requests.push(("fs/copy", copy));
         }
         for name in ["work/.git/new", "work/.codex", "work/.aws/below"] {
-            asked.push(("fs/createDirectory", json!({"path": fixture.uri(name)})));
+            requests.push(("fs/createDirectory", json!({"path": fixture.uri(name)})));
         }
         for name in ["work/.codex", "work/.git"] {
             let pair = json!({
                 "sourcePath": fixture.uri("work/dir"), "destinationPath": fixture.uri(name),
                 "recursive": true, "overwrite": true,
             });
-            asked.push(("fs/rename", pair.clone()));
-            asked.push(("fs/copy", pair));
+            requests.push(("fs/rename", pair.clone()));
+            requests.push(("fs/copy", pair));
         }
         let away = json!({
             "sourcePath": fixture.uri("work/.git"), "destinationPath": fixture.uri("work/moved"),
         });
-        asked.push(("fs/rename", away));
-        asked.push(("fs/remove", json!({"path": fixture.uri("work/.git")})));
-        asked.push((
+        requests.push(("fs/rename", away));
+        requests.push(("fs/remove", json!({"path": fixture.uri("work/.git")})));
+        requests.push((
             "fs/remove",
             json!({"path": fixture.uri("work/.git/config")}),
         ));
         // Paths below a name that cannot be created do not exist.
-        expect(fixture, &policy, &[-32603, -32004], &asked).await;
+        expect(fixture, &policy, &[-32603, -32004], &requests).await;
         let name = policy.name.clone();
         fixture.unchanged("work", &before, &name);
         let nested = json!({"path": fixture.uri("work/dir/.git")});
@@ -295,18 +295,18 @@ async fn acknowledged_writes_reach_the_host(fixture: &mut SandboxFixture) {
     ];
     for (name, entries) in entries {
         let policy = SandboxPolicy::of(fixture, name, entries, NetworkPolicy::Restricted);
-        for place in ["", "work", "work/dir", "out", "none", "../none", "../../x"] {
-            let file = fixture.path(&format!("{place}/probe-file"));
+        for directory in ["", "work", "work/dir", "out", "none", "../none", "../../x"] {
+            let file = fixture.path(&format!("{directory}/probe-file"));
             let params = json!({"path": crate::fs_fixture::uri(&file), "dataBase64": "eA=="});
-            let told = ask(fixture, &policy, "fs/writeFile", &params).await;
-            if told.get("error").is_none() && !file.exists() {
-                fixture.record_fault(format!("{name}: {place}: a file was told to be written"));
+            let response = ask(fixture, &policy, "fs/writeFile", &params).await;
+            if response.get("error").is_none() && !file.exists() {
+                fixture.record_fault(format!("{name}: {directory}: success without a file"));
             }
-            let made = fixture.path(&format!("{place}/probe-made"));
-            let params = json!({"path": crate::fs_fixture::uri(&made)});
-            let told = ask(fixture, &policy, "fs/createDirectory", &params).await;
-            if told.get("error").is_none() && !made.exists() {
-                fixture.record_fault(format!("{name}: {place}: a directory was told to be made"));
+            let created = fixture.path(&format!("{directory}/probe-made"));
+            let params = json!({"path": crate::fs_fixture::uri(&created)});
+            let response = ask(fixture, &policy, "fs/createDirectory", &params).await;
+            if response.get("error").is_none() && !created.exists() {
+                fixture.record_fault(format!("{name}: {directory}: success without a directory"));
             }
         }
         fixture.reset();

@@ -181,8 +181,9 @@ async fn many_commands_run_concurrently(fixture: &mut SandboxFixture) {
     for (_, id, round) in &started {
         let events = fixture.client.finish(id).await;
         let out = events.stdout();
-        let mine = out.starts_with(&format!("{id} ")) && out.ends_with(&format!(" {round}\n"));
-        if events.code() != 7 || !mine {
+        let is_own_output =
+            out.starts_with(&format!("{id} ")) && out.ends_with(&format!(" {round}\n"));
+        if events.code() != 7 || !is_own_output {
             fixture.record_fault(format!("{id}: {} {out:?}", events.code()));
         }
     }

@@ -15,11 +15,11 @@ as_every_user!(
 );
 
 /// Starts a process tree that ignores signals and leaves its process group.
-fn tree(fixture: &mut SandboxFixture, policy: &SandboxPolicy, word: &str) -> Value {
+fn tree(fixture: &mut SandboxFixture, policy: &SandboxPolicy, marker: &str) -> Value {
     let probe = fixture.probe().display().to_string();
     let script = format!(
-        "trap '' HUP INT TERM; {probe} wait {word} & (setsid {probe} wait {word} &); \
-         (setsid sh -c '(setsid {probe} wait {word} &) &' &); {probe} wait {word}; true"
+        "trap '' HUP INT TERM; {probe} wait {marker} & (setsid {probe} wait {marker} &); \
+         (setsid sh -c '(setsid {probe} wait {marker} &) &' &); {probe} wait {marker}; true"
     );
     let mut params = fixture.params(Some(policy), &[]);
     params["argv"] = json!(["sh", "-c", script]);
@@ -29,12 +29,12 @@ fn tree(fixture: &mut SandboxFixture, policy: &SandboxPolicy, word: &str) -> Val
 async fn watched(
     fixture: &mut SandboxFixture,
     policy: &SandboxPolicy,
-    word: &str,
+    marker: &str,
 ) -> (String, Vec<WatchedProcess>) {
-    let params = tree(fixture, policy, word);
+    let params = tree(fixture, policy, marker);
     let id = fixture.start(params).await;
-    until("the whole tree", || processes(word).len() == 4).await;
-    let mut pids = processes(word);
+    until("the whole tree", || processes(marker).len() == 4).await;
+    let mut pids = processes(marker);
     // Includes the sandbox's own processes between the server and the command.
     let mut above = pids.clone();
     while let Some(pid) = above.pop() {
@@ -54,8 +54,8 @@ async fn watched(
 async fn sandboxed_processes_die_with_the_server(fixture: &mut SandboxFixture) {
     let mut all = Vec::new();
     for (number, policy) in SandboxPolicy::all(fixture).iter().enumerate() {
-        let word = format!("tree-{number}-{}", fixture.server.pid());
-        let (_, processes) = watched(fixture, policy, &word).await;
+        let marker = format!("tree-{number}-{}", fixture.server.pid());
+        let (_, processes) = watched(fixture, policy, &marker).await;
         all.extend(processes);
     }
     // Ancestors of the test are not part of the server.
@@ -79,11 +79,11 @@ fn ancestors(pid: u32) -> Vec<u32> {
 
 async fn sandboxed_tree_dies_with_a_terminated_command(fixture: &mut SandboxFixture) {
     for (number, policy) in SandboxPolicy::all(fixture).iter().enumerate() {
-        let word = format!("ended-{number}-{}", fixture.server.pid());
-        let params = tree(fixture, policy, &word);
+        let marker = format!("ended-{number}-{}", fixture.server.pid());
+        let params = tree(fixture, policy, &marker);
         let id = fixture.start(params).await;
-        until("the whole tree", || processes(&word).len() == 4).await;
-        let watched: Vec<WatchedProcess> = processes(&word)
+        until("the whole tree", || processes(&marker).len() == 4).await;
+        let watched: Vec<WatchedProcess> = processes(&marker)
             .into_iter()
             .map(WatchedProcess::new)
             .collect();
@@ -102,22 +102,22 @@ async fn sandboxed_tree_dies_with_a_terminated_command(fixture: &mut SandboxFixt
 /// Descendants with closed output are killed without a request.
 async fn silent_descendants_end_when_the_output_closes(fixture: &mut SandboxFixture) {
     for policy in SandboxPolicy::all(fixture) {
-        let word = format!("left-{}", fixture.server.pid());
+        let marker = format!("left-{}", fixture.server.pid());
         let probe = fixture.probe().display().to_string();
-        let script = format!("setsid {probe} wait {word} >/dev/null 2>&1 & exit 4");
+        let script = format!("setsid {probe} wait {marker} >/dev/null 2>&1 & exit 4");
         let mut params = fixture.params(Some(&policy), &[]);
         params["argv"] = json!(["sh", "-c", script]);
         let events = fixture.finish(params).await;
         assert_eq!(events.code(), 4, "{}", policy.name);
-        until("the rest ends", || processes(&word).is_empty()).await;
+        until("the rest ends", || processes(&marker).is_empty()).await;
     }
 }
 
 async fn command_can_be_terminated_while_it_starts(fixture: &mut SandboxFixture) {
-    let word = format!("early-{}", fixture.server.pid());
+    let marker = format!("early-{}", fixture.server.pid());
     for _ in 0..5 {
         for policy in SandboxPolicy::all(fixture) {
-            let params = fixture.params(Some(&policy), &["wait", &word]);
+            let params = fixture.params(Some(&policy), &["wait", &marker]);
             let id = params["processId"].as_str().unwrap().to_owned();
             let start = fixture.client.request("process/start", params).await;
             let terminate = json!({"processId": id});
@@ -136,7 +136,7 @@ async fn command_can_be_terminated_while_it_starts(fixture: &mut SandboxFixture)
             assert_eq!(exited["exitCode"], 137, "{exited}");
         }
     }
-    until("all end", || processes(&word).is_empty()).await;
+    until("all end", || processes(&marker).is_empty()).await;
 }
 
 async fn client_signals_reach_the_command(fixture: &mut SandboxFixture) {

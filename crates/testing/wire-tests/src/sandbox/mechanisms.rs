@@ -169,14 +169,14 @@ async fn bubblewrap_without_a_pid_namespace_is_refused() {
 async fn policy_entry_does_not_expose_host_devices_or_processes() {
     for user in USERS {
         let mut fixture = SandboxFixture::new(user).await;
-        let shown = [
+        let visible = [
             uri(fixture.probe()),
             fixture.uri("work"),
             "file:///dev".to_owned(),
             "file:///proc".to_owned(),
         ];
         let mut entries = vec![special("minimal", "read")];
-        entries.extend(shown.iter().map(|shown| path(shown, "read")));
+        entries.extend(visible.iter().map(|visible| path(visible, "read")));
         let entries = Value::Array(entries);
         let policy = SandboxPolicy::of(
             &fixture,

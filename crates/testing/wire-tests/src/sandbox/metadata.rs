@@ -312,18 +312,18 @@ async fn workspace_in_a_temporary_directory_cannot_be_moved(fixture: &mut Sandbo
     let uri = crate::fs_fixture::uri(&work);
     policy.sandbox["cwd"] = json!(uri);
     policy.sandbox["workspaceRoots"] = json!([uri]);
-    let (work, gone) = (work.to_str().unwrap(), temporary.path().join("gone"));
-    let gone = gone.to_str().unwrap();
+    let (work, target) = (work.to_str().unwrap(), temporary.path().join("gone"));
+    let target = target.to_str().unwrap();
     let errors = "EBUSY EROFS EXDEV EACCES EPERM";
     fixture
         .refused(&policy, errors, &["mkdir", &format!("{work}/.git")])
         .await;
     fixture
-        .refused(&policy, errors, &["rename", work, gone])
+        .refused(&policy, errors, &["rename", work, target])
         .await;
-    fixture.allowed(&policy, &["mkdir", gone]).await;
+    fixture.allowed(&policy, &["mkdir", target]).await;
     fixture
-        .refused(&policy, errors, &["exchange", work, gone])
+        .refused(&policy, errors, &["exchange", work, target])
         .await;
     fixture
         .allowed(&policy, &["create", &format!("{work}/file")])

@@ -78,16 +78,16 @@ impl HostListeners {
 
     /// Returns whether any listener received anything.
     fn anything_received(&self) -> bool {
-        let mut room = [0; 16];
+        let mut buffer = [0; 16];
         self.tcp.accept().is_ok()
-            || self.udp.recv(&mut room).is_ok()
+            || self.udp.recv(&mut buffer).is_ok()
             || self
                 .streams
                 .iter()
                 .any(|listener| listener.accept().is_ok())
             || self.datagrams.iter().any(|socket| {
-                let mut room = [0; 16];
-                socket.recv(&mut room).is_ok()
+                let mut buffer = [0; 16];
+                socket.recv(&mut buffer).is_ok()
             })
     }
 

@@ -76,11 +76,11 @@ async fn server_process_is_unreachable(fixture: &mut SandboxFixture) {
 }
 
 async fn sibling_process_is_unreachable(fixture: &mut SandboxFixture) {
-    let word = format!("sibling-{}", fixture.server.pid());
-    let params = fixture.params(None, &["wait", &word]);
+    let marker = format!("sibling-{}", fixture.server.pid());
+    let params = fixture.params(None, &["wait", &marker]);
     let id = fixture.start(params).await;
     fixture.client.output_until(&id, "ready\n").await;
-    let pid = fixture.find(&word).await;
+    let pid = fixture.find(&marker).await;
     assert_unreachable(fixture, pid).await;
     for policy in SandboxPolicy::all(fixture) {
         let group = ["kill-group", &pid.to_string()].map(str::to_owned);
@@ -92,11 +92,11 @@ async fn sibling_process_is_unreachable(fixture: &mut SandboxFixture) {
 async fn sandboxed_sibling_process_is_unreachable(fixture: &mut SandboxFixture) {
     for kind in [FilePolicy::Workspace, FilePolicy::ReadOnly] {
         let sibling = SandboxPolicy::new(fixture, kind, NetworkPolicy::Enabled);
-        let word = format!("caged-{kind:?}-{}", fixture.server.pid());
-        let params = fixture.params(Some(&sibling), &["wait", &word]);
+        let marker = format!("caged-{kind:?}-{}", fixture.server.pid());
+        let params = fixture.params(Some(&sibling), &["wait", &marker]);
         let id = fixture.start(params).await;
         fixture.client.output_until(&id, "ready\n").await;
-        let pid = fixture.find(&word).await.to_string();
+        let pid = fixture.find(&marker).await.to_string();
         for policy in SandboxPolicy::all(fixture) {
             for reach in PROBES {
                 fixture.refused(&policy, ERRORS, &on(reach, &pid)).await;
@@ -170,9 +170,9 @@ async fn own_processes_are_reachable(fixture: &mut SandboxFixture) {
 /// Shared memory and message queues of the host, which have no path.
 async fn ipc_objects_without_a_path_are_unreachable(fixture: &mut SandboxFixture) {
     let queue = format!("exec-hostile-{}", fixture.server.pid());
-    let made = fixture.run(None, &["shm-make"]).await;
-    let Some(segment) = made.strip_prefix("ok ").map(str::to_owned) else {
-        panic!("outside: {made}");
+    let segment_probe = fixture.run(None, &["shm-make"]).await;
+    let Some(segment) = segment_probe.strip_prefix("ok ").map(str::to_owned) else {
+        panic!("outside: {segment_probe}");
     };
     let queues = fixture.run(None, &["queue-make", &queue]).await;
     let errors = "EPERM EACCES EINVAL EIDRM ENOENT ENOSYS";

@@ -35,7 +35,7 @@ const ROUNDS: usize = 200;
 /// Swaps a directory in the workspace with a symlink to the directory outside, repeatedly, until
 /// dropped.
 struct LinkSwapper {
-    done: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,15 +49,15 @@ impl LinkSwapper {
         fs::create_dir_all(swap.join("dir")).unwrap();
         fixture.give(&swap);
         symlink("../out", &other).unwrap();
-        let done = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&done);
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 renameat_with(CWD, &swap, CWD, &other, RenameFlags::EXCHANGE).unwrap();
             }
         });
         Self {
-            done,
+            stop,
             thread: Some(thread),
         }
     }
@@ -65,7 +65,7 @@ impl LinkSwapper {
 
 impl Drop for LinkSwapper {
     fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         let ended = self
             .thread
             .take()
@@ -84,11 +84,11 @@ fn sweep(fixture: &SandboxFixture) {
             continue;
         };
         // Uses the directory's descriptor, since its name may be swapped.
-        let held = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-        for entry in fs::read_dir(&held).unwrap().flatten() {
+        let descriptor_path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        for entry in fs::read_dir(&descriptor_path).unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
             if name.contains('-') && !name.starts_with("to-") {
-                let path = held.join(name);
+                let path = descriptor_path.join(name);
                 drop(fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)));
             }
         }
@@ -100,10 +100,10 @@ async fn ask(
     fixture: &mut SandboxFixture,
     method: &str,
     policy: &SandboxPolicy,
-    more: Value,
+    extra: Value,
 ) -> Result<Value, Value> {
     let mut params = json!({"sandbox": policy.sandbox});
-    merge(&mut params, more);
+    merge(&mut params, extra);
     let id = fixture.client.request(method, params).await;
     let mut answer = fixture.client.answer(id).await;
     match answer.get("error") {

@@ -38,7 +38,7 @@ pub(crate) struct SentFrame {
     first: u8,
     payload: Vec<u8>,
     /// Payload bytes that are sent; the header announces all of them.
-    sent: usize,
+    sent_len: usize,
 }
 
 pub(crate) const TEXT: u8 = 1;
@@ -52,11 +52,11 @@ const FIN: u8 = 0x80;
 impl SentFrame {
     pub(crate) fn new(first: u8, payload: impl Into<Vec<u8>>) -> Self {
         let payload = payload.into();
-        let sent = payload.len();
+        let sent_len = payload.len();
         Self {
             first,
             payload,
-            sent,
+            sent_len,
         }
     }
 
@@ -76,12 +76,12 @@ impl SentFrame {
             }
         }
         bytes.extend(mask.iter().flatten());
-        let sent = &self.payload[..self.sent];
+        let sent_len = &self.payload[..self.sent_len];
         match mask {
-            None | Some([0, 0, 0, 0]) => bytes.extend(sent),
+            None | Some([0, 0, 0, 0]) => bytes.extend(sent_len),
             Some(mask) => {
                 let keys = mask.into_iter().cycle();
-                bytes.extend(sent.iter().zip(keys).map(|(byte, key)| byte ^ key));
+                bytes.extend(sent_len.iter().zip(keys).map(|(byte, key)| byte ^ key));
             }
         }
         bytes
@@ -457,7 +457,7 @@ fn utf8(all: &mut Vec<WebSocketCase>) {
     let whole = [GREEK, b"\xf4\x90\x80\x80edited"].concat();
     for (number, delivery) in [("6.4.3", together), ("6.4.4", Delivery::Chopped(1))] {
         let mut frame = text(&whole[..]);
-        frame.sent = GREEK.len() + 2;
+        frame.sent_len = GREEK.len() + 2;
         add(all, number, vec![frame], delivery, failed.clone());
     }
 
