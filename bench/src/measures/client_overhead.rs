@@ -13,7 +13,7 @@ use bytes::Bytes;
 use exec_client::client::ExecServerClient;
 use exec_client::connect::RemoteExecServerConnectArgs;
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
-use exec_env::command::{Command, ProcessIo, StdinMode};
+use exec_env::environment::{Command, ProcessIo, StdinMode};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_tools::unified::{
     CallId, CommandProgram, ExecCommand, NullEventSink, OutputView, UnifiedExec,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use exec_client::client::ExecServerClient;
 use exec_client::connect::{RelayExecServerConnectArgs, RemoteExecServerConnectArgs};
-use exec_env::command::{Command, ProcessIo, StdinMode};
+use exec_env::environment::{Command, ProcessIo, StdinMode};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_wire::id::ProcessId;
 use futures_util::StreamExt;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use exec_client::client::ExecServerClient;
 use exec_client::connect::RelayExecServerConnectArgs;
-use exec_env::command::StdinMode;
+use exec_env::environment::StdinMode;
 use exec_env::process::ExecProcessEvent;
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;

@@ -103,10 +103,9 @@ pub use exec_core::output_log::{
     OutputChunk, OutputSnapshot,
 };
 pub use exec_env::{
-    command::{Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StdinMode},
     environment::{
-        DisconnectReason, Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError,
-        StartedProcess,
+        Command, CommandNetwork, DisconnectReason, Environment, ExecBackend, ExecutorCatalog,
+        NetworkPolicyHook, NoCatalog, ProcessIo, StartError, StartedProcess, StdinMode,
     },
     filesystem::{
         ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, FileStream,

@@ -9,6 +9,3 @@ pub mod environment;
 pub mod filesystem;
 pub mod http;
 pub mod process;
-
-/// [`Command`](environment::Command) and what it consists of.
-pub use self::environment as command;

@@ -16,5 +16,3 @@ pub mod handshake;
 pub mod identity;
 pub mod limits;
 pub mod stream;
-
-pub use self::{frame as frame_route, handshake as channel};

@@ -21,6 +21,3 @@ pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
-
-/// `command/exec*`, the first version of the process methods.
-pub use self::process as command;

@@ -10,9 +10,8 @@ use std::{
 };
 
 use exec_core::output_log::RetentionLimits;
-use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::{ExecBackend, StartError, StartedProcess},
+use exec_env::environment::{
+    Command, ExecBackend, ProcessIo, StartError, StartedProcess, StdinMode,
 };
 use exec_process::{
     LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,

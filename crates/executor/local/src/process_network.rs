@@ -12,8 +12,7 @@ use std::{
 };
 
 use exec_env::{
-    command::{CommandNetwork, NetworkPolicyHook},
-    environment::StartError,
+    environment::{CommandNetwork, NetworkPolicyHook, StartError},
     process::ExecProcess,
 };
 use exec_process::LocalProcess;

@@ -24,8 +24,7 @@ use std::{
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    command::Command,
-    environment::StartError,
+    environment::{Command, StartError},
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_process::{LaunchStdio, OutputSettings, ProcessLaunch, launch, spawner::InheritedFd};

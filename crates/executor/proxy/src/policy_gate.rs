@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use exec_env::command::NetworkPolicyHook;
+use exec_env::environment::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
     network::{NetworkDecision, NetworkDestination, NetworkProtocol, PolicyDecision, ProxyMode},

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::command::NetworkPolicyHook;
+use exec_env::environment::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
     network::{NetworkDecision, NetworkDestination, NetworkProxy, PolicyDecision},

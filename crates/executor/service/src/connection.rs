@@ -19,11 +19,10 @@ use exec_core::output_log::ExitInfo;
 use exec_env::process::ExecProcessEvent;
 use exec_transport::link::{DataEncoding, Link, MessageWriter};
 use exec_wire::{
-    command::CommandExited,
     id::{OutputSeq, ProcessId},
     method::notification,
     outgoing_message::OutgoingMessage,
-    process::{ProcessClosed, ProcessExited},
+    process::{CommandExited, ProcessClosed, ProcessExited},
 };
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::{

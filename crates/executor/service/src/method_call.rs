@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use exec_wire::{
-    command::{ExecCommand, TerminateCommand, WriteCommand},
     discovery::{DiscoverCapabilities, DiscoverRoots},
     environment::{ReadEnvironmentConfig, ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::RpcError,
@@ -13,8 +12,9 @@ use exec_wire::{
     message::{RequestId, RpcMessage, RpcRequest, TraceContext, decode_params, split_binary},
     method::MethodName,
     process::{
-        AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
-        SignalProcess, SnapshotProcess, StartProcess, TerminateProcess, WaitProcess, WriteProcess,
+        AttachProcess, CloseStdin, ExecCommand, ListProcesses, ReadProcess, ReleaseProcess,
+        ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, TerminateCommand,
+        TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
 };
 use serde::de::DeserializeOwned;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use exec_core::peer::PendingCalls;
-use exec_env::command::NetworkPolicyHook;
+use exec_env::environment::NetworkPolicyHook;
 use exec_wire::{
     id::ProcessId,
     message::{RequestId, RpcMessage},

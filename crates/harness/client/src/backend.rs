@@ -9,8 +9,7 @@ use std::{
 };
 
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::{ExecBackend, StartError, StartedProcess},
+    environment::{Command, ExecBackend, ProcessIo, StartError, StartedProcess, StdinMode},
     process::ExecProcess,
 };
 use exec_wire::{

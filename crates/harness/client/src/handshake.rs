@@ -6,8 +6,7 @@
 use bytes::Bytes;
 use exec_core::peer::PendingCalls;
 use exec_env::{
-    command::{Command, ProcessIo},
-    environment::StartError,
+    environment::{Command, ProcessIo, StartError},
     filesystem::{FileError, OpenFileRequest},
 };
 use exec_transport::{

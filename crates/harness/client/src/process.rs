@@ -14,7 +14,7 @@ use exec_core::output_log::{
     FollowOptions, HeadTail, LogPage, OutputChunk, OutputLog, OutputSnapshot,
 };
 use exec_env::{
-    command::ProcessIo,
+    environment::ProcessIo,
     process::{
         EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
     },

@@ -13,9 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use exec_env::{
-    command::Command,
     environment::{
-        Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError, StartedProcess,
+        Command, Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError, StartedProcess,
     },
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::{ExecBackend, StartError},
-};
+use exec_env::environment::{Command, ExecBackend, ProcessIo, StartError, StdinMode};
 use exec_wire::{
     id::ProcessId,
     path_uri::PathUri,

@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::{command::StdinMode, environment::Environment};
+use exec_env::environment::{Environment, StdinMode};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{

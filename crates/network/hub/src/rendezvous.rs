@@ -19,7 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::frame_route::FrameRoute;
+use exec_relay::frame::FrameRoute;
 use exec_transport::{
     link::LinkReadError,
     websocket::socket::{BinarySocket, RawMessage, SocketWriter},

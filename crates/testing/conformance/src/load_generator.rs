@@ -18,8 +18,7 @@ use std::{
 use bytes::Bytes;
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::{Environment, StartError},
+    environment::{Command, Environment, ProcessIo, StartError, StdinMode},
     process::{EventStream, ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::command::Command;
+use exec_env::environment::Command;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use exec_env::{
-    command::Command,
+    environment::Command,
     filesystem::{FileFuture, OpenFile, OpenFileRequest},
 };
 use exec_wire::{

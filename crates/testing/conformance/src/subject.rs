@@ -14,8 +14,9 @@ use std::{
 use exec_client::client::ExecServerClient;
 use exec_core::output_log::ExitInfo;
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::{Environment, ExecBackend, ExecutorCatalog, StartError},
+    environment::{
+        Command, Environment, ExecBackend, ExecutorCatalog, ProcessIo, StartError, StdinMode,
+    },
     filesystem::ExecutorFileSystem,
     http::HttpClient,
 };

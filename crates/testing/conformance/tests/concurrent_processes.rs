@@ -11,8 +11,7 @@ use exec_client::{
 };
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart, RetentionLimits};
 use exec_env::{
-    command::Command,
-    environment::{Environment, NoCatalog},
+    environment::{Command, Environment, NoCatalog},
     http::NoHttpClient,
     process::{ExecProcess, ExecProcessEvent as Event},
 };

@@ -10,7 +10,7 @@ use exec_client::{
 };
 use exec_conformance::server::{self, Server};
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
-use exec_env::{command::Command, process::ExecProcessEvent};
+use exec_env::{environment::Command, process::ExecProcessEvent};
 use exec_transport::{connect::BearerToken, tls::TrustStore};
 use exec_wire::{
     id::{OutputSeq, ProcessId},

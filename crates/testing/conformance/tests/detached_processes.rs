@@ -12,8 +12,7 @@ use exec_client::{
 use exec_conformance::{cutting_proxy::CuttingProxy, server::Server};
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::StartError,
+    environment::{Command, ProcessIo, StartError, StdinMode},
     process::{ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
 use exec_wire::{

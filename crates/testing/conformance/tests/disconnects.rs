@@ -20,7 +20,7 @@ use exec_conformance::{
     server::Server,
 };
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
+    environment::{Command, ProcessIo, StdinMode},
     process::CommunicateOptions,
 };
 use exec_wire::{id::ProcessId, path_uri::PathUri};

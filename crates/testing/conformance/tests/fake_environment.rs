@@ -13,8 +13,7 @@ use exec_core::output_log::{
     OutputSnapshot, RetentionLimits,
 };
 use exec_env::{
-    command::Command,
-    environment::{Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
+    environment::{Command, Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

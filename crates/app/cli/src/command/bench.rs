@@ -15,7 +15,7 @@ use bytes::Bytes;
 use clap::Args;
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart as FollowFrom};
 use exec_env::{
-    command::{Command, ProcessIo},
+    environment::{Command, ProcessIo},
     filesystem::{FileError, OpenFile, OpenFileRequest},
     process::{EventStream, ExecProcess, ExecProcessEvent},
 };

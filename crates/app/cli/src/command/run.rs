@@ -5,10 +5,7 @@ mod exec_args;
 use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::StartError,
-};
+use exec_env::environment::{Command, ProcessIo, StartError, StdinMode};
 use exec_wire::{
     error::ErrorCode,
     id::{OutputSeq, ProcessId},

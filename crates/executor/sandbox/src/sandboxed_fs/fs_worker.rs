@@ -233,7 +233,7 @@ fn run_worker(socket: &OwnedFd) -> Option<()> {
 fn enter_sandbox(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
     let frame = receive_frame(socket, reader)?;
     let outcome = SandboxSetup::decode(&frame.text, frame.descriptors)
-        .ok_or_else(|| "invalid enclosure".to_owned())
+        .ok_or_else(|| "invalid sandbox set-up".to_owned())
         .and_then(|setup| sandbox_setup::enter_sandbox(setup).map_err(|error| error_chain(&error)));
     match outcome {
         Ok(()) => send(socket, FrameStatus::Success, &[], &[], &[]),

@@ -5,22 +5,22 @@ use std::{path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use exec_core::output_log::{FollowStart, LogPage};
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
+    environment::{Command, ProcessIo, StdinMode},
     process::{OutputReadRequest, ProcessError, ProcessStatus},
 };
 use exec_wire::{
     base64_bytes::Base64Bytes,
-    command::{CommandStarted, CommandWritten, ExecCommand, WriteCommand},
     error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
     limits,
     message::RequestId,
     path_uri::PathUri,
     process::{
-        AttachProcess, AttachResult, CloseStdin, EmptyResult, ListProcesses, OutputPage, PageChunk,
-        ProcessList, ProcessSnapshot, ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess,
-        TerminalSize, TerminateProcess, TerminateResult, WaitProcess, WaitResult, WaitUntil,
-        WriteProcess, WriteResult, WriteStatus,
+        AttachProcess, AttachResult, CloseStdin, CommandStarted, CommandWritten, EmptyResult,
+        ExecCommand, ListProcesses, OutputPage, PageChunk, ProcessList, ProcessSnapshot,
+        ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, TerminalSize, TerminateProcess,
+        TerminateResult, WaitProcess, WaitResult, WaitUntil, WriteCommand, WriteProcess,
+        WriteResult, WriteStatus,
     },
 };
 use futures_util::future::FutureExt;

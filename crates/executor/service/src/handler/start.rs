@@ -4,9 +4,8 @@
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use exec_core::output_log::FollowStart;
-use exec_env::{
-    command::{Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StdinMode},
-    environment::{StartError, StartedProcess},
+use exec_env::environment::{
+    Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StartError, StartedProcess, StdinMode,
 };
 use exec_wire::{
     error::RpcError,

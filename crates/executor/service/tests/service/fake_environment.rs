@@ -16,8 +16,7 @@ use exec_core::output_log::{
     RetentionLimits,
 };
 use exec_env::{
-    command::{Command, NetworkPolicyHook},
-    environment::{ExecBackend, StartError, StartedProcess},
+    environment::{Command, ExecBackend, NetworkPolicyHook, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

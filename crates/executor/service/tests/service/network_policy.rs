@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::command::NetworkPolicyHook;
+use exec_env::environment::NetworkPolicyHook;
 use exec_wire::network::{NetworkDecision, NetworkDestination, NetworkProtocol, PolicyDecision};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};

@@ -3,8 +3,7 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use exec_env::{
-    command::Command,
-    environment::{Environment, NoCatalog},
+    environment::{Command, Environment, NoCatalog},
     http::NoHttpClient,
 };
 use exec_service::{Concurrency, Service, ServiceConfig};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use exec_env::command::{CommandNetwork, NetworkPolicyHook};
+use exec_env::environment::{CommandNetwork, NetworkPolicyHook};
 use exec_wire::{
     error::{ErrorCode, RpcError},
     message::{RequestId, RpcRequest, decode_params},

@@ -8,8 +8,7 @@ use exec_client::{
 };
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    command::Command,
-    environment::{DisconnectReason, ExecBackend, StartedProcess},
+    environment::{Command, DisconnectReason, ExecBackend, StartedProcess},
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_transport::{

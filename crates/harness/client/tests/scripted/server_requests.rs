@@ -8,8 +8,9 @@ use exec_client::{
     connect::SessionContinuity,
 };
 use exec_env::{
-    command::{Command, CommandNetwork, NetworkPolicyHook},
-    environment::{DisconnectReason, ExecBackend, StartedProcess},
+    environment::{
+        Command, CommandNetwork, DisconnectReason, ExecBackend, NetworkPolicyHook, StartedProcess,
+    },
     process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_transport::memory;

@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_env::{
-    command::{Command, ProcessIo},
-    environment::{ExecBackend, StartError},
+    environment::{Command, ExecBackend, ProcessIo, StartError},
     filesystem::{ExecutorFileSystem, FileError, MissingPathsRequest, OpenFileRequest},
     process::{OutputReadRequest, ProcessError},
 };

@@ -12,8 +12,7 @@ use exec_core::output_log::{
     RetentionLimits,
 };
 use exec_env::{
-    command::Command,
-    environment::{ExecBackend, StartError, StartedProcess},
+    environment::{Command, ExecBackend, StartError, StartedProcess},
     process::{
         EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
         ProcessStatus,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_env::command::{ProcessIo, StdinMode};
+use exec_env::environment::{ProcessIo, StdinMode};
 use exec_mcp_client::{
     config::{ConnectedServer, InheritedVariables, McpServerConfig},
     transport::McpTransport,

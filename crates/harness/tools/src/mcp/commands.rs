@@ -8,7 +8,7 @@ use std::{
 };
 
 use exec_env::{
-    command::StdinMode,
+    environment::StdinMode,
     process::{CheckoutError, ProcessNumber},
 };
 use regex::{Error, bytes::RegexBuilder};

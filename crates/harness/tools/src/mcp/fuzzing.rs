@@ -9,8 +9,7 @@ use std::{io::Cursor, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::{
-    command::Command,
-    environment::{Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
+    environment::{Command, Environment, ExecBackend, NoCatalog, StartError, StartedProcess},
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
         OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,

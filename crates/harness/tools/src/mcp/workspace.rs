@@ -316,12 +316,12 @@ impl ToolPolicy for AgentWorkspace {
         &self,
         _request: &ApprovalRequest,
         _attempt: usize,
-    ) -> exec_env::command::CommandNetwork {
+    ) -> exec_env::environment::CommandNetwork {
         let is_proxied =
             self.network == NetworkMode::Loopback && self.access != WorkspaceAccess::Open;
-        exec_env::command::CommandNetwork {
+        exec_env::environment::CommandNetwork {
             proxy: is_proxied.then(NetworkProxy::for_loopback),
-            ..exec_env::command::CommandNetwork::default()
+            ..exec_env::environment::CommandNetwork::default()
         }
     }
 

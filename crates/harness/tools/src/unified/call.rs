@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use exec_env::{command::StdinMode, process::ProcessNumber};
+use exec_env::{environment::StdinMode, process::ProcessNumber};
 use exec_wire::{environment::ShellProgram, path_uri::PathUri};
 use regex::bytes::Regex;
 

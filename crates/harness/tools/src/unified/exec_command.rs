@@ -5,8 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::StartError,
+    environment::{Command, ProcessIo, StartError, StdinMode},
     process::TableFull,
 };
 use exec_wire::{

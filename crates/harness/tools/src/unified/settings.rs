@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use exec_env::command::StdinMode;
+use exec_env::environment::StdinMode;
 use exec_wire::{
     limits,
     process::{EnvInherit, EnvPolicy, TerminalSize},

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exec_env::command::CommandNetwork;
+use exec_env::environment::CommandNetwork;
 use exec_wire::{
     path_uri::PathUri,
     sandbox::{

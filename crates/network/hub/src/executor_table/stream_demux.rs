@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_relay::frame_route::{FrameKind, FrameRoute};
+use exec_relay::frame::{FrameKind, FrameRoute};
 
 use crate::{circuit::HarnessTag, limits};
 

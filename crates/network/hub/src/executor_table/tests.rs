@@ -4,7 +4,7 @@ use std::{
 };
 
 use exec_relay::{
-    frame_route::{FrameKind, FrameRoute},
+    frame::{FrameKind, FrameRoute},
     identity::NoiseIdentity,
 };
 

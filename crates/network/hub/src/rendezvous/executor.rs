@@ -13,10 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_relay::{
-    frame::{FrameBody, RelayFrame, StreamId},
-    frame_route::FrameRoute,
-};
+use exec_relay::frame::{FrameBody, FrameRoute, RelayFrame, StreamId};
 use exec_transport::websocket::socket::{BinarySocket, RawMessage};
 use futures_util::task::AtomicWaker;
 use tokio::{

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exec_relay::{
-    channel::NoiseChannel,
     frame::{FrameBody, RelayFrame, SealedRecord, StreamId},
-    handshake::{HandshakeScope, NoiseInitiator},
+    handshake::{HandshakeScope, NoiseChannel, NoiseInitiator},
     identity::{NoiseIdentity, NoisePublicKey},
 };
 use exec_transport::websocket::socket::{BinarySocket, RawMessage};

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::{
-    command::Command,
+    environment::Command,
     process::{CommunicateOptions, CommunicateOutput, ExecProcess},
 };
 use exec_wire::process::TerminateMode;

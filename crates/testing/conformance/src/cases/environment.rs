@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use exec_env::command::Command;
+use exec_env::environment::Command;
 use exec_wire::process::{EnvInherit, EnvPolicy, ProcessMetadata};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc};
 
-use exec_env::command::Command;
+use exec_env::environment::Command;
 use exec_env::process::ExecProcessEvent as Event;
 use futures_util::{FutureExt, StreamExt, future::join_all};
 

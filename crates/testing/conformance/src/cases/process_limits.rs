@@ -1,6 +1,6 @@
 //! Resource limits of a process and how exceeding them is reported.
 
-use exec_env::{command::Command, environment::StartError};
+use exec_env::environment::{Command, StartError};
 use exec_wire::process::{ExitCause, ProcessLimits};
 
 use crate::{

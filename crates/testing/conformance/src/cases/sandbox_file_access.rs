@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use exec_env::command::Command;
+use exec_env::environment::Command;
 
 use crate::{
     difference::Difference,

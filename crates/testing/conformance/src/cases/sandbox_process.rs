@@ -2,10 +2,7 @@
 
 use std::{net::TcpListener, path::Path, process};
 
-use exec_env::{
-    command::Command,
-    environment::{StartError, StartedProcess},
-};
+use exec_env::environment::{Command, StartError, StartedProcess};
 use exec_wire::{
     error::ErrorCode,
     process::{ExitCause, SandboxType, TerminateMode},

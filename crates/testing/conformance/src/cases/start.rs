@@ -2,10 +2,7 @@
 
 use std::{io::ErrorKind, path::Path};
 
-use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
-    environment::StartError,
-};
+use exec_env::environment::{Command, ProcessIo, StartError, StdinMode};
 use exec_wire::{error::ErrorCode, process::TerminalSize};
 
 use crate::{

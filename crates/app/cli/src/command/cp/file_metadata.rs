@@ -24,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use exec_env::{
-    command::{Command, ProcessIo, StdinMode},
+    environment::{Command, ProcessIo, StdinMode},
     process::{CommunicateOptions, CommunicateOutput},
 };
 use exec_wire::{

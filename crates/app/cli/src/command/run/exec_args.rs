@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, str::FromStr};
 
 use clap::{Args, ValueEnum};
-use exec_env::command::{Command, ProcessIo};
+use exec_env::environment::{Command, ProcessIo};
 use exec_wire::{
     network::NetworkProxy,
     path_uri::PathUri,
