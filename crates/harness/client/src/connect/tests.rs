@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// A shell script that answers `initialize` and runs until its stdin ends.
-const SERVER: &str = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; cat >/dev/null"#;
+const SERVER: &str =
+    r#"read -r request; echo '{"id":1,"result":{"sessionId":"s"}}'; cat >/dev/null"#;
 
 /// Awaits with a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -151,7 +152,7 @@ async fn stdio_program_connects() {
 #[tokio::test]
 async fn failed_program_reports_its_stderr() {
     let (fault_, text) = fault(ExecServerClient::connect_stdio(script(
-        "read -r asked; echo 'no such host' >&2; exit 255",
+        "read -r request; echo 'no such host' >&2; exit 255",
     )))
     .await;
     assert_eq!(fault_, FaultParty::Transport);
@@ -171,7 +172,7 @@ async fn failed_program_reports_its_stderr() {
 
 #[tokio::test]
 async fn exit_of_a_program_is_reported_to_callers() {
-    let program = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r told; read -r call
+    let program = r#"read -r request; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r initialized; read -r call
         echo 'out of memory' >&2; exit 9"#;
     let connected = within("a client", ExecServerClient::connect_stdio(script(program))).await;
     let client = connected.unwrap();

@@ -64,13 +64,13 @@ pub(crate) struct LaunchRequest {
     cwd: PathUri,
     tty: bool,
     /// Time of the request, by this host's clock.
-    asked_at_ms: u64,
+    requested_at_ms: u64,
 }
 
 impl LaunchRequest {
-    pub(crate) fn of(start: &StartProcess, asked_at_ms: u64) -> Self {
+    pub(crate) fn of(start: &StartProcess, requested_at_ms: u64) -> Self {
         Self {
-            asked_at_ms,
+            requested_at_ms,
             argv: start.argv.clone(),
             cwd: start.cwd.clone(),
             tty: start.tty,
@@ -80,7 +80,8 @@ impl LaunchRequest {
     /// Returns whether a process of the server was started with these parameters.
     fn matches(&self, summary: &ProcessSummary) -> bool {
         let ProcessSummary { argv, cwd, tty, .. } = summary;
-        let is_recent = summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.asked_at_ms;
+        let is_recent =
+            summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.requested_at_ms;
         let same_launch = (&self.argv, &self.cwd, self.tty) == (argv, cwd, *tty);
         same_launch && (summary.running || is_recent)
     }
@@ -362,14 +363,14 @@ mod tests {
 
     #[test]
     fn earlier_process_with_the_same_id_is_not_mistaken_for_a_start() {
-        let asked_at_ms = 1_000_000;
+        let requested_at_ms = 1_000_000;
         let cwd = PathUri::parse("file:///work").unwrap();
         let argv = vec!["make".to_owned()];
         let attachment = ProcessAttachment::new(AttachmentOrigin::Started(LaunchRequest {
             argv: argv.clone(),
             cwd: cwd.clone(),
             tty: false,
-            asked_at_ms,
+            requested_at_ms,
         }));
         let is = |running, started_at_ms| {
             attachment.is_same_process(&ProcessSummary {
@@ -388,9 +389,12 @@ mod tests {
                 output_bytes: None,
             })
         };
-        assert!(is(true, asked_at_ms + 10) && is(false, asked_at_ms + 10));
-        assert!(is(false, asked_at_ms - MAX_CLOCK_SKEW_MS), "clocks differ");
-        assert!(!is(false, asked_at_ms - MAX_CLOCK_SKEW_MS - 1));
+        assert!(is(true, requested_at_ms + 10) && is(false, requested_at_ms + 10));
+        assert!(
+            is(false, requested_at_ms - MAX_CLOCK_SKEW_MS),
+            "clocks differ"
+        );
+        assert!(!is(false, requested_at_ms - MAX_CLOCK_SKEW_MS - 1));
     }
 
     #[test]

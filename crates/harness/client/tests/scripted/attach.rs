@@ -189,8 +189,8 @@ async fn attaching_to_a_missing_process_fails() {
     server.released("p").await;
     let process = server.attach(&client, None, 1).await;
     let accept = server.list(vec![summary("p", true)]);
-    let (twice, ()) = futures_util::join!(client.attach(id("p"), None), accept);
-    assert_eq!(twice.unwrap_err(), ExecServerError::IdInUse(id("p")));
+    let (second, ()) = futures_util::join!(client.attach(id("p"), None), accept);
+    assert_eq!(second.unwrap_err(), ExecServerError::IdInUse(id("p")));
     drop(process);
 }
 
@@ -237,9 +237,9 @@ async fn attached_process_survives_a_disconnect() {
         2,
         "after the last received event"
     );
-    let again = server.expect("process/write").await;
-    assert_eq!(again["params"], first["params"]);
-    server.answer(&again, json!({"status": "accepted"})).await;
+    let retried = server.expect("process/write").await;
+    assert_eq!(retried["params"], first["params"]);
+    server.answer(&retried, json!({"status": "accepted"})).await;
     assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
     server.output("p", 2, "YQ==").await;
     server.output("p", 3, "YQ==").await;
@@ -264,8 +264,8 @@ async fn attached_process_survives_a_lost_session() {
     // The client looks the process up before it sends anything to it.
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 2).await, 1);
-    let again = server.expect("process/write").await;
-    server.answer(&again, json!({"status": "accepted"})).await;
+    let retried = server.expect("process/write").await;
+    server.answer(&retried, json!({"status": "accepted"})).await;
     assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
     server.exited("p", 2).await;
     server.closed("p", 3).await;
@@ -425,7 +425,7 @@ async fn read_merges_held_and_server_output() {
         within(stream.next()).await.unwrap();
     }
     // The server no longer retains the first two, and the last has not arrived yet.
-    for (max_bytes, whole) in [(None, true), (Some(2), false)] {
+    for (max_bytes, is_complete) in [(None, true), (Some(2), false)] {
         let read = OutputReadRequest {
             max_bytes,
             ..OutputReadRequest::default()
@@ -437,7 +437,7 @@ async fn read_merges_held_and_server_output() {
         let (page, ()) = futures_util::join!(within(process.read(read)), answer);
         let page = page.unwrap();
         let seqs: Vec<u64> = page.chunks.iter().map(|chunk| chunk.seq.0).collect();
-        let expected: (&[u64], _) = if whole {
+        let expected: (&[u64], _) = if is_complete {
             (&[1, 2, 3, 4], 5)
         } else {
             (&[1, 2], 3)

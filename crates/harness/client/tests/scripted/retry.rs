@@ -44,10 +44,10 @@ async fn write_is_retried_with_its_id() {
     let names: Vec<_> = writes.iter().map(|write| &write["writeId"]).collect();
     assert!(names[0] != names[1] && names[1] != names[2] && names[2].is_string());
     let mut server = disconnect(&mut connector, server).await;
-    for before in writes {
-        let again = server.next().await;
-        assert_eq!(again["params"], before);
-        server.answer(&again, json!({"status": "accepted"})).await;
+    for params in writes {
+        let retried = server.next().await;
+        assert_eq!(retried["params"], params);
+        server.answer(&retried, json!({"status": "accepted"})).await;
     }
     for write in [first, second, close] {
         assert_eq!(within(write).await, Ok(WriteStatus::Accepted));

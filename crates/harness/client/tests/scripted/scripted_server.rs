@@ -67,9 +67,10 @@ impl ScriptedServer {
 
     /// Answers `initialize` with this response, and waits for `initialized`.
     pub(crate) async fn connect_as(session: Value) -> (Self, ExecServerClient) {
-        let (here, there) = memory::pair();
-        let mut server = Self(there);
-        let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
+        let (client_link, server_link) = memory::pair();
+        let mut server = Self(server_link);
+        let connect =
+            ExecServerClient::connect(client_link, ExecServerClientConnectOptions::default());
         let handshake = server.handshake(session);
         let (client, _) = futures_util::join!(connect, handshake);
         (server, client.unwrap())

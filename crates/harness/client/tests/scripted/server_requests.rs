@@ -212,9 +212,9 @@ async fn unknown_requests_are_rejected() {
 
 #[tokio::test]
 async fn policy_requests_during_the_handshake_are_answered() {
-    let (here, there) = memory::pair();
-    let mut server = ScriptedServer(there);
-    let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
+    let (client_link, server_link) = memory::pair();
+    let mut server = ScriptedServer(server_link);
+    let connect = ExecServerClient::connect(client_link, ExecServerClientConnectOptions::default());
     let handshake = async {
         let initialize = server.expect("initialize").await;
         server.request_decision(1, "p", "good").await;

@@ -168,8 +168,8 @@ async fn proxy_without_masking_is_sent_to_any_server() {
         );
     }
     assert_silent(&mut server, &client).await;
-    let nothing = json!({"credentialMasking": false, "credentialProviders": {}});
-    let start = backend.start(with_proxy(nothing));
+    let no_masking = json!({"credentialMasking": false, "credentialProviders": {}});
+    let start = backend.start(with_proxy(no_masking));
     let play = async {
         let start = server.expect("process/start").await;
         let proxy = &start["params"]["networkProxy"]["proxy"];

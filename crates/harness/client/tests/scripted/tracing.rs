@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use crate::scripted_server::{ScriptedServer, session, within};
 
 async fn connect(trace: Option<TraceSource>) -> (ScriptedServer, ExecServerClient, Value) {
-    let (here, there) = memory::pair();
-    let mut server = ScriptedServer(there);
+    let (client_link, server_link) = memory::pair();
+    let mut server = ScriptedServer(server_link);
     let options = ExecServerClientConnectOptions {
         trace,
         ..ExecServerClientConnectOptions::default()
     };
-    let connect = ExecServerClient::connect(here, options);
+    let connect = ExecServerClient::connect(client_link, options);
     let (client, initialize) = futures_util::join!(connect, server.handshake(session("s")));
     (server, client.unwrap(), initialize)
 }

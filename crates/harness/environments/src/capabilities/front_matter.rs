@@ -89,11 +89,11 @@ fn is_continuation(line: &str) -> bool {
 
 fn join_lines(first: &str, more: &[&str]) -> String {
     let lines = std::iter::once(first).chain(more.iter().copied());
-    let words: Vec<&str> = lines
+    let lines: Vec<&str> = lines
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    words.join(" ")
+    lines.join(" ")
 }
 
 /// Parses a block scalar and joins its lines with `between`.

@@ -147,8 +147,8 @@ async fn step_sees_only_its_own_roots_in_order() {
     assert_eq!(catalog.requested_roots(), 3);
     let near_only = step(&["b", "c"], "near", &near);
     assert_eq!(skills(&within(cache.project(&near_only)).await), ["b", "c"]);
-    let nothing = within(cache.project(&StepRoots::default())).await;
-    assert!(nothing.skills.is_empty() && nothing.failed.is_empty());
+    let empty = within(cache.project(&StepRoots::default())).await;
+    assert!(empty.skills.is_empty() && empty.failed.is_empty());
     assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
     assert_eq!(
         catalog.calls(),

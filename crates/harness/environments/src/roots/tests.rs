@@ -87,14 +87,14 @@ fn duplicate_root_is_dropped_and_order_is_kept() {
 
 #[test]
 fn selection_size_is_limited() {
-    let many = |count| (0..count).map(|number: usize| root(&number.to_string(), "worker"));
-    let most = SelectedRoots::new(many(MAX_SELECTED_ROOTS)).unwrap();
-    assert_eq!(most.len(), MAX_SELECTED_ROOTS);
+    let roots = |count| (0..count).map(|number: usize| root(&number.to_string(), "worker"));
+    let selected = SelectedRoots::new(roots(MAX_SELECTED_ROOTS)).unwrap();
+    assert_eq!(selected.len(), MAX_SELECTED_ROOTS);
     assert_eq!(
-        SelectedRoots::new(many(MAX_SELECTED_ROOTS + 1)),
+        SelectedRoots::new(roots(MAX_SELECTED_ROOTS + 1)),
         Err(TooManyRoots)
     );
-    let text = serde_json::to_value(many(MAX_SELECTED_ROOTS + 1).collect::<Vec<_>>()).unwrap();
+    let text = serde_json::to_value(roots(MAX_SELECTED_ROOTS + 1).collect::<Vec<_>>()).unwrap();
     serde_json::from_value::<SelectedRoots>(text).unwrap_err();
     assert!(RootId::new("").is_err());
 }

@@ -378,8 +378,8 @@ impl From<WriteStdinError> for ToolError {
             WriteStdinError::Open(CheckoutError::Busy(number)) => format!(
                 "another call waits for the command with session_id {number}: wait for that one, or cancel it"
             ),
-            WriteStdinError::Evicted(number, most) => format!(
-                "the command with session_id {number} was evicted: at most {most} commands are kept"
+            WriteStdinError::Evicted(number, limit) => format!(
+                "the command with session_id {number} was evicted: at most {limit} commands are kept"
             ),
             WriteStdinError::NoScreen(number) => format!(
                 "the command with session_id {number} has no terminal, and so no screen: start it with `tty`"

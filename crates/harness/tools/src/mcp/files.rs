@@ -116,14 +116,17 @@ impl McpTool for EditFile {
         let edit_guard = ctx.lock_edits().await;
         let text = read_text(ctx, &path).await?;
         let (old, new) = match_line_endings(&text, &self.old, &self.new);
-        let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
-        match (places.len(), self.replace_all) {
+        let offsets: Vec<usize> = text
+            .match_indices(&*old)
+            .map(|(offset, _)| offset)
+            .collect();
+        match (offsets.len(), self.replace_all) {
             (0, _) => return Err(ToolError(format!("`old` does not occur in `{name}`"))),
             (1, _) | (_, true) => {}
             (count, false) => {
-                let lines = places.iter().take(MAX_NAMED_LINES);
+                let lines = offsets.iter().take(MAX_NAMED_LINES);
                 let lines: Vec<String> = lines
-                    .map(|at| line_number(&text, *at).to_string())
+                    .map(|offset| line_number(&text, *offset).to_string())
                     .collect();
                 let lines = lines.join(", ");
                 return Err(ToolError(format!(
@@ -133,7 +136,7 @@ impl McpTool for EditFile {
                 )));
             }
         }
-        let count = places.len();
+        let count = offsets.len();
         let unchanged = text.len() - count * old.len();
         let size = new.len().saturating_mul(count).saturating_add(unchanged);
         if size as u64 > MAX_TEXT_BYTES {
@@ -142,7 +145,7 @@ impl McpTool for EditFile {
             )));
         }
         write_text(ctx, &path, text.replace(&*old, &new), edit_guard).await?;
-        let line = line_number(&text, places[0]);
+        let line = line_number(&text, offsets[0]);
         Ok(ToolAnswer::text(match count {
             1 => format!("Edited {name} at line {line}"),
             _ => format!("Edited {name} in {count} places, the first at line {line}"),
@@ -168,8 +171,8 @@ fn match_line_endings<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, st
 }
 
 /// Returns the line number of a byte offset, counted from 1.
-fn line_number(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
+fn line_number(text: &str, offset: usize) -> usize {
+    text[..offset].matches('\n').count() + 1
 }
 
 /// Maximum size of a file that is edited as text or kept for rollback: several copies are in
@@ -190,13 +193,13 @@ enum FileContent {
 
 impl FileContent {
     /// Returns the content as text. Fails if it is too large or not UTF-8.
-    fn text(&self, shown: &str) -> Result<&str, ToolError> {
+    fn text(&self, name: &str) -> Result<&str, ToolError> {
         match self {
             Self::Whole(data) => {
-                str::from_utf8(data).map_err(|_| ToolError(format!("`{shown}` is not UTF-8 text")))
+                str::from_utf8(data).map_err(|_| ToolError(format!("`{name}` is not UTF-8 text")))
             }
             Self::TooLarge(size) => Err(ToolError(format!(
-                "`{shown}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
+                "`{name}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
             ))),
         }
     }
@@ -397,10 +400,10 @@ async fn list_names(
 /// Returns the path of an entry relative to the root.
 fn relative_name(root: &PathUri, path: &PathUri) -> Option<String> {
     let mut names = Vec::new();
-    let mut at = path.clone();
-    while at != *root {
-        names.push(String::from_utf8_lossy(&at.file_name()?).into_owned());
-        at = at.parent()?;
+    let mut current = path.clone();
+    while current != *root {
+        names.push(String::from_utf8_lossy(&current.file_name()?).into_owned());
+        current = current.parent()?;
     }
     names.reverse();
     Some(names.join("/"))

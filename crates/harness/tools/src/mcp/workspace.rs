@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn paths_are_resolved_and_shown_relative_to_the_workspace() {
         let workspace = workspace(WorkspaceAccess::Open);
-        for (typed, uri, shown) in [
+        for (typed, uri, display) in [
             ("src/x.rs", "file:///work/a%20b/src/x.rs", "src/x.rs"),
             ("/work/a b/x", "file:///work/a%20b/x", "x"),
             ("../c", "file:///work/c", "/work/c"),
@@ -460,7 +460,7 @@ mod tests {
         ] {
             let path = workspace.base().path(typed).unwrap();
             assert_eq!(path.as_str(), uri);
-            assert_eq!(workspace.display_path(&path), shown);
+            assert_eq!(workspace.display_path(&path), display);
         }
     }
 
@@ -471,9 +471,9 @@ mod tests {
             let workspace = workspace(access).with_more([more]);
             workspace.denial_reason(&PathUri::parse(uri).unwrap())
         };
-        for inside in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
-            assert_eq!(forbidden(WorkspaceAccess::WorkspaceWrite, inside), None);
-            assert!(forbidden(WorkspaceAccess::ReadOnly, inside).is_some());
+        for writable in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
+            assert_eq!(forbidden(WorkspaceAccess::WorkspaceWrite, writable), None);
+            assert!(forbidden(WorkspaceAccess::ReadOnly, writable).is_some());
         }
         let outside = forbidden(WorkspaceAccess::WorkspaceWrite, "file:///work/c").unwrap();
         assert!(outside.contains("sandbox") && outside.contains("`/work/a b`, `/more`"));
@@ -527,8 +527,8 @@ mod tests {
     fn protected_metadata_is_named() {
         let workspace = workspace(WorkspaceAccess::WorkspaceWrite);
         let config = PathUri::parse("file:///work/a%20b/.git/config").unwrap();
-        let why = workspace.denial_reason(&config).unwrap();
-        assert!(why.contains("`.git`"), "{why}");
+        let reason = workspace.denial_reason(&config).unwrap();
+        assert!(reason.contains("`.git`"), "{reason}");
         let workspace = workspace.with_git(GitAccess::Writable);
         assert_eq!(workspace.denial_reason(&config), None);
     }

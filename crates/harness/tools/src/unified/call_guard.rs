@@ -229,25 +229,25 @@ impl RecentlyEnded {
         number: ProcessNumber,
     ) -> Option<(CommandDetails, Arc<ProcessShared>)> {
         let mut ended = self.lock();
-        let is_it = |ended: &EndedCommand| {
+        let matches = |ended: &EndedCommand| {
             ended.details.number == number && ended.end == EndDelivery::Undelivered
         };
-        let at = ended.iter().position(is_it)?;
+        let index = ended.iter().position(matches)?;
         let EndedCommand {
             details, shared, ..
-        } = ended.remove(at)?;
+        } = ended.remove(index)?;
         Some((details, shared))
     }
 
     /// Lists the commands with an undelivered exit.
     pub(super) fn undelivered(&self) -> Vec<ProcessSummary> {
         let ended = self.lock();
-        let unknown = ended
+        let undelivered = ended
             .iter()
             .filter(|ended| ended.end == EndDelivery::Undelivered);
         let summary =
             |ended: &EndedCommand| ended.details.summary(ended.shared.state.borrow().clone());
-        unknown.map(summary).collect()
+        undelivered.map(summary).collect()
     }
 
     /// Records an eviction.

@@ -101,7 +101,7 @@ impl UnifiedExec {
                 break;
             }
             match self.attempt(&call, &request, attempt, started_at).await {
-                Ok(again) => output = again,
+                Ok(retried) => output = retried,
                 Err(error) => {
                     // The first attempt ran, and its output is in no other answer.
                     tracing::debug!(%error, "failed to retry a command after a sandbox denial");

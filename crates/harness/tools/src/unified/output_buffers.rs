@@ -66,7 +66,7 @@ pub(super) struct OutputBuffers {
 /// Output taken by a call.
 #[derive(Debug)]
 struct TakenOutput {
-    by: CallId,
+    call: CallId,
     text: HeadTailParts,
     raw: HeadTailParts,
     /// Number of bytes seen by the previous call.
@@ -181,7 +181,7 @@ impl OutputBuffers {
     }
 
     /// Takes the output that no call has shown.
-    pub(super) fn take(&mut self, by: &CallId, view: OutputView, tokens: usize) -> Transcript {
+    pub(super) fn take(&mut self, call: &CallId, view: OutputView, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
         self.push_settled(&settled);
@@ -201,7 +201,7 @@ impl OutputBuffers {
             .map_or(0, TerminalScreen::take_scrolled);
         self.taken = Some(TakenOutput {
             scrolled,
-            by: by.clone(),
+            call: call.clone(),
             text: text.clone(),
             raw: raw.clone(),
             shown: std::mem::replace(&mut self.shown, self.bytes),
@@ -222,8 +222,8 @@ impl OutputBuffers {
     }
 
     /// Restores the output taken by this call, if it was the last to take any.
-    pub(super) fn restore(&mut self, by: &CallId) -> RestoreOutcome {
-        let Some(taken) = self.taken.take_if(|taken| taken.by == *by) else {
+    pub(super) fn restore(&mut self, call: &CallId) -> RestoreOutcome {
+        let Some(taken) = self.taken.take_if(|taken| taken.call == *call) else {
             return RestoreOutcome::NotOwned;
         };
         prepend(&mut self.text, &taken.text);

@@ -236,9 +236,9 @@ impl ProcessWatcher {
                 None => events.next().await,
                 Some((exit, closing)) => {
                     // A stream that is always ready would never time out.
-                    let by = closing.soft.min(closing.hard);
+                    let deadline = closing.soft.min(closing.hard);
                     let is_up = Instant::now() >= closing.hard;
-                    match timeout_at(by, events.next()).await {
+                    match timeout_at(deadline, events.next()).await {
                         Ok(event) if !is_up => event,
                         Ok(_) | Err(_) => break Ok(exit.clone()),
                     }

@@ -129,7 +129,7 @@ impl WaitWindows {
     pub(super) fn wait_window(
         &self,
         before: WaitPhase,
-        asked: Option<Duration>,
+        requested: Option<Duration>,
         wait: &WaitFor,
     ) -> Duration {
         let default = match before {
@@ -142,14 +142,14 @@ impl WaitWindows {
             (WaitPhase::Poll, _)
             | (_, WaitFor::Idle(_) | WaitFor::Pattern(_) | WaitFor::Bytes(_)) => self.max_patient,
         };
-        asked.unwrap_or(default).max(self.min).min(max)
+        requested.unwrap_or(default).max(self.min).min(max)
     }
 }
 
 impl UnifiedExecSettings {
     /// Returns the maximum number of output tokens of a call.
-    pub(super) fn tokens(&self, asked: Option<usize>) -> usize {
-        asked
+    pub(super) fn tokens(&self, requested: Option<usize>) -> usize {
+        requested
             .unwrap_or(self.output_tokens)
             .min(self.max_output_tokens)
     }

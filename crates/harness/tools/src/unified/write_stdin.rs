@@ -96,8 +96,8 @@ impl UnifiedExec {
         let mut written = Ok(());
         self.report_interaction(process, &call);
         if writes {
-            let by = started_at + window.max(WRITE_TIMEOUT);
-            let in_time = timeout_at(by, write(process, &call)).await;
+            let deadline = started_at + window.max(WRITE_TIMEOUT);
+            let in_time = timeout_at(deadline, write(process, &call)).await;
             written = in_time.unwrap_or(Err(WriteStdinError::NotReading(call.number)));
             wait.extend(Instant::now() + window);
         }

@@ -84,8 +84,8 @@ pub(crate) async fn screen_view_shows_the_drawing(environment: Environment) {
         ..shell_command(line)
     };
     let output = fixture.run(call).await;
-    let shown = "\n  menu\n\nquit\n[cursor at row 2, column 3]\n";
-    assert_eq!(output.transcript.text, shown);
+    let expected = "\n  menu\n\nquit\n[cursor at row 2, column 3]\n";
+    assert_eq!(output.transcript.text, expected);
     let ended = fixture
         .write(output.running.unwrap(), "\n", WaitFor::Exit)
         .await;
@@ -134,9 +134,9 @@ pub(crate) async fn large_output_keeps_its_head_and_tail(environment: Environmen
     let (from, to) = (text.find("[...").unwrap(), text.find("...]\n").unwrap() + 5);
     assert!(written.starts_with(&text[..from]) && written.ends_with(&text[to..]));
     assert!(from + text.len() - to <= 40_000);
-    let shown = (from + text.len() - to) as u64;
+    let shown_bytes = (from + text.len() - to) as u64;
     assert_eq!(
-        output.transcript.omitted_bytes + shown,
+        output.transcript.omitted_bytes + shown_bytes,
         written.len() as u64
     );
     assert_eq!(output.transcript.original_tokens, written.len().div_ceil(4));

@@ -176,13 +176,13 @@ impl EventLog {
     /// Waits for an event and returns the value picked from it.
     pub(crate) async fn first<T>(&self, mut pick: impl FnMut(&ExecEvent) -> Option<T>) -> T {
         let mut events = self.0.subscribe();
-        let mut picked = None;
+        let mut value = None;
         let wait = events.wait_for(|events| {
-            picked = events.iter().find_map(&mut pick);
-            picked.is_some()
+            value = events.iter().find_map(&mut pick);
+            value.is_some()
         });
         drop(wait.await.expect("the sink is alive"));
-        picked.expect("the event was picked")
+        value.expect("the event was picked")
     }
 
     /// Waits for the end of a command and returns its exit code and output.

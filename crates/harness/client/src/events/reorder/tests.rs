@@ -220,7 +220,7 @@ fn events_after_an_exit_do_not_wait_for_the_last_page() {
 
 #[test]
 fn exit_must_not_reuse_an_output_number() {
-    let lie = |seq| OutputPage {
+    let reused_number = |seq| OutputPage {
         exited: true,
         exit_code: Some(3),
         exit_seq: Some(OutputSeq(seq)),
@@ -231,6 +231,6 @@ fn exit_must_not_reuse_an_output_number() {
         reorder.handle_partial_page(page(&[1], 2), OutputSeq(0)),
         Ok(OutputSeq(1))
     );
-    let fault = reorder.handle_partial_page(lie(1), OutputSeq(1));
+    let fault = reorder.handle_partial_page(reused_number(1), OutputSeq(1));
     assert!(matches!(fault, Err(EventsError::Malformed(_))), "{fault:?}");
 }

@@ -75,7 +75,7 @@ async fn discovery_is_split_at_the_request_limit() {
 async fn cache_size_in_bytes_is_limited() {
     let catalog = FakeCatalog::open();
     let worker = handle("A", &catalog);
-    let big = |name: &str, bytes: usize| DiscoveredRoot {
+    let root_of_size = |name: &str, bytes: usize| DiscoveredRoot {
         plugin: Some(PluginFiles {
             manifest: CapabilityFile {
                 path: uri(&format!("/roots/{name}/.codex-plugin/plugin.json")),
@@ -89,16 +89,19 @@ async fn cache_size_in_bytes_is_limited() {
     for name in ["a", "b", "c"] {
         catalog.put(
             uri(&format!("/roots/{name}")),
-            Ok(big(name, MAX_CACHED_BYTES / 5 * 2)),
+            Ok(root_of_size(name, MAX_CACHED_BYTES / 5 * 2)),
         );
     }
-    catalog.put(uri("/roots/huge"), Ok(big("huge", MAX_CACHED_BYTES)));
+    catalog.put(
+        uri("/roots/huge"),
+        Ok(root_of_size("huge", MAX_CACHED_BYTES)),
+    );
     let cache = CapabilityCache::default();
-    for (name, known) in [("a", 1), ("b", 2), ("c", 2), ("huge", 2)] {
+    for (name, cached) in [("a", 1), ("b", 2), ("c", 2), ("huge", 2)] {
         let available = within(cache.project(&step(&[name], "worker", &worker))).await;
         assert_eq!(available.plugins[0].plugin.name, name);
         let (roots, bytes) = cache.size();
-        assert_eq!(roots, known, "{name}");
+        assert_eq!(roots, cached, "{name}");
         assert!(bytes <= MAX_CACHED_BYTES);
     }
     within(cache.project(&step(&["b", "c"], "worker", &worker))).await;

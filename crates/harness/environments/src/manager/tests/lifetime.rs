@@ -178,24 +178,24 @@ async fn rejected_source_may_call_the_manager_when_dropped() {
     manager
         .insert(id("worker"), ControlledSource::new(), StartMode::Lazy)
         .unwrap();
-    let (send, mut asked) = mpsc::unbounded_channel();
+    let (sender, mut counts) = mpsc::unbounded_channel();
     // On separate threads, because a call under the lock would deadlock.
     let refused = |error: InsertError| {
-        let (manager, curious) = (
+        let (manager, source) = (
             manager.clone(),
-            QueryingSource(manager.clone(), send.clone()),
+            QueryingSource(manager.clone(), sender.clone()),
         );
         std::thread::spawn(move || {
-            let refused = manager.insert(id("worker"), Arc::new(curious), StartMode::Lazy);
+            let refused = manager.insert(id("worker"), Arc::new(source), StartMode::Lazy);
             assert_eq!(refused, Err(error));
         })
     };
     let in_use = refused(InsertError::InUse(id("worker")));
-    assert_eq!(within(asked.recv()).await, Some(1));
+    assert_eq!(within(counts.recv()).await, Some(1));
     in_use.join().unwrap();
     manager.shut_down();
     let shut_down = refused(InsertError::ShutDown);
-    assert_eq!(within(asked.recv()).await, Some(0));
+    assert_eq!(within(counts.recv()).await, Some(0));
     shut_down.join().unwrap();
 }
 

@@ -65,8 +65,8 @@ impl McpTool for ReadFileTool {
         });
         let metadata = metadata.await?;
         if metadata.is_directory {
-            let what = format!("`{name}` is a directory: use list_directory");
-            return Err(ToolError(what));
+            let text = format!("`{name}` is a directory: use list_directory");
+            return Err(ToolError(text));
         }
         if !metadata.is_file {
             return Err(ToolError(format!("`{name}` is not a regular file")));

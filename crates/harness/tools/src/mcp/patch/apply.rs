@@ -23,7 +23,7 @@ pub(in crate::mcp) struct PatchApplyError {
 pub(in crate::mcp) fn apply(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyError> {
     // Models do not see a byte order mark, so it is not part of the first line.
     match text.strip_prefix(BYTE_ORDER_MARK) {
-        Some(rest) => Ok(format!("{BYTE_ORDER_MARK}{}", apply_to_lines(rest, hunks)?)),
+        Some(text) => Ok(format!("{BYTE_ORDER_MARK}{}", apply_to_lines(text, hunks)?)),
         None => apply_to_lines(text, hunks),
     }
 }
@@ -34,7 +34,7 @@ fn apply_to_lines(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyE
         Some(first) if first.ends_with("\r\n") => "\r\n",
         _ => "\n",
     };
-    let (mut new, mut done) = (PatchedText::new(text.len(), ending), 0);
+    let (mut new, mut copied) = (PatchedText::new(text.len(), ending), 0);
     for (index, hunk) in hunks.iter().enumerate() {
         let fail = |what| PatchApplyError {
             number: index + 1,
@@ -42,12 +42,12 @@ fn apply_to_lines(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyE
             what,
         };
         let mut lines = &hunk.lines[..];
-        let at = locate_hunk(&old, done, hunk, lines).or_else(|missing| {
+        let start = locate_hunk(&old, copied, hunk, lines).or_else(|missing| {
             lines = hunk.without_blank_end();
-            locate_hunk(&old, done, hunk, lines).map_err(|_| fail(missing))
+            locate_hunk(&old, copied, hunk, lines).map_err(|_| fail(missing))
         })?;
-        new.keep_all(&old[done..at]);
-        let mut next = at;
+        new.keep_all(&old[copied..start]);
+        let mut next = start;
         for line in lines {
             match line {
                 HunkLine::Keep(_) => {
@@ -58,9 +58,9 @@ fn apply_to_lines(text: &str, hunks: &[PatchHunk]) -> Result<String, PatchApplyE
                 HunkLine::Insert(line) => new.insert(line),
             }
         }
-        done = next;
+        copied = next;
     }
-    new.keep_all(&old[done..]);
+    new.keep_all(&old[copied..]);
     Ok(new.text)
 }
 

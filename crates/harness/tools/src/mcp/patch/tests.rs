@@ -235,7 +235,7 @@ fn unified_diff_ranges_are_ignored() {
 fn code_fences_and_heredocs_are_stripped() {
     let patch = "*** Begin Patch\n*** Delete File: f\n*** End Patch";
     let expected = Patch::parse(patch).unwrap();
-    for (before, behind) in [
+    for (before, after) in [
         ("```\n", "\n```\n"),
         ("```diff\n", "\n```"),
         ("<<'EOF'\n", "\nEOF\n"),
@@ -243,7 +243,7 @@ fn code_fences_and_heredocs_are_stripped() {
         ("apply_patch <<\"PATCH\"\n", "\nPATCH\n"),
         ("```sh\napply_patch <<'EOF'\n", "\nEOF\n```\n"),
     ] {
-        let wrapped = format!("{before}{patch}{behind}");
+        let wrapped = format!("{before}{patch}{after}");
         assert_eq!(Patch::parse(&wrapped).unwrap(), expected, "{wrapped}");
     }
     assert!(refused(&format!("{patch}\nmore\n")).contains("nothing may follow"));

@@ -121,14 +121,14 @@ async fn oversized_image_is_described() {
         "{answer}"
     );
     fixture.write_file("small.png", picture(700 << 10));
-    let shown = fixture
+    let answer = fixture
         .call("read_file", json!({"path": "small.png"}))
         .await;
     assert!(matches!(
-        shown.content[..],
+        answer.content[..],
         [rmcp::model::ContentBlock::Image(_)]
     ));
-    assert!(weight(&shown) < MESSAGE_BYTES);
+    assert!(weight(&answer) < MESSAGE_BYTES);
 }
 
 #[tokio::test]

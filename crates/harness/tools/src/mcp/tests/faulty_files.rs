@@ -32,7 +32,7 @@ pub(super) enum FileFault {
     /// This change is made, but its response is lost; later changes are not made.
     CutAfter(usize),
     /// This change is made when the gate opens, even if the call was dropped.
-    Held(usize),
+    Blocked(usize),
 }
 
 /// A file system with a fault.
@@ -42,7 +42,7 @@ pub(super) struct FaultyFiles {
     fault: FileFault,
     changes: AtomicUsize,
     reads: AtomicUsize,
-    held: Arc<Semaphore>,
+    blocked: Arc<Semaphore>,
     gate: Arc<Semaphore>,
 }
 
@@ -53,14 +53,14 @@ impl FaultyFiles {
             fault,
             changes: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
-            held: Arc::new(Semaphore::new(0)),
+            blocked: Arc::new(Semaphore::new(0)),
             gate: Arc::new(Semaphore::new(0)),
         }
     }
 
     /// Waits until a change is held.
     pub(super) async fn wait_until_held(&self) {
-        self.held.acquire().await.unwrap().forget();
+        self.blocked.acquire().await.unwrap().forget();
     }
 
     /// Releases the held change.
@@ -91,17 +91,17 @@ impl FaultyFiles {
                     .boxed()
             }
             FileFault::CutAfter(at) if number > at => ready(Err(disconnected())).boxed(),
-            FileFault::Held(at) if number == at => {
-                let (files, held, gate) =
-                    (self.files.clone(), self.held.clone(), self.gate.clone());
+            FileFault::Blocked(at) if number == at => {
+                let (files, blocked, gate) =
+                    (self.files.clone(), self.blocked.clone(), self.gate.clone());
                 let change = tokio::spawn(async move {
-                    held.add_permits(1);
+                    blocked.add_permits(1);
                     gate.acquire().await.unwrap().forget();
                     begin(&*files).await
                 });
                 change.map(Result::unwrap).boxed()
             }
-            FileFault::LostResponse(_) | FileFault::CutAfter(_) | FileFault::Held(_) => {
+            FileFault::LostResponse(_) | FileFault::CutAfter(_) | FileFault::Blocked(_) => {
                 begin(&*self.files)
             }
         }

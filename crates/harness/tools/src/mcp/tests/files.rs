@@ -50,11 +50,11 @@ async fn large_file_is_shown_in_consecutive_parts() {
         .unwrap()
         .trim_end_matches("]\n");
     let next: usize = next.parse().unwrap();
-    let shown = first.lines().count() - 1;
-    assert_eq!(next, shown + 1);
+    let line_count = first.lines().count() - 1;
+    assert_eq!(next, line_count + 1);
     let next = json!({"path": "large", "offset": next, "limit": 1});
     let next = fixture.call_ok("read_file", next).await;
-    assert!(next.starts_with(&lines[shown]), "{next}");
+    assert!(next.starts_with(&lines[line_count]), "{next}");
 }
 
 #[tokio::test]
@@ -187,10 +187,10 @@ async fn search_output_is_bounded() {
 #[tokio::test]
 async fn watch_ends_at_a_change_or_at_its_timeout() {
     let fixture = McpFixture::new();
-    let nothing = fixture
+    let answer = fixture
         .call_ok("watch_files", json!({"timeout_ms": 50}))
         .await;
-    assert_eq!(nothing, "Nothing has changed for 0.1 seconds.");
+    assert_eq!(answer, "Nothing has changed for 0.1 seconds.");
     let watch = fixture.call_ok("watch_files", json!({"timeout_ms": 60_000}));
     let change = async {
         // The watch may not have started: keep changing files until it reports one.
@@ -269,8 +269,11 @@ fn writing_tools_are_hidden_in_a_read_only_workspace() {
             .collect()
     };
     let all = names(WorkspaceAccess::WorkspaceWrite);
-    let few = names(WorkspaceAccess::ReadOnly);
-    let missing: Vec<_> = all.iter().filter(|name| !few.contains(name)).collect();
+    let read_only = names(WorkspaceAccess::ReadOnly);
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|name| !read_only.contains(name))
+        .collect();
     assert_eq!(missing, ["write_file", "edit_file", "apply_patch"]);
 }
 

@@ -276,8 +276,8 @@ async fn late_cancellation_shows_the_output_again() {
     assert_eq!(answer["output"], "said\n");
     client.cancel().await;
     let poll = json!({"session_id": answer["session_id"], "yield_time_ms": 250});
-    let again = client.call("write_stdin", poll.clone()).await;
-    assert_eq!(again["output"], "said\n");
+    let second = client.call("write_stdin", poll.clone()).await;
+    assert_eq!(second["output"], "said\n");
     let more = client.call("write_stdin", poll).await;
     assert_eq!(more["output"], "");
 
@@ -292,9 +292,9 @@ async fn late_cancellation_shows_the_output_again() {
         (&json!(false), &json!(3))
     );
     let poll = json!({"session_id": ended["session_id"]});
-    let again = client.call("write_stdin", poll).await;
+    let second = client.call("write_stdin", poll).await;
     assert_eq!(
-        (&again["output"], &again["exit_code"]),
+        (&second["output"], &second["exit_code"]),
         (&json!("gone\n"), &json!(3))
     );
 }
@@ -337,25 +337,25 @@ async fn undelivered_response_is_shown_again() {
     let request = with("mcp-session-id", session.to_str().unwrap());
     drop(endpoint.handle(request.body(body(&lost)).unwrap()).await);
     // While the call is pending, its command cannot be polled.
-    let again = async {
+    let restored = async {
         for id in 10.. {
             let list = call(id, "list_processes", &json!({}));
             let listed = send(&endpoint, &session, &list).await;
             if let [process] = &listed["processes"].as_array().unwrap()[..] {
                 let poll = json!({"session_id": process["session_id"]});
                 let poll = call(id + 1_000_000, "write_stdin", &poll);
-                let shown = send(&endpoint, &session, &poll).await;
-                if !shown.is_null() {
-                    return shown;
+                let answer = send(&endpoint, &session, &poll).await;
+                if !answer.is_null() {
+                    return answer;
                 }
             }
             tokio::task::yield_now().await;
         }
         Value::Null
     };
-    let again = timeout(TEST_TIMEOUT, again).await.unwrap();
+    let restored = timeout(TEST_TIMEOUT, restored).await.unwrap();
     assert_eq!(
-        (&again["output"], &again["exit_code"]),
+        (&restored["output"], &restored["exit_code"]),
         (&json!("lost\n"), &json!(0))
     );
     let list = call(5, "list_processes", &json!({}));

@@ -74,8 +74,8 @@ async fn existing_and_missing_files_are_named_in_errors() {
         assert_eq!(fixture.read_file("a.txt").unwrap(), "one\n");
     }
     // Later operations see the effect of earlier ones.
-    let twice = patch("*** Delete File: a.txt\n*** Add File: a.txt\n+new\n");
-    fixture.call_ok("apply_patch", twice).await;
+    let replace = patch("*** Delete File: a.txt\n*** Add File: a.txt\n+new\n");
+    fixture.call_ok("apply_patch", replace).await;
     assert_eq!(fixture.read_file("a.txt").unwrap(), "new\n");
 }
 
@@ -349,7 +349,7 @@ async fn concurrent_patch_and_write_are_serialized() {
 
 /// Cancels a change of `f` during its write, makes another, and returns the content of `f`.
 async fn content_after_cancelled_change(first: (&str, Value), second: (&str, Value)) -> String {
-    let (fixture, files) = McpFixture::with_fault(FileFault::Held(1));
+    let (fixture, files) = McpFixture::with_fault(FileFault::Blocked(1));
     fixture.write_file("f", "one\ntwo\n");
     tokio::select! {
         biased;
