@@ -66,7 +66,7 @@ impl BenchCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let name = env.name.clone();
-        let measure = BenchRunner::new(env, Duration::from_secs(self.seconds) / PARTS);
+        let measure = BenchRunner::new(env, Duration::from_secs(self.seconds) / MEASUREMENTS);
         let measurements = all(&measure).await;
         let text = match self.json {
             true => json(&BenchReport {
@@ -114,7 +114,7 @@ struct BenchReport {
 }
 
 /// Number of measurements that share the total time.
-const PARTS: u32 = 6;
+const MEASUREMENTS: u32 = 6;
 
 /// Limit for one iteration of any measurement.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -247,7 +247,7 @@ impl BenchRunner {
         let (size, _) = self.write_file(path).await?;
         let file = self.open(path, OpenMode::Read).await?;
         let (started, mut bytes) = (Instant::now(), 0);
-        while started.elapsed() < self.span && bytes < FILE.max(size) * PASSES {
+        while started.elapsed() < self.span && bytes < FILE.max(size) * MAX_PASSES {
             let step = limits::MAX_BLOCK_BYTES;
             let offsets = (0..size).step_by(step);
             let mut reads = stream::iter(offsets)
@@ -358,4 +358,4 @@ fn failed(error: impl std::fmt::Display) -> CommandFailure {
 }
 
 /// Maximum number of read passes over the file.
-const PASSES: u64 = 64;
+const MAX_PASSES: u64 = 64;

@@ -286,11 +286,11 @@ async fn copy_all(
         CommandFailure::new(FailureKind::Failed, what)
     };
     let mut signals = CopySignals::listen().map_err(failed)?;
-    let finishing = DeferredMetadata::default();
-    let copier = Copier::new(from, to, options, &finishing, progress);
+    let deferred = DeferredMetadata::default();
+    let copier = Copier::new(from, to, options, &deferred, progress);
     let endpoints = [from, to];
-    let scan = TreeScan::new(from, to, options, &finishing, progress);
-    let scan = scan.avoiding(&pairs).await?;
+    let scan = TreeScan::new(from, to, options, &deferred, progress);
+    let scan = scan.excluding(&pairs).await?;
     let outcome = tokio::select! {
         biased;
         kind = signals.next() => Err(ended(kind, from, to)),
@@ -389,7 +389,7 @@ async fn watch_connections(endpoints: &[&CopyEndpoint], progress: &CopyProgress)
 }
 
 /// Maximum number of failures shown; the rest is only counted.
-const MAX_COMPLAINTS: u64 = 20;
+const MAX_SHOWN_FAILURES: u64 = 20;
 
 /// Summary of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -493,7 +493,7 @@ impl CopyProgress {
             counts.skipped += 1;
             counts.skipped
         };
-        if skipped <= MAX_COMPLAINTS {
+        if skipped <= MAX_SHOWN_FAILURES {
             self.bar.suspend(|| print_notice(why));
         }
     }
@@ -508,7 +508,7 @@ impl CopyProgress {
         let mut first = self.first.borrow_mut();
         if first.is_none() {
             *first = Some(failure);
-        } else if failed <= MAX_COMPLAINTS {
+        } else if failed <= MAX_SHOWN_FAILURES {
             self.bar.suspend(|| print_notice(&failure.to_string()));
         }
     }

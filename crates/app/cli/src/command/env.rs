@@ -136,7 +136,7 @@ impl EnvAddCommand {
         if self.default {
             text = with_default(&text, id.as_str());
         }
-        file.understand(&text, lookup).map_err(|error| {
+        file.parse_text(&text, lookup).map_err(|error| {
             // The file ends in a way that nothing can be appended.
             if matches!(error.fault, EnvironmentsFault::Syntax(_)) {
                 return CommandFailure::new(FailureKind::UnknownEnvironment, error)
@@ -242,7 +242,7 @@ impl EnvRemoveCommand {
             let what = format!("cannot determine which lines of `{displayed}` define `{name}`");
             return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
-        if let Err(error) = file.understand(&text, lookup) {
+        if let Err(error) = file.parse_text(&text, lookup) {
             let is_default = matches!(error.fault, EnvironmentsFault::UnknownDefault(_));
             return Err(match is_default {
                 true => CommandFailure::new(
@@ -271,7 +271,7 @@ impl EnvDefaultCommand {
         let lookup = &|name: &str| std::env::var_os(name);
         let file = EnvironmentsFile::open(lookup)?;
         let text = with_default(file.text(), &self.name);
-        file.understand(&text, lookup)
+        file.parse_text(&text, lookup)
             .map_err(|error| CommandFailure::new(FailureKind::UnknownEnvironment, error))?;
         file.replace(&text)?;
         Ok(ExitCode::SUCCESS)

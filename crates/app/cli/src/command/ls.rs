@@ -66,7 +66,7 @@ impl LsCommand {
             has_colours(StandardStream::Output),
         ) {
             (true, true) => RowStyle::Colours,
-            (true, false) => RowStyle::Harmless,
+            (true, false) => RowStyle::Printable,
             (false, _) => RowStyle::Plain,
         };
         let mut text = Vec::new();
@@ -90,7 +90,7 @@ impl LsCommand {
         let name = path.file_name().unwrap_or_default();
         let Some(found) = found else {
             if is_dangling_link(files, path).await.map_err(failed)? {
-                return Ok(vec![ListingRow::nowhere(&name, path.clone())]);
+                return Ok(vec![ListingRow::dangling_link(&name, path.clone())]);
             }
             let what = format!("cannot list `{}`: it does not exist", display_path(path));
             return Err(CommandFailure::new(FailureKind::NotFound, what)
@@ -160,7 +160,7 @@ enum RowStyle {
     /// With colours and without control characters.
     Colours,
     /// Without colours and control characters.
-    Harmless,
+    Printable,
     /// Unchanged.
     Plain,
 }
@@ -185,7 +185,7 @@ impl ListingRow {
     }
 
     /// Returns the row of a dangling link.
-    fn nowhere(name: &[u8], uri: PathUri) -> Self {
+    fn dangling_link(name: &[u8], uri: PathUri) -> Self {
         let unknown = FileMetadata {
             is_directory: false,
             is_file: false,
@@ -214,7 +214,7 @@ impl ListingRow {
             (RowStyle::Colours, "directory") => {
                 format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
             }
-            (RowStyle::Colours | RowStyle::Harmless, _) => {
+            (RowStyle::Colours | RowStyle::Printable, _) => {
                 format!("{}{mark}", printable(&self.name))
             }
         };
@@ -302,7 +302,7 @@ mod tests {
             ..FILE
         };
         assert_eq!(row("a\nb", link).short(RowStyle::Plain), b"a\nb");
-        assert_eq!(row("a\nb", link).short(RowStyle::Harmless), b"a?b@");
+        assert_eq!(row("a\nb", link).short(RowStyle::Printable), b"a?b@");
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         };
         let row = row("d", directory);
         assert_eq!(row.short(RowStyle::Colours), b"\x1b[1;34md\x1b[0m/");
-        assert_eq!(row.short(RowStyle::Harmless), b"d/");
+        assert_eq!(row.short(RowStyle::Printable), b"d/");
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) use self::{
 /// Grace period between a request to exit and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// Limit for final requests to the server.
-const PARTING: Duration = Duration::from_secs(2);
+const FINAL_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Session with a process, not yet running.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl ProcessSession {
                         if self.owner == SessionOwner::Server && is_hung_up(error) {
                             return SessionEnd::Detached;
                         }
-                        self.end_gently().await;
+                        self.terminate_gracefully().await;
                     }
                     let over = matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed);
                     if over {
@@ -191,8 +191,8 @@ impl ProcessSession {
                 event = self.signals.next() => match event {
                     SignalEvent::Window => self.follow_window(),
                     SignalEvent::Stop => self.stop(raw).await,
-                    SignalEvent::Passed(passed) => {
-                        if let Some(end) = self.handle_signal(passed, &exited, &mut stop_requests).await {
+                    SignalEvent::Forwarded(forwarded) => {
+                        if let Some(end) = self.handle_signal(forwarded, &exited, &mut stop_requests).await {
                             return end;
                         }
                     }
@@ -208,18 +208,18 @@ impl ProcessSession {
                         feeding = None;
                         self.forward_signal(ProcessSignal::Hangup);
                     }
-                    ForwardOutcome::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
+                    ForwardOutcome::GivenUp => return self.end_session(Signal::INT.as_raw()).await,
                     ForwardOutcome::Failed(error) => return SessionEnd::Lost(error),
                 },
                 () = until(deadline) => {
                     // It exited in time; only its descendants did not.
                     let over = exited.borrow().clone().filter(|_| !is_timed_out);
                     if is_timed_out || over.is_some() {
-                        self.end_now().await;
+                        self.kill().await;
                         return over.map_or(SessionEnd::TimedOut, SessionEnd::Exited);
                     }
                     is_timed_out = true;
-                    deadline = Some(Instant::now() + GRACE + PARTING);
+                    deadline = Some(Instant::now() + GRACE + FINAL_REQUEST_TIMEOUT);
                     drop(self.process.terminate(self.graceful(GRACE)));
                 }
             }
@@ -229,24 +229,24 @@ impl ProcessSession {
     /// Forwards a signal, or ends the session if the signal is meant for us.
     async fn handle_signal(
         &self,
-        passed: ForwardedSignal,
+        forwarded: ForwardedSignal,
         exited: &RefCell<Option<ExitInfo>>,
         stop_requests: &mut StopRequests,
     ) -> Option<SessionEnd> {
-        let ends = passed.ends();
+        let ends = forwarded.ends();
         if self.owner == SessionOwner::Server {
-            return ends.then_some(SessionEnd::Signalled(passed.number));
+            return ends.then_some(SessionEnd::Signalled(forwarded.number));
         }
         // The process has exited, but a descendant still holds its output.
         let over = exited.borrow().clone();
         if let Some(exit) = over.filter(|_| ends) {
-            self.end_now().await;
+            self.kill().await;
             return Some(SessionEnd::Exited(exit));
         }
-        if stop_requests.is_exhausted(passed.signal, Instant::now()) {
-            return Some(self.give_up(passed.number).await);
+        if stop_requests.is_exhausted(forwarded.signal, Instant::now()) {
+            return Some(self.end_session(forwarded.number).await);
         }
-        self.forward_signal(passed.signal);
+        self.forward_signal(forwarded.signal);
         None
     }
 
@@ -275,24 +275,31 @@ impl ProcessSession {
     }
 
     /// Ends the session; terminates a process of ours.
-    async fn give_up(&self, number: i32) -> SessionEnd {
-        self.end_now().await;
+    async fn end_session(&self, number: i32) -> SessionEnd {
+        self.kill().await;
         SessionEnd::Signalled(number)
     }
 
-    async fn end_now(&self) {
+    async fn kill(&self) {
         if self.owner == SessionOwner::Client {
             let ended = self.process.terminate(TerminateMode::Force);
-            drop(timeout(PARTING, ended).await);
+            drop(timeout(FINAL_REQUEST_TIMEOUT, ended).await);
         }
     }
 
     /// Terminates the process as SIGPIPE would.
-    async fn end_gently(&self) {
+    async fn terminate_gracefully(&self) {
         if self.owner == SessionOwner::Client {
-            let terminated = self.process.terminate(self.graceful(PARTING));
-            let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
-            drop(timeout(PARTING * 2, async { (terminated.await, ended.await) }).await);
+            let terminated = self.process.terminate(self.graceful(FINAL_REQUEST_TIMEOUT));
+            let ended = self
+                .process
+                .wait(WaitUntil::Exited, Some(FINAL_REQUEST_TIMEOUT * 2));
+            drop(
+                timeout(FINAL_REQUEST_TIMEOUT * 2, async {
+                    (terminated.await, ended.await)
+                })
+                .await,
+            );
         }
     }
 
@@ -309,7 +316,7 @@ impl ProcessSession {
         }
         if self.owner == SessionOwner::Client {
             let stopped = self.process.signal(ProcessSignal::Stop);
-            drop(timeout(PARTING, stopped).await);
+            drop(timeout(FINAL_REQUEST_TIMEOUT, stopped).await);
         }
         // Execution continues after SIGCONT.
         let _sent = kill_process(getpid(), Signal::STOP);

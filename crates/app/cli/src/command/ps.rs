@@ -174,7 +174,7 @@ impl TableStyle {
                 (false, Some(code)) => format!("ended {code}"),
                 (false, None) => "ended".to_owned(),
             },
-            format!("{} ago", rough(self.now.saturating_sub(started))),
+            format!("{} ago", rounded(self.now.saturating_sub(started))),
             process.usage.map_or_else(nothing, |usage| {
                 let cpu = Duration::from_millis(usage.user_ms + usage.system_ms);
                 format!("{:.2}s", cpu.as_secs_f64())
@@ -197,7 +197,7 @@ impl TableStyle {
 }
 
 /// Formats a duration in its largest unit.
-fn rough(span: Duration) -> String {
+fn rounded(span: Duration) -> String {
     match span.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
         seconds @ 60..3600 => format!("{}m", seconds / 60),

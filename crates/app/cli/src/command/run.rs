@@ -358,7 +358,7 @@ impl StartRequest<'_> {
             limits: ProcessLimits::default(),
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
-        self.exec_args.surround(&mut command, self.env).await?;
+        self.exec_args.apply(&mut command, self.env).await?;
         Ok(command)
     }
 }

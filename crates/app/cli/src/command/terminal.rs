@@ -74,7 +74,7 @@ impl RawTerminal {
         Ok(Some(raw))
     }
 
-    /// Switches to raw mode again after [`restore`](Self::give_back).
+    /// Switches to raw mode again after [`restore`](Self::restore).
     pub(crate) fn make_raw(&self) -> io::Result<()> {
         let mut raw = self.original.clone();
         raw.make_raw();

@@ -50,7 +50,7 @@ const MAX_SETTLE_TIME: Duration = Duration::from_secs(2);
 const MAX_CHANGES: usize = 16_384;
 
 /// Restarts within this time after a start are counted.
-const QUICK: Duration = Duration::from_secs(2);
+const QUICK_RESTART: Duration = Duration::from_secs(2);
 /// This many quick restarts in a row mean that the command changes files itself.
 const MAX_QUICK_RESTARTS: u32 = 10;
 /// Interval between requests to terminate.
@@ -134,7 +134,7 @@ impl WatchCommand {
                     if let Some(status) = stop.is_stop_requested() {
                         return Ok(status);
                     }
-                    quick_restarts = match started.elapsed() < QUICK {
+                    quick_restarts = match started.elapsed() < QUICK_RESTART {
                         true => quick_restarts + 1,
                         false => 0,
                     };
@@ -370,7 +370,7 @@ impl FileWatch {
 }
 
 /// Signals that end the program.
-const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const STOP_SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// Listens for those signals.
 #[derive(Debug)]
@@ -388,7 +388,7 @@ impl StopListener {
                 CommandFailure::new(FailureKind::Failed, what)
             })
         };
-        let ends = ENDS.into_iter().map(|one| Ok((one, listen(one)?)));
+        let ends = STOP_SIGNALS.into_iter().map(|one| Ok((one, listen(one)?)));
         Ok(Self {
             ends: ends.collect::<Result<_, CommandFailure>>()?,
             stop: listen(Signal::TSTP)?,

@@ -166,7 +166,7 @@ fn rate(bytes: u64) -> String {
 }
 
 /// Maximum number of samples: enough for a 99th percentile, and bounded.
-pub(super) const MOST: usize = 10_000;
+pub(super) const MAX_SAMPLES: usize = 10_000;
 
 /// Latencies of repeated iterations.
 #[derive(Clone, Debug, Default)]
@@ -180,7 +180,7 @@ impl LatencySamples {
 
     /// Returns whether the maximum number of samples is reached.
     pub(super) fn is_full(&self) -> bool {
-        self.0.len() >= MOST
+        self.0.len() >= MAX_SAMPLES
     }
 
     /// Returns the number of samples.

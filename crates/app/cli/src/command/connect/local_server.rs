@@ -139,9 +139,9 @@ fn check(directory: &Path) -> io::Result<()> {
 /// Limit until the server answers, including all retries.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of server starts.
-const STARTS: u32 = 3;
+const MAX_STARTS: u32 = 3;
 /// How long a server may take to bind its socket again after the file was removed.
-const RETURN: Duration = Duration::from_secs(4);
+const REBIND_TIMEOUT: Duration = Duration::from_secs(4);
 /// Poll interval while another process holds the lock or the socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -151,39 +151,42 @@ pub(super) async fn connect(
     client: &str,
 ) -> Result<ExecServerClient, CommandFailure> {
     socket.secure()?;
-    match attempt(socket, client).await {
+    match try_connect(socket, client).await {
         Err(error) if is_absent(&error) => {}
-        settled => return settled.map_err(|error| unreachable(socket, &error)),
+        outcome => return outcome.map_err(|error| unreachable(socket, &error)),
     }
-    let until = Instant::now() + TIMEOUT;
-    let _lock = lock(socket, until).await?;
-    let returns = Instant::now() + RETURN;
+    let deadline = Instant::now() + TIMEOUT;
+    let _lock = lock(socket, deadline).await?;
+    let rebind_deadline = Instant::now() + REBIND_TIMEOUT;
     let mut starts = 0;
     loop {
         // Another process may have started it while it held the lock.
-        let error = match attempt(socket, client).await {
+        let error = match try_connect(socket, client).await {
             Err(error) if is_absent(&error) => error,
-            settled => return settled.map_err(|error| unreachable(socket, &error)),
+            outcome => return outcome.map_err(|error| unreachable(socket, &error)),
         };
-        if starts == STARTS || Instant::now() >= until {
+        if starts == MAX_STARTS || Instant::now() >= deadline {
             return Err(unreachable(socket, &error));
         }
         starts += 1;
-        match start(socket, until).await {
+        match start(socket, deadline).await {
             Ok(()) => {}
             // A server binds its socket again soon after the file was removed.
-            Err(_) if Instant::now() < returns && is_served(socket) => {
+            Err(_) if Instant::now() < rebind_deadline && is_served(socket) => {
                 starts = 0;
-                sleep(RETURN / 20).await;
+                sleep(REBIND_TIMEOUT / 20).await;
             }
             // A server that is exiting may still hold the socket.
-            Err(_) if starts < STARTS => sleep(POLL_INTERVAL).await,
+            Err(_) if starts < MAX_STARTS => sleep(POLL_INTERVAL).await,
             Err(failure) => return Err(failure),
         }
     }
 }
 
-async fn attempt(socket: &LocalSocket, client: &str) -> Result<ExecServerClient, ExecServerError> {
+async fn try_connect(
+    socket: &LocalSocket,
+    client: &str,
+) -> Result<ExecServerClient, ExecServerError> {
     let options = ExecServerClientConnectOptions {
         client_name: client.to_owned(),
         ..ExecServerClientConnectOptions::default()
@@ -223,7 +226,7 @@ fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure 
 }
 
 /// Waits for the start lock. Closing the file releases it.
-async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailure> {
+async fn lock(socket: &LocalSocket, deadline: Instant) -> Result<File, CommandFailure> {
     let path = socket.sibling("lock");
     let failed = |error: io::Error| {
         let what = format!("cannot lock `{}`: {error}", path.display());
@@ -234,7 +237,7 @@ async fn lock(socket: &LocalSocket, until: Instant) -> Result<File, CommandFailu
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
-            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => {
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
                 sleep(POLL_INTERVAL).await
             }
             Err(std::fs::TryLockError::WouldBlock) => {
@@ -263,7 +266,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Starts the server and waits until it listens. The server outlives this process.
-async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailure> {
+async fn start(socket: &LocalSocket, deadline: Instant) -> Result<(), CommandFailure> {
     let log = socket.sibling("log");
     let failed = |why: String| {
         let what = format!("cannot start the server of this machine: {why}");
@@ -289,7 +292,7 @@ async fn start(socket: &LocalSocket, until: Instant) -> Result<(), CommandFailur
         .map_err(|error| failed(error.to_string()))?;
     let mut line = String::new();
     let read = match child.stdout.take() {
-        Some(stdout) => timeout_at(until, BufReader::new(stdout).read_line(&mut line)).await,
+        Some(stdout) => timeout_at(deadline, BufReader::new(stdout).read_line(&mut line)).await,
         None => Ok(Ok(0)),
     };
     match read {

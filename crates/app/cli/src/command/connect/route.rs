@@ -228,7 +228,7 @@ pub(super) async fn read(
         let native = joined(&native, relative);
         let goes_up = native.components().any(|part| part == Component::ParentDir);
         return match goes_up {
-            true => climb(&native, files)
+            true => resolve_parents(&native, files)
                 .await
                 .map_err(|failure| CommandFailure {
                     what: format!("path `{displayed}`: {}", failure.what),
@@ -254,7 +254,10 @@ fn start(base: Option<PathBuf>, info: &EnvironmentInfo) -> Result<PathUri, Strin
 }
 
 /// Resolves an absolute path like the kernel: a name before `..` may be a symbolic link.
-async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri, CommandFailure> {
+async fn resolve_parents(
+    native: &Path,
+    files: &dyn ExecutorFileSystem,
+) -> Result<PathUri, CommandFailure> {
     let wrong = |error: &dyn std::fmt::Display| CommandFailure::new(FailureKind::Usage, error);
     let mut path = PathUri::from_native(Path::new("/")).map_err(|error| wrong(&error))?;
     let mut is_real = true;
@@ -267,7 +270,7 @@ async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri,
             }
             Component::ParentDir => {
                 if !is_real {
-                    path = real(&path, files)
+                    path = canonicalize(&path, files)
                         .await
                         .map_err(|error| file_failure(&error))?;
                 }
@@ -281,7 +284,10 @@ async fn climb(native: &Path, files: &dyn ExecutorFileSystem) -> Result<PathUri,
     Ok(path)
 }
 
-async fn real(path: &PathUri, files: &dyn ExecutorFileSystem) -> Result<PathUri, FileError> {
+async fn canonicalize(
+    path: &PathUri,
+    files: &dyn ExecutorFileSystem,
+) -> Result<PathUri, FileError> {
     let request = CanonicalizePath {
         path: path.clone(),
         sandbox: None,

@@ -73,7 +73,7 @@ pub(super) struct Copier<'a> {
     from: &'a CopyEndpoint,
     to: &'a CopyEndpoint,
     options: CopyOptions,
-    finishing: &'a DeferredMetadata,
+    deferred: &'a DeferredMetadata,
     progress: &'a CopyProgress,
     /// Limits large files to one at a time: one saturates the link.
     large: Semaphore,
@@ -86,14 +86,14 @@ impl<'a> Copier<'a> {
         from: &'a CopyEndpoint,
         to: &'a CopyEndpoint,
         options: CopyOptions,
-        finishing: &'a DeferredMetadata,
+        deferred: &'a DeferredMetadata,
         progress: &'a CopyProgress,
     ) -> Self {
         Self {
             from,
             to,
             options,
-            finishing,
+            deferred,
             progress,
             large: Semaphore::new(1),
             unresumable: RefCell::default(),
@@ -119,7 +119,7 @@ impl<'a> Copier<'a> {
         }
         let number = JournalKey::of(&job.target, job.found.into());
         if self.options.times == KeepTimes::Yes && self.to.env.is_some() {
-            self.finishing
+            self.deferred
                 .add_time(&job.target, job.found.modified_at_ms);
         }
         if self.is_copied(&job, number).await? {
@@ -136,7 +136,7 @@ impl<'a> Copier<'a> {
             return Err(CommandFailure::new(FailureKind::Usage, what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
-            self.copy_there(&job, &part).await
+            self.copy_in_environment(&job, &part).await
         } else if job.found.size <= SMALL_BYTES {
             self.copy_small(&job, &part).await
         } else {
@@ -209,7 +209,11 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies within one environment.
-    async fn copy_there(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
+    async fn copy_in_environment(
+        &self,
+        job: &CopyJob,
+        part: &PathUri,
+    ) -> Result<(), CommandFailure> {
         self.unresumable.borrow_mut().insert(part.clone());
         let copied = self.copy_within(job, part).await;
         self.unresumable.borrow_mut().remove(part);
@@ -266,7 +270,7 @@ impl<'a> Copier<'a> {
 
     async fn copy_large(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         // The semaphore is never closed.
-        let _turn = self.large.acquire().await;
+        let _permit = self.large.acquire().await;
         self.progress.begin(&name_of(&job.target));
         let mut copied_bytes = self
             .resumable(job, part)

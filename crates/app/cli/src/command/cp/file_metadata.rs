@@ -239,11 +239,12 @@ fn set_time_here(path: &Path, modified_at_ms: i64) -> io::Result<()> {
     fs::File::open(path)?.set_modified(time)
 }
 
-const ALL: u32 = 0o777;
+/// All permission bits.
+const PERMISSION_BITS: u32 = 0o777;
 /// Mode bits the owner needs to fill a directory.
-const OWNER: u32 = 0o700;
+const OWNER_BITS: u32 = 0o700;
 /// Mode bits others need to traverse a directory.
-const THROUGH: u32 = 0o011;
+const TRAVERSE_BITS: u32 = 0o011;
 
 /// Whether other users can reach a directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -259,22 +260,22 @@ pub(super) enum Traversal {
 pub(super) struct FileModes<'a> {
     to: &'a CopyEndpoint,
     /// Default mode of new directories there.
-    usual: Cell<Option<u32>>,
+    default_mode: Cell<Option<u32>>,
     /// Modes to set after everything is copied.
-    later: RefCell<Vec<(PathUri, u32)>>,
+    deferred: RefCell<Vec<(PathUri, u32)>>,
 }
 
 impl<'a> FileModes<'a> {
     pub(super) fn new(to: &'a CopyEndpoint) -> Self {
         Self {
             to,
-            usual: Cell::default(),
-            later: RefCell::default(),
+            default_mode: Cell::default(),
+            deferred: RefCell::default(),
         }
     }
 
     /// Restricts a new directory to what its source allows others. The owner keeps write access
-    /// until [`settle`](Self::settle). Returns whether others can reach its contents.
+    /// until [`apply_deferred`](Self::apply_deferred). Returns whether others can reach its contents.
     pub(super) async fn restrict_directory(
         &self,
         directory: &PathUri,
@@ -282,10 +283,10 @@ impl<'a> FileModes<'a> {
         target_state: TargetState,
         above: Traversal,
     ) -> Result<Traversal, CommandFailure> {
-        let Some(source_mode) = source_mode.map(|mode| mode & ALL) else {
+        let Some(source_mode) = source_mode.map(|mode| mode & PERMISSION_BITS) else {
             return Ok(above);
         };
-        let needed = source_mode | OWNER;
+        let needed = source_mode | OWNER_BITS;
         let Some(current) = self.current_mode(directory, target_state).await? else {
             return Ok(above);
         };
@@ -299,22 +300,23 @@ impl<'a> FileModes<'a> {
             current
         };
         if new_mode != source_mode {
-            self.later
+            self.deferred
                 .borrow_mut()
                 .push((directory.clone(), source_mode));
-            if self.later.borrow().len() >= BATCH {
-                self.set_later(|mode| mode & OWNER == OWNER).await?;
+            if self.deferred.borrow().len() >= BATCH {
+                self.set_deferred(|mode| mode & OWNER_BITS == OWNER_BITS)
+                    .await?;
             }
         }
-        Ok(match new_mode & THROUGH {
+        Ok(match new_mode & TRAVERSE_BITS {
             0 => Traversal::Closed,
             _ => above,
         })
     }
 
     /// Sets the final modes of complete directories.
-    pub(super) async fn settle(&self) -> Result<(), CommandFailure> {
-        self.set_later(|_| true).await
+    pub(super) async fn apply_deferred(&self) -> Result<(), CommandFailure> {
+        self.set_deferred(|_| true).await
     }
 
     /// Sets the mode of a file that was written in blocks.
@@ -323,7 +325,7 @@ impl<'a> FileModes<'a> {
         file: &PathUri,
         mode: u32,
     ) -> Result<(), CommandFailure> {
-        self.set(mode & ALL, &[file]).await
+        self.set(mode & PERMISSION_BITS, &[file]).await
     }
 
     /// Returns the mode of a directory; `None` if the server does not report it.
@@ -332,23 +334,25 @@ impl<'a> FileModes<'a> {
         directory: &PathUri,
         target_state: TargetState,
     ) -> Result<Option<u32>, CommandFailure> {
-        if let (TargetState::New, Some(usual)) = (target_state, self.usual.get()) {
-            return Ok(Some(usual));
+        if let (TargetState::New, Some(default_mode)) = (target_state, self.default_mode.get()) {
+            return Ok(Some(default_mode));
         }
         let found = metadata_if_exists(&*self.to.files, directory).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        let mode = found.and_then(|found| found.mode).map(|mode| mode & ALL);
+        let mode = found
+            .and_then(|found| found.mode)
+            .map(|mode| mode & PERMISSION_BITS);
         if target_state == TargetState::New {
-            self.usual.set(mode);
+            self.default_mode.set(mode);
         }
         Ok(mode)
     }
 
-    async fn set_later(&self, which: impl Fn(u32) -> bool) -> Result<(), CommandFailure> {
-        let all = self.later.take();
+    async fn set_deferred(&self, which: impl Fn(u32) -> bool) -> Result<(), CommandFailure> {
+        let all = self.deferred.take();
         let (mut due, remaining): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, mode)| which(*mode));
-        *self.later.borrow_mut() = remaining;
+        *self.deferred.borrow_mut() = remaining;
         // Deepest first: a parent may lose owner access.
         due.sort_by_key(|(path, mode)| (Reverse(path.as_str().matches('/').count()), *mode));
         for group in due.chunk_by(|(_, one), (_, other)| one == other) {
@@ -383,7 +387,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum starts of a command: the connection may be lost meanwhile.
 const MAX_RETRIES: usize = 3;
 /// Maximum retained output, which includes the link list of large trees.
-const KEPT_BYTES: usize = 16 << 20;
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
 /// Runs an idempotent command with paths as its last arguments. Passes them through `xargs`,
 /// because arguments are text and paths are bytes. Errors are one line.
@@ -413,7 +417,7 @@ pub(super) async fn run_with_input(
     for _ in 0..MAX_RETRIES {
         outcome = match run_once(env, words, input.clone()).await {
             Ok(output) if output.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
-            Ok(output) => Err(why(words, &output)),
+            Ok(output) => Err(failure_reason(words, &output)),
             Err(error) => Err(error),
         };
     }
@@ -432,7 +436,7 @@ pub(super) async fn output_of(
     }
     match output.exit.as_ref().is_some_and(|exit| exit.code == 0) {
         true => Ok(output.stdout.data.to_vec()),
-        false => Err(why(words, &output)),
+        false => Err(failure_reason(words, &output)),
     }
 }
 
@@ -470,13 +474,13 @@ async fn run_once(
         io: ProcessIo::Pipes {
             stdin: StdinMode::Piped,
         },
-        env_policy: Some(EVERYTHING),
+        env_policy: Some(INHERIT_ALL),
         ..Command::new(id, argv, root)
     };
     let started = env.environment().backend.start(command).await;
     let started = started.map_err(|error| error.to_string())?;
     let communicate = CommunicateOptions {
-        max_bytes: KEPT_BYTES,
+        max_bytes: MAX_OUTPUT_BYTES,
         time_limit: Some(TIMEOUT),
     };
     let output = started.process.communicate(input, communicate).await;
@@ -484,7 +488,7 @@ async fn run_once(
 }
 
 /// Explains in one line why a command failed.
-fn why(words: &[&str], output: &CommunicateOutput) -> String {
+fn failure_reason(words: &[&str], output: &CommunicateOutput) -> String {
     let Some(exit) = &output.exit else {
         return format!("`{}` did not exit in time", words[0]);
     };
@@ -496,7 +500,7 @@ fn why(words: &[&str], output: &CommunicateOutput) -> String {
 }
 
 /// The server's environment has the right `PATH`.
-const EVERYTHING: EnvPolicy = EnvPolicy {
+const INHERIT_ALL: EnvPolicy = EnvPolicy {
     inherit: EnvInherit::All,
     ignore_default_excludes: true,
     exclude: Vec::new(),

@@ -66,14 +66,14 @@ pub(super) struct TreeScan<'a> {
     progress: &'a CopyProgress,
     modes: FileModes<'a>,
     /// Resolved target directories that are also below a source.
-    avoided: Vec<PathUri>,
+    excluded: Vec<PathUri>,
     /// How often links led to each directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<StagedTree>>>,
     /// Sources that are directories.
     roots: RefCell<Vec<PathUri>>,
     link_mode: LinkMode,
-    finishing: &'a DeferredMetadata,
+    deferred: &'a DeferredMetadata,
     /// Whether directories keep the times of their sources.
     times: KeepTimes,
 }
@@ -85,7 +85,7 @@ struct ScanLevel {
     target_state: TargetState,
     tree: Option<Rc<StagedTree>>,
     /// Whether other users can reach its target.
-    reach: Traversal,
+    traversal: Traversal,
     /// Resolved ancestors.
     above: Vec<PathUri>,
     /// Whether a link led here or to an ancestor.
@@ -99,7 +99,7 @@ impl<'a> TreeScan<'a> {
         from: &'a CopyEndpoint,
         to: &'a CopyEndpoint,
         options: CopyOptions,
-        finishing: &'a DeferredMetadata,
+        deferred: &'a DeferredMetadata,
         progress: &'a CopyProgress,
     ) -> Self {
         Self {
@@ -108,10 +108,10 @@ impl<'a> TreeScan<'a> {
             resume: options.resume,
             link_mode: options.links,
             times: options.times,
-            finishing,
+            deferred,
             progress,
             modes: FileModes::new(to),
-            avoided: Vec::new(),
+            excluded: Vec::new(),
             repeats: RefCell::default(),
             trees: RefCell::default(),
             roots: RefCell::default(),
@@ -119,7 +119,7 @@ impl<'a> TreeScan<'a> {
     }
 
     /// Excludes the target directories from the scan.
-    pub(super) async fn avoiding(mut self, pairs: &[CopyPair]) -> Result<Self, CommandFailure> {
+    pub(super) async fn excluding(mut self, pairs: &[CopyPair]) -> Result<Self, CommandFailure> {
         if !self.from.is_same_machine(self.to) {
             return Ok(self);
         }
@@ -129,7 +129,7 @@ impl<'a> TreeScan<'a> {
             for path in part.iter().chain([&pair.target]) {
                 let resolved = resolved_path(&*self.to.files, path).await;
                 let resolved = resolved.map_err(|error| file_failure(&error))?;
-                self.avoided.extend(resolved);
+                self.excluded.extend(resolved);
             }
         }
         Ok(self)
@@ -180,7 +180,7 @@ impl<'a> TreeScan<'a> {
             Ok(()) => Ok(()),
         };
         self.report_dangling_links().await;
-        let (created, failures) = self.finishing.make_links(self.to).await;
+        let (created, failures) = self.deferred.make_links(self.to).await;
         for _ in 0..created {
             self.progress.file(0);
         }
@@ -190,8 +190,8 @@ impl<'a> TreeScan<'a> {
                 .iter()
                 .fold(failure, |failure, tree| tree.name_target(failure))))?;
         }
-        record_failure(self.finishing.set_times(self.to).await)?;
-        record_failure(self.modes.settle().await)?;
+        record_failure(self.deferred.set_times(self.to).await)?;
+        record_failure(self.modes.apply_deferred().await)?;
         for tree in self.trees() {
             record_failure(tree.finish(self.to).await)?;
         }
@@ -226,7 +226,7 @@ impl<'a> TreeScan<'a> {
             target: pair.target,
             target_state: pair.target_state,
             tree: None,
-            reach: Traversal::Open,
+            traversal: Traversal::Open,
             above: Vec::new(),
             is_linked: false,
         };
@@ -264,20 +264,19 @@ impl<'a> TreeScan<'a> {
         let (resolved_path, found) = (resolved_path.map_err(failed)?, found.map_err(failed)?);
         let source = source.map_err(failed)?;
         let mode = source.and_then(|source| source.mode);
-        let is_linked = level.is_linked || is_elsewhere(&resolved_path, level);
-        if let Some(why) = self.why_not(&resolved_path, level, is_linked) {
+        let is_linked = level.is_linked || is_link_target(&resolved_path, level);
+        if let Some(why) = self.skip_reason(&resolved_path, level, is_linked) {
             let displayed = self.from.display(&level.source);
             self.progress.skip(&format!("`{displayed}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
-        let (target_state, reach) = self.make(level, mode).await?;
+        let (target_state, traversal) = self.create_directory(level, mode).await?;
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
         }
         if let (KeepTimes::Yes, Some(source)) = (self.times, source) {
-            self.finishing
-                .add_time(&level.target, source.modified_at_ms);
+            self.deferred.add_time(&level.target, source.modified_at_ms);
         }
         self.progress.directory();
         let mut above = level.above.clone();
@@ -291,7 +290,7 @@ impl<'a> TreeScan<'a> {
                 continue;
             };
             if let Some(leads_to) = level.links.target(&entry.path) {
-                self.finishing.add_link(target, leads_to);
+                self.deferred.add_link(target, leads_to);
                 names.insert(entry.name, entry.kind);
                 continue;
             }
@@ -306,7 +305,7 @@ impl<'a> TreeScan<'a> {
                     target,
                     target_state,
                     tree: level.tree.clone(),
-                    reach,
+                    traversal,
                     above: above.clone(),
                     is_linked,
                     links: Rc::clone(&level.links),
@@ -335,7 +334,7 @@ impl<'a> TreeScan<'a> {
             if let (false, Some(leads_to)) =
                 (names.contains_key(&name), level.links.target(&source))
             {
-                self.finishing.add_link(target, leads_to);
+                self.deferred.add_link(target, leads_to);
                 names.insert(name, ListedEntryKind::DanglingLink);
             }
         }
@@ -376,7 +375,7 @@ impl<'a> TreeScan<'a> {
     }
 
     /// Returns why a directory is skipped.
-    fn why_not(
+    fn skip_reason(
         &self,
         resolved_path: &PathUri,
         level: &ScanLevel,
@@ -389,7 +388,7 @@ impl<'a> TreeScan<'a> {
         {
             return Some("leads back to an ancestor");
         }
-        if self.avoided.contains(resolved_path) {
+        if self.excluded.contains(resolved_path) {
             return Some("is the target of the copy");
         }
         if !is_linked {
@@ -402,7 +401,7 @@ impl<'a> TreeScan<'a> {
     }
 
     /// Creates the directory if it is missing.
-    async fn make(
+    async fn create_directory(
         &self,
         level: &ScanLevel,
         mode: Option<u32>,
@@ -425,7 +424,7 @@ impl<'a> TreeScan<'a> {
                     );
                 }
                 (TargetState::Existing, Some(found)) if found.is_directory => {
-                    return Ok((TargetState::Existing, level.reach));
+                    return Ok((TargetState::Existing, level.traversal));
                 }
                 (TargetState::Resumed, Some(_)) if is_link => {
                     remove(self.to, &level.target).await.map_err(failed)?;
@@ -446,9 +445,9 @@ impl<'a> TreeScan<'a> {
             TargetState::Existing | TargetState::New => TargetState::New,
             TargetState::Resumed => TargetState::Resumed,
         };
-        let created = self
-            .modes
-            .restrict_directory(&level.target, mode, target_state, level.reach);
+        let created =
+            self.modes
+                .restrict_directory(&level.target, mode, target_state, level.traversal);
         Ok((target_state, created.await?))
     }
 
@@ -517,7 +516,7 @@ impl<'a> TreeScan<'a> {
 }
 
 /// Returns whether a link led to this directory.
-fn is_elsewhere(resolved_path: &PathUri, level: &ScanLevel) -> bool {
+fn is_link_target(resolved_path: &PathUri, level: &ScanLevel) -> bool {
     let Some(above) = level.above.last() else {
         return false;
     };

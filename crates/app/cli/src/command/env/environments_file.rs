@@ -85,7 +85,7 @@ impl EnvironmentsFile {
     }
 
     /// Parses a text as if it were the content of this file.
-    pub(super) fn understand(
+    pub(super) fn parse_text(
         &self,
         text: &str,
         lookup: VariableLookup<'_>,

@@ -25,7 +25,7 @@ use crate::{
 /// Limit for one environment. A hub waits for its executor for a while.
 const TIMEOUT: Duration = Duration::from_secs(25);
 /// Number of calls; the fastest one is the round trip.
-const CALLS: usize = 5;
+const ROUND_TRIP_CALLS: usize = 5;
 
 /// Connects to environments concurrently and reports their state.
 ///
@@ -114,7 +114,7 @@ async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
 async fn query(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
     let env = ConnectedEnv::connect_route(route).await?;
     let mut fastest = Duration::MAX;
-    for _ in 0..CALLS {
+    for _ in 0..ROUND_TRIP_CALLS {
         let started = Instant::now();
         env.client.status().await?;
         fastest = fastest.min(started.elapsed());

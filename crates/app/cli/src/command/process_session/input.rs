@@ -183,7 +183,7 @@ pub(super) enum ForwardOutcome {
 }
 
 /// Rings the bell for a lost key, like a terminal with a full buffer.
-fn ring() {
+fn ring_bell() {
     drop(write_all(StandardStream::Error.fd(), BELL));
 }
 
@@ -220,7 +220,7 @@ impl InputForwarder<'_> {
                     }
                     // The key was in flight when the connection broke. Others may follow, such as
                     // the detach keys.
-                    Err(ProcessError::Disconnected(_)) if self.raw => ring(),
+                    Err(ProcessError::Disconnected(_)) if self.raw => ring_bell(),
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
                     // The process's events report its end.
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) => {
@@ -254,7 +254,7 @@ impl InputForwarder<'_> {
                         };
                     }
                     if full {
-                        ring();
+                        ring_bell();
                     } else if !data.is_empty() {
                         writes.push_back(self.process.write(None, data));
                     }

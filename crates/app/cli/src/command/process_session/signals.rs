@@ -12,7 +12,7 @@ use tokio::{
 /// Listens for signals to this program.
 #[derive(Debug)]
 pub(crate) struct SignalListener {
-    passed: Vec<(ForwardedSignal, unix::Signal)>,
+    forwarded: Vec<(ForwardedSignal, unix::Signal)>,
     window: unix::Signal,
     stop: unix::Signal,
 }
@@ -21,7 +21,7 @@ pub(crate) struct SignalListener {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SignalEvent {
     /// Signal for the process.
-    Passed(ForwardedSignal),
+    Forwarded(ForwardedSignal),
     /// The window size changed.
     Window,
     /// Ctrl-Z or SIGTSTP.
@@ -54,7 +54,7 @@ impl ForwardedSignal {
 }
 
 /// Forwarded signals. Others have no name on the wire.
-const PASSED: [(Signal, ProcessSignal); 6] = [
+const FORWARDED_SIGNALS: [(Signal, ProcessSignal); 6] = [
     (Signal::INT, ProcessSignal::Interrupt),
     (Signal::TERM, ProcessSignal::Terminate),
     (Signal::HUP, ProcessSignal::Hangup),
@@ -67,15 +67,15 @@ impl SignalListener {
     /// Registers the handlers.
     pub(crate) fn listen() -> io::Result<Self> {
         let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
-        let passed = PASSED.into_iter().map(|(local, forwarded)| {
-            let passed = ForwardedSignal {
-                signal: forwarded,
+        let forwarded = FORWARDED_SIGNALS.into_iter().map(|(local, wire_signal)| {
+            let forwarded = ForwardedSignal {
+                signal: wire_signal,
                 number: local.as_raw(),
             };
-            Ok((passed, listen(local)?))
+            Ok((forwarded, listen(local)?))
         });
         Ok(Self {
-            passed: passed.collect::<io::Result<_>>()?,
+            forwarded: forwarded.collect::<io::Result<_>>()?,
             window: listen(Signal::WINCH)?,
             stop: listen(Signal::TSTP)?,
         })
@@ -85,10 +85,10 @@ impl SignalListener {
     pub(crate) async fn exit_requested(&mut self) -> i32 {
         loop {
             match self.next().await {
-                SignalEvent::Passed(passed) if passed.ends() => return passed.number,
+                SignalEvent::Forwarded(forwarded) if forwarded.ends() => return forwarded.number,
                 // Execution continues after SIGCONT.
                 SignalEvent::Stop => drop(kill_process(getpid(), Signal::STOP)),
-                SignalEvent::Passed(_) | SignalEvent::Window => {}
+                SignalEvent::Forwarded(_) | SignalEvent::Window => {}
             }
         }
     }
@@ -96,9 +96,9 @@ impl SignalListener {
     /// Waits for the next signal. Cancel-safe.
     pub(super) async fn next(&mut self) -> SignalEvent {
         std::future::poll_fn(|context| {
-            for (passed, signal) in &mut self.passed {
+            for (forwarded, signal) in &mut self.forwarded {
                 if signal.poll_recv(context).is_ready() {
-                    return SignalEvent::Passed(*passed).into();
+                    return SignalEvent::Forwarded(*forwarded).into();
                 }
             }
             if self.window.poll_recv(context).is_ready() {

@@ -131,7 +131,7 @@ impl ExecArgs {
     }
 
     /// Applies the arguments to a command.
-    pub(super) async fn surround(
+    pub(super) async fn apply(
         &self,
         command: &mut Command,
         env: &ConnectedEnv,
@@ -140,7 +140,7 @@ impl ExecArgs {
         if env.is_this_machine {
             command.env = local_variables().collect();
         } else {
-            command.env_policy = Some(EVERYTHING);
+            command.env_policy = Some(INHERIT_ALL);
         }
         if matches!(command.io, ProcessIo::Terminal(_)) {
             let terminal = DetectedTerminal::detect(&|name| std::env::var_os(name)).pty_variables();
@@ -165,7 +165,7 @@ impl ExecArgs {
             for typed in &self.writable {
                 writable.push(env.path(typed).await?);
             }
-            let sandbox = self.enclose(choice, &command.cwd, writable, env);
+            let sandbox = self.apply_sandbox(choice, &command.cwd, writable, env);
             command.sandbox = Some(Box::new(sandbox));
             command.network.proxy = match self.network {
                 Some(NetworkChoice::Loopback) => Some(NetworkProxy::for_loopback()),
@@ -175,7 +175,7 @@ impl ExecArgs {
         Ok(())
     }
 
-    fn enclose(
+    fn apply_sandbox(
         &self,
         choice: SandboxChoice,
         cwd: &PathUri,
@@ -231,7 +231,7 @@ impl ExecArgs {
 }
 
 /// A user's command inherits the environment of the user who started the server.
-const EVERYTHING: EnvPolicy = EnvPolicy {
+const INHERIT_ALL: EnvPolicy = EnvPolicy {
     inherit: EnvInherit::All,
     ignore_default_excludes: true,
     exclude: Vec::new(),

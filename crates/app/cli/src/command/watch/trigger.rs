@@ -15,7 +15,7 @@ use exec_wire::{
 };
 
 /// Runs in a row that must change a path before it is attributed to the command.
-const OWN: u32 = 3;
+const MIN_OWN_RUNS: u32 = 3;
 /// Maximum runs without a pause.
 const MAX_IN_A_ROW: u32 = 10;
 /// Maximum remembered paths of one run. More count as lost events.
@@ -73,10 +73,10 @@ impl RerunTrigger {
             EventLoss::None => 0,
         };
         let (mut paths, mut directories) = (BTreeMap::new(), BTreeMap::new());
-        let mut has_news = (1..OWN).contains(&self.lost);
+        let mut has_news = (1..MIN_OWN_RUNS).contains(&self.lost);
         for change in changed.iter().take(MAX_REMEMBERED) {
             let runs = self.paths.get(&change.path).unwrap_or(&0) + 1;
-            let is_new = runs < OWN && !paths.contains_key(&change.path);
+            let is_new = runs < MIN_OWN_RUNS && !paths.contains_key(&change.path);
             let is_name = match change.kind {
                 PathChangeKind::Modified => false,
                 PathChangeKind::Created
@@ -108,7 +108,7 @@ impl RerunTrigger {
             if self
                 .directories
                 .get(&directory)
-                .is_some_and(|&runs| runs + 1 >= OWN)
+                .is_some_and(|&runs| runs + 1 >= MIN_OWN_RUNS)
             {
                 return true;
             }
