@@ -251,7 +251,7 @@ impl ServerRuntime {
 
     /// Returns the metrics handler for a listener.
     pub(crate) fn metrics(&self) -> MetricsEndpoint {
-        self.metrics_renderer.exposition()
+        self.metrics_renderer.endpoint()
     }
 
     /// Starts the metrics listener, if configured.
@@ -306,7 +306,7 @@ async fn serve_all(
             }
             // Reap finished tasks, so that the set does not grow.
             Some(_ended) = connections.join_next() => {}
-            () = unused(&service, idle_exit), if connections.is_empty() => {
+            () = wait_unused(&service, idle_exit), if connections.is_empty() => {
                 idle.notify_one();
                 break;
             }
@@ -317,7 +317,7 @@ async fn serve_all(
 
 /// Waits until the service is idle and no retained output is left. Without a connection, nothing
 /// new is started meanwhile.
-async fn unused(service: &Service, idle_exit: Option<Duration>) {
+async fn wait_unused(service: &Service, idle_exit: Option<Duration>) {
     match idle_exit {
         Some(idle_exit) => {
             service.wait_idle().await;

@@ -45,7 +45,7 @@ impl MetricsRenderer {
     }
 
     /// Returns the handler of `/metrics`.
-    pub(crate) fn exposition(&self) -> MetricsEndpoint {
+    pub(crate) fn endpoint(&self) -> MetricsEndpoint {
         let exhibit = self.clone();
         MetricsEndpoint::new(move || exhibit.render())
     }
