@@ -275,7 +275,8 @@ impl<'a> FileModes<'a> {
     }
 
     /// Restricts a new directory to what its source allows others. The owner keeps write access
-    /// until [`apply_deferred`](Self::apply_deferred). Returns whether others can reach its contents.
+    /// until [`apply_deferred`](Self::apply_deferred). Returns whether others can reach its
+    /// contents.
     pub(super) async fn restrict_directory(
         &self,
         directory: &PathUri,
