@@ -2,8 +2,8 @@
 //!
 //! Reads that the kernel serves from memory complete at once on the caller's thread. Everything
 //! else runs on the blocking pool, or in an fs worker if a policy restricts it. Changes of one
-//! session run in call order through one write queue. Elsewhere: the operations themselves
-//! (`exec-fs`) and fs workers (`exec-sandbox`).
+//! session run in call order through one write queue, wherever they run. Elsewhere: the operations
+//! themselves (`exec-fs`) and fs workers (`exec-sandbox`).
 
 mod content_memory;
 mod direct_fs;
@@ -20,7 +20,7 @@ use exec_env::filesystem::{
 };
 use exec_fs::{BlockFile, CancelFlag};
 use exec_sandbox::{
-    CachedPlan, FileIntent, SandboxFactory,
+    CachedPlan, SandboxFactory,
     policy::{reads_everything, writes_everything},
     sandboxed_fs::{SandboxedFs, SandboxedRead, WorkerRequest},
 };
@@ -33,8 +33,7 @@ use exec_wire::{
     path_uri::PathUri,
     sandbox::{SandboxPolicy, WindowsSandboxLevel},
 };
-use futures_util::future::FutureExt;
-use tokio::runtime::Handle;
+use futures_util::future::{FutureExt, ready};
 
 use self::{content_memory::ContentMemory, direct_fs::DirectFs};
 use crate::backend::LocalBackend;
@@ -93,17 +92,14 @@ impl LocalFileSystem {
         direct: fn(&DirectFs, R) -> FileFuture<T>,
         sandboxed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
     ) -> FileFuture<T> {
-        let Some(sandbox) = sandbox else {
-            return direct(&self.direct, request);
-        };
-        let (direct_fs, enforcement) = (self.direct.clone(), self.enforcement.clone());
-        async move {
-            match enforcement.resolve(&sandbox, FileIntent::Read).await? {
-                FsPlacement::Direct => direct(&direct_fs, request).await,
-                FsPlacement::Sandboxed(operation) => sandboxed(operation, direct_fs, request).await,
+        match self.enforcement.place(sandbox, reads_everything) {
+            Err(error) => ready(Err(error)).boxed(),
+            Ok(FsPlacement::Direct) => direct(&self.direct, request),
+            Ok(FsPlacement::Sandboxed(unplanned)) => {
+                let direct_fs = self.direct.clone();
+                async move { sandboxed(unplanned.plan().await?, direct_fs, request).await }.boxed()
             }
         }
-        .boxed()
     }
 
     /// Runs a change through the write queue.
@@ -114,19 +110,15 @@ impl LocalFileSystem {
         direct: fn(&R, &CancelFlag) -> Result<(), FileError>,
         into_worker_request: fn(R) -> (WorkerRequest, Bytes),
     ) -> FileFuture<()> {
-        let enforcement = self.enforcement.clone();
-        self.direct.enqueue(move |stop| {
-            let Some(sandbox) = sandbox else {
-                return direct(&request, stop);
-            };
-            match enforcement.resolve_blocking(&sandbox, FileIntent::Change)? {
-                FsPlacement::Direct => direct(&request, stop),
-                FsPlacement::Sandboxed(operation) => {
-                    let (request, data) = into_worker_request(request);
-                    operation.change_blocking(request, data)
-                }
-            }
-        })
+        match self.enforcement.place(sandbox, writes_everything) {
+            Err(error) => ready(Err(error)).boxed(),
+            Ok(FsPlacement::Direct) => self.direct.enqueue(move |stop| direct(&request, stop)),
+            Ok(FsPlacement::Sandboxed(unplanned)) => self.direct.enqueue_async(async move {
+                let SandboxedOperation { files, plan } = unplanned.plan().await?;
+                let (request, data) = into_worker_request(request);
+                files.call(plan, request, data).await?.into_result()
+            }),
+        }
     }
 }
 
@@ -233,22 +225,25 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn open(&self, mut open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
-        let (direct, enforcement) = (self.direct.clone(), self.enforcement.clone());
-        let intent = match open.mode {
-            OpenMode::Read => FileIntent::Read,
-            OpenMode::Replace | OpenMode::Update => FileIntent::Change,
+        let is_unrestricted = match open.mode {
+            OpenMode::Read => reads_everything,
+            OpenMode::Replace | OpenMode::Update => writes_everything,
         };
-        // Both modes go through the write queue, so that earlier changes are visible.
-        self.direct.enqueue(move |_| {
-            if let Some(sandbox) = open.sandbox.take()
-                && let FsPlacement::Sandboxed(operation) =
-                    enforcement.resolve_blocking(&sandbox, intent)?
-            {
-                return operation.open_blocking(&direct, open);
-            }
-            let file = BlockFile::open(&open.path, open.mode)?;
-            Ok(direct.open_file(file, &open.path))
-        })
+        let direct = self.direct.clone();
+        // All modes go through the write queue, so that earlier changes are visible.
+        match self.enforcement.place(open.sandbox.take(), is_unrestricted) {
+            Err(error) => ready(Err(error)).boxed(),
+            Ok(FsPlacement::Direct) => self.direct.enqueue(move |_| {
+                let file = BlockFile::open(&open.path, open.mode)?;
+                Ok(direct.open_file(file, &open.path))
+            }),
+            Ok(FsPlacement::Sandboxed(unplanned)) => self.direct.enqueue_async(async move {
+                let SandboxedOperation { files, plan } = unplanned.plan().await?;
+                let path = open.path.clone();
+                let file = files.open(plan, open).await?;
+                direct.adopt_file(file, path).await
+            }),
+        }
     }
 
     fn search(&self, mut search: SearchText) -> FileFuture<SearchResult> {
@@ -319,45 +314,52 @@ enum FsPlacement {
     /// In this process: no policy restricts it.
     Direct,
     /// In a sandboxed fs worker.
-    Sandboxed(SandboxedOperation),
+    Sandboxed(UnplannedOperation),
 }
 
 impl PolicyEnforcement {
-    /// Resolves where an operation runs. The plan depends on existing files, so the result is valid
-    /// for one operation.
-    async fn resolve(
+    /// Decides where an operation runs. `is_unrestricted` tells whether a policy permits all
+    /// operations of its kind.
+    fn place(
         &self,
-        sandbox: &SandboxPolicy,
-        intent: FileIntent,
+        sandbox: Option<Box<SandboxPolicy>>,
+        is_unrestricted: fn(&SandboxPolicy) -> bool,
     ) -> Result<FsPlacement, FileError> {
         let reject = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
-        if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
+        let Some(policy) = sandbox else {
+            return Ok(FsPlacement::Direct);
+        };
+        if policy.windows_sandbox_level == WindowsSandboxLevel::Mxc {
             return reject("windowsSandboxLevel `mxc` is not available on this host");
         }
-        let Self::Enforced { sandboxes, files } = self else {
-            let is_unrestricted = match intent {
-                FileIntent::Read => reads_everything(sandbox),
-                FileIntent::Change => writes_everything(sandbox),
-            };
-            if is_unrestricted {
-                return Ok(FsPlacement::Direct);
-            }
-            return reject("policies cannot be enforced by this file system");
-        };
-        let plan = sandboxes.plan_for_files(sandbox, intent).await?;
-        Ok(plan.map_or(FsPlacement::Direct, |plan| {
-            let files = files.clone();
-            FsPlacement::Sandboxed(SandboxedOperation { files, plan })
-        }))
+        if is_unrestricted(&policy) {
+            return Ok(FsPlacement::Direct);
+        }
+        match self {
+            Self::Unavailable => reject("policies cannot be enforced by this file system"),
+            Self::Enforced { sandboxes, files } => Ok(FsPlacement::Sandboxed(UnplannedOperation {
+                sandboxes: sandboxes.clone(),
+                files: files.clone(),
+                policy,
+            })),
+        }
     }
+}
 
-    /// Resolves where an operation runs. Blocks.
-    fn resolve_blocking(
-        &self,
-        sandbox: &SandboxPolicy,
-        intent: FileIntent,
-    ) -> Result<FsPlacement, FileError> {
-        Handle::current().block_on(self.resolve(sandbox, intent))
+/// An operation in an fs worker under a policy whose plan depends on the files that exist when it
+/// starts.
+struct UnplannedOperation {
+    sandboxes: SandboxFactory,
+    files: SandboxedFs,
+    policy: Box<SandboxPolicy>,
+}
+
+impl UnplannedOperation {
+    /// Resolves the policy, for this operation only.
+    async fn plan(self) -> Result<SandboxedOperation, FileError> {
+        let plan = self.sandboxes.plan_for_files(&self.policy).await?;
+        let files = self.files;
+        Ok(SandboxedOperation { files, plan })
     }
 }
 
@@ -369,12 +371,6 @@ struct SandboxedOperation {
 }
 
 impl SandboxedOperation {
-    /// Runs a change. Blocks.
-    fn change_blocking(self, request: WorkerRequest, data: Bytes) -> Result<(), FileError> {
-        let call = self.files.call(self.plan, request, data);
-        Handle::current().block_on(call)?.into_result()
-    }
-
     /// Reads a whole file. Reads a large file from the descriptor that the worker opened, when
     /// `direct` grants the memory.
     fn read_file(self, direct: DirectFs, read: ReadFile) -> FileFuture<Bytes> {
@@ -385,16 +381,5 @@ impl SandboxedOperation {
             }
         }
         .boxed()
-    }
-
-    /// Opens a file. Blocks.
-    fn open_blocking(
-        self,
-        direct: &DirectFs,
-        open: OpenFileRequest,
-    ) -> Result<Arc<dyn OpenFile>, FileError> {
-        let path = open.path.clone();
-        let file = Handle::current().block_on(self.files.open(self.plan, open))?;
-        Ok(direct.open_file(BlockFile::from_file(file, &path)?, &path))
     }
 }

@@ -28,7 +28,7 @@ pub use self::{
     landlock_domain::LandlockError,
     plan_cache::CachedPlan,
     sandbox_factory::{
-        CommandRequest, FileIntent, ManagedNetworkRequest, PreparedSandbox, SandboxError,
-        SandboxFactory, SandboxSettings,
+        CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxError, SandboxFactory,
+        SandboxSettings,
     },
 };

@@ -26,9 +26,7 @@ use crate::{
     facts::HostFacts,
     plan::SandboxPlan,
     plan_cache::{CachedPlan, PlanCache, coarse_now},
-    policy::{
-        PolicyError, PolicyPurpose, ResolveContext, reads_everything, resolve, writes_everything,
-    },
+    policy::{PolicyError, PolicyPurpose, ResolveContext, resolve},
 };
 
 /// How long a failed probe is cached. Successful probes are cached forever.
@@ -91,15 +89,6 @@ pub struct PreparedSandbox {
     pub wrapper: Option<BubblewrapCommand>,
     /// Socket that delivers the listening sockets of a managed network once the command runs.
     pub listener_socket: Option<OwnedFd>,
-}
-
-/// Access that a file operation requires.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FileIntent {
-    /// Read access only.
-    Read,
-    /// Write access.
-    Change,
 }
 
 /// Why a command or file operation cannot be sandboxed. It does not run in any of these cases.
@@ -223,23 +212,11 @@ impl SandboxFactory {
         })
     }
 
-    /// Returns the plan for a file operation. `None` if nothing restricts it.
+    /// Returns the plan for a file operation.
     ///
     /// # Errors
     /// Fails if the policy is invalid.
-    pub async fn plan_for_files(
-        &self,
-        sandbox: &SandboxPolicy,
-        need: FileIntent,
-    ) -> Result<Option<CachedPlan>, FileError> {
-        let refused = |error: SandboxError| FileError::Refused(format!("sandbox: {error}"));
-        let unrestricted = match need {
-            FileIntent::Read => reads_everything(sandbox),
-            FileIntent::Change => writes_everything(sandbox),
-        };
-        if unrestricted {
-            return Ok(None);
-        }
+    pub async fn plan_for_files(&self, sandbox: &SandboxPolicy) -> Result<CachedPlan, FileError> {
         let context = ResolveContext {
             purpose: PolicyPurpose::Files,
             // Not used: relative entries require a `cwd` in the policy.
@@ -248,8 +225,8 @@ impl SandboxFactory {
             always_readable: Vec::new(),
             protected: Arc::clone(&self.protected),
         };
-        let plan = self.plan_for(sandbox, context).await.map_err(refused)?;
-        Ok(Some(plan))
+        let refused = |error| FileError::Refused(format!("sandbox: {error}"));
+        self.plan_for(sandbox, context).await.map_err(refused)
     }
 
     /// Prepares the sandbox set-up of an fs worker.

@@ -180,8 +180,8 @@ impl SandboxedFs {
         .boxed()
     }
 
-    /// Performs a request; `data` is the content of a write. Dropping the future stops the worker
-    /// of a read. A change that has started runs to completion.
+    /// Performs a request; `data` is the content of a write. Dropping the future stops the worker,
+    /// even in the middle of a change.
     ///
     /// # Errors
     /// As [`Self::result`].
@@ -192,22 +192,13 @@ impl SandboxedFs {
         data: Bytes,
     ) -> Result<WorkerReply, FileError> {
         let plan = plan.into();
-        let is_change = request.is_change();
         let text = encode(request)?;
         if data.len() > MAX_DATA_BYTES {
             return Err(FileError::Invalid("content is too long".to_owned()));
         }
         loop {
             let (lease, was_reused) = self.acquire(&plan).await?;
-            let (text, data, max_age) = (text.clone(), data.clone(), self.0.max_age);
-            let exchange = exchange(lease, text, data, max_age);
-            let outcome = if is_change {
-                let lost = |_| Err(ExchangeError::Unanswered(std::io::ErrorKind::Other.into()));
-                tokio::spawn(exchange).await.unwrap_or_else(lost)
-            } else {
-                exchange.await
-            };
-            match outcome {
+            match exchange(lease, &text, &data, self.0.max_age).await {
                 Ok(reply) => return reply,
                 // The worker died while idle and did not receive the request: retry.
                 Err(ExchangeError::Unsent(_)) if was_reused => {}
@@ -298,13 +289,13 @@ pub enum SandboxedRead {
 
 async fn exchange(
     mut lease: WorkerLease<FsWorker>,
-    text: Bytes,
-    data: Bytes,
+    text: &[u8],
+    data: &[u8],
     max_age: Duration,
 ) -> Result<Result<WorkerReply, FileError>, ExchangeError> {
     let not_connected = || ExchangeError::Unsent(std::io::ErrorKind::NotConnected.into());
     let worker = lease.worker().ok_or_else(not_connected)?;
-    let frame = worker.exchange(&text, &data).await?;
+    let frame = worker.exchange(text, data).await?;
     // A worker never returns memory that it has allocated.
     let bytes_moved = text.len() + data.len() + frame.text.len() + frame.data.len();
     if bytes_moved <= MAX_REUSE_BYTES && worker.age() < max_age {
@@ -313,13 +304,13 @@ async fn exchange(
     Ok(WorkerReply::from_frame(frame))
 }
 
-fn encode(request: WorkerRequest) -> Result<Bytes, FileError> {
+fn encode(request: WorkerRequest) -> Result<Vec<u8>, FileError> {
     let text = serde_json::to_vec(&request.without_policy())
         .map_err(|error| FileError::Invalid(format!("cannot encode request as JSON: {error}")))?;
     if text.len() > MAX_TEXT_BYTES {
         return Err(FileError::Invalid("request is too long".to_owned()));
     }
-    Ok(text.into())
+    Ok(text)
 }
 
 /// A worker that transferred more than this is not reused.

@@ -56,12 +56,20 @@ impl DirectFs {
         self.pool.run(work)
     }
 
-    /// Runs an operation through the write queue.
+    /// Runs blocking work through the write queue.
     pub(super) fn enqueue<T: Send + 'static>(
         &self,
         work: impl FnOnce(&CancelFlag) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         self.queue.push(work)
+    }
+
+    /// Runs work that waits for another process through the write queue.
+    pub(super) fn enqueue_async<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, FileError>> + Send + 'static,
+    ) -> FileFuture<T> {
+        self.queue.push_async(work)
     }
 
     pub(super) fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
@@ -113,6 +121,13 @@ impl DirectFs {
         // The permit moves into the task, because dropping the future does not stop the read.
         let read = move |_: &_| Ok(permit.attach(file.read()?));
         self.pool.run(read).await
+    }
+
+    /// Wraps a file that another process opened at `path`.
+    pub(super) fn adopt_file(&self, file: OwnedFd, path: PathUri) -> FileFuture<Arc<dyn OpenFile>> {
+        let direct = self.clone();
+        self.pool
+            .run(move |_| Ok(direct.open_file(BlockFile::from_file(file, &path)?, &path)))
     }
 
     /// Wraps a file that was opened at `path`. May block on the disk.

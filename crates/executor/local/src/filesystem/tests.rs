@@ -84,7 +84,7 @@ impl TestFiles {
         self.files.read_file(read).await
     }
 
-    fn write(&self, path: &str, data: &'static str) -> FileFuture<()> {
+    fn write(&self, path: &str, data: impl Into<Bytes>) -> FileFuture<()> {
         let write = WriteFile {
             path: self.at(path),
             data_base64: None,
@@ -94,8 +94,7 @@ impl TestFiles {
             mode: None,
             sandbox: self.read_all(),
         };
-        self.files
-            .write_file(write, Bytes::from_static(data.as_bytes()))
+        self.files.write_file(write, data.into())
     }
 }
 
@@ -173,6 +172,28 @@ async fn sandboxed_and_direct_changes_keep_their_order() {
         change.await.unwrap();
     }
     assert_eq!(fs::read(test.dir.path().join("inside/file")).unwrap(), b"f");
+}
+
+#[tokio::test]
+async fn abandoned_change_under_a_policy_runs_to_completion() {
+    const LENGTH: u64 = 64 << 20;
+    let test = TestFiles::new();
+    let path = test.dir.path().join("inside/new");
+    let length = || fs::metadata(&path).map_or(0, |file| file.len());
+    let wait_until = async |least: u64| {
+        let wait = async {
+            while length() < least {
+                tokio::task::yield_now().await;
+            }
+        };
+        let limit = std::time::Duration::from_secs(20);
+        tokio::time::timeout(limit, wait).await.unwrap();
+    };
+    let writing = test.write("inside/new", vec![7; usize::try_from(LENGTH).unwrap()]);
+    let writing = tokio::spawn(writing);
+    wait_until(1).await;
+    writing.abort();
+    wait_until(LENGTH).await;
 }
 
 #[tokio::test]

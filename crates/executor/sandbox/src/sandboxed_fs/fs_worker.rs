@@ -13,8 +13,7 @@
 use std::{
     ffi::{CStr, OsStr},
     fs::File,
-    hint, io,
-    num::NonZeroUsize,
+    io,
     os::{
         fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
         unix,
@@ -143,12 +142,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct WorkerChannel {
     socket: UnixStream,
     reader: FrameReader,
-    busy_poll: Duration,
 }
-
-/// Busy-poll time before the thread sleeps: most answers arrive sooner than a sleeping core wakes
-/// up. Not used on a single core, where the worker could not run meanwhile.
-const BUSY_POLL: Duration = Duration::from_micros(80);
 
 /// Failure of an exchange.
 #[derive(Debug, thiserror::Error)]
@@ -166,11 +160,9 @@ impl WorkerChannel {
     pub(super) fn pair() -> io::Result<(Self, unix::net::UnixStream)> {
         let (server_end, worker_end) = unix::net::UnixStream::pair()?;
         server_end.set_nonblocking(true)?;
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let channel = Self {
             socket: UnixStream::from_std(server_end)?,
             reader: FrameReader::default(),
-            busy_poll: if cores > 1 { BUSY_POLL } else { Duration::ZERO },
         };
         Ok((channel, worker_end))
     }
@@ -192,17 +184,6 @@ impl WorkerChannel {
                 Ok(false) => {}
                 Err(error) if writer.has_sent() => return Err(ExchangeError::Unanswered(error)),
                 Err(error) => return Err(ExchangeError::Unsent(error)),
-            }
-        }
-        let sent_at = Instant::now();
-        while sent_at.elapsed() < self.busy_poll {
-            // Polls the socket directly: the runtime's readiness is updated only when its driver
-            // runs.
-            match self.reader.receive(&self.socket) {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => hint::spin_loop(),
-                Err(error) => return Err(ExchangeError::Unanswered(error)),
             }
         }
         self.next_frame().await.map_err(ExchangeError::Unanswered)

@@ -246,14 +246,4 @@ async fn wait_for_exit(pid: Pid) {
     assert_eq!(exited.await.unwrap(), Ok(1), "process {pid:?} still runs");
 }
 
-/// Waits until a condition holds.
-async fn wait_until(holds: impl Fn() -> bool) {
-    let wait = async {
-        while !holds() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, wait).await.unwrap();
-}
-
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);

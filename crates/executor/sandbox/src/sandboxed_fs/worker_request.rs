@@ -81,28 +81,6 @@ pub enum WorkerRequest {
 }
 
 impl WorkerRequest {
-    /// Returns whether the operation changes files. A change runs to completion and is never
-    /// retried.
-    pub fn is_change(&self) -> bool {
-        match self {
-            Self::WriteFile(_)
-            | Self::CreateDirectory(_)
-            | Self::Remove(_)
-            | Self::Copy(_)
-            | Self::Rename(_) => true,
-            Self::Open { mode, .. } => *mode != OpenMode::Read,
-            Self::ReadFile(_)
-            | Self::Metadata(_)
-            | Self::Canonicalize(_)
-            | Self::ReadDirectory(_)
-            | Self::Walk(_)
-            | Self::Search(_)
-            | Self::Find(_)
-            | Self::Watch { .. }
-            | Self::WatchMissing { .. } => false,
-        }
-    }
-
     /// Returns whether the operation leaves little memory allocated.
     pub(super) fn is_small(&self) -> bool {
         !matches!(
