@@ -17,6 +17,8 @@ struct Layer {
 enum Rank {
     /// On the map; 0 is the ground.
     Map(u8),
+    /// Below the tests: names crates of the map, and only crates beside it name it.
+    TestSupport,
     /// Beside the map: names whatever it likes, and nobody names it.
     Beside,
 }
@@ -55,6 +57,11 @@ const MAP: &[Layer] = &[
     layer("exec-server", 8, &[]),
     beside("exec-conformance"),
     beside("exec-hostile"),
+    Layer {
+        package: "exec-test-support",
+        rank: Rank::TestSupport,
+        never: &["exec-service", "exec-client", "exec-local"],
+    },
     beside("exec-wire-tests"),
     beside("exec-bench"),
     beside("xtask"),
@@ -111,9 +118,11 @@ fn refuse(layer: &Layer, dependency: &str) -> Option<String> {
         return Some(format!("`{package}` must know nothing of `{dependency}`"));
     }
     let below = match (layer.rank, find(dependency)?.rank) {
-        (Rank::Beside, Rank::Map(_)) => true,
+        (Rank::Beside, Rank::Map(_) | Rank::TestSupport) => true,
+        (Rank::TestSupport, Rank::Map(_)) => true,
         (Rank::Map(own), Rank::Map(other)) => other < own,
-        (Rank::Map(_) | Rank::Beside, Rank::Beside) => false,
+        (Rank::Map(_) | Rank::TestSupport, Rank::TestSupport) => false,
+        (Rank::Map(_) | Rank::TestSupport | Rank::Beside, Rank::Beside) => false,
     };
     (!below).then(|| format!("`{dependency}` is not below `{package}` on the map"))
 }

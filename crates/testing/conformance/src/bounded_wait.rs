@@ -1,25 +1,10 @@
 //! Waits that fail the case after one common timeout, and the outcome that a case expects.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use exec_env::filesystem::{FileError, FileFuture};
+pub(crate) use exec_test_support::bounded_wait::within;
 use exec_wire::error::ErrorCode;
-use tokio::time::timeout;
-
-/// Timeout of every wait, sized for a loaded machine.
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// Waits for a future and panics after the timeout.
-#[track_caller]
-pub(crate) fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match timeout(LIMIT, future).await {
-            Ok(output) => output,
-            Err(_) => panic!("{what}: did not happen within {LIMIT:?}, at {caller}"),
-        }
-    }
-}
 
 /// Waits for an operation that must succeed.
 #[track_caller]

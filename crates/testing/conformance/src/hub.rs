@@ -12,6 +12,7 @@ use std::{
 };
 
 use exec_client::connect::RelayExecServerConnectArgs;
+use exec_test_support::workspace_program::workspace_program;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
@@ -22,11 +23,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{
-    bounded_wait::within,
-    server::{self, executable},
-    subject::HOST_ENVIRONMENT,
-};
+use crate::{bounded_wait::within, server, subject::HOST_ENVIRONMENT};
 
 /// Environment id of the executors.
 pub const ENVIRONMENT: &str = "conformance";
@@ -58,7 +55,7 @@ impl Hub {
 
     /// Starts a hub node with these flags on a data directory, and returns it with its URL.
     pub async fn node(data: &TempDir, flags: &[&str]) -> (Child, String) {
-        let mut child = clean(Command::new(executable()))
+        let mut child = clean(Command::new(workspace_program("exec-server")))
             .arg("hub")
             .args(flags)
             .arg("--data-dir")
@@ -93,7 +90,7 @@ impl Executor {
     /// Starts an executor and waits until it prints that it is online.
     pub async fn start(registry: &str, token: &str, environment: &str) -> Self {
         let home = server::home();
-        let mut child = clean(Command::new(executable()))
+        let mut child = clean(Command::new(workspace_program("exec-server")))
             .args(["--remote", registry, "--environment-id", environment])
             .envs(HOST_ENVIRONMENT)
             .env("HOME", home.path())
@@ -108,7 +105,7 @@ impl Executor {
 
 /// Creates a token with all roles in the token file of a data directory.
 pub async fn token(data: &TempDir) -> String {
-    let made = clean(Command::new(executable()))
+    let made = clean(Command::new(workspace_program("exec-server")))
         .args(["hub", "token", "create", "--name", "conformance"])
         .args(["--role", "executor", "--role", "harness", "--role", "admin"])
         .arg("--data-dir")

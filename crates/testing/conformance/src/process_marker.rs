@@ -4,17 +4,11 @@ use std::{
     fs,
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
 };
 
 use exec_env::environment::Command;
+use exec_test_support::bounded_wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::sleep;
-
-use crate::bounded_wait::within;
-
-/// Interval for polling `/proc`, which does not notify.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 const VARIABLE: &str = "EXEC_CONFORMANCE_MARK";
 
@@ -37,22 +31,14 @@ impl ProcessMarker {
 
     /// Waits until no marked process is left.
     pub(crate) async fn gone(&self) {
-        within("all marked processes are gone", async {
-            while !self.marked_processes().is_empty() {
-                sleep(POLL_INTERVAL).await;
-            }
-        })
-        .await;
+        let gone = || self.marked_processes().is_empty();
+        wait_until("all marked processes are gone", gone).await;
     }
 
     /// Waits until exactly `count` marked processes are left.
     pub(crate) async fn left(&self, count: usize) {
-        within("expected number of marked processes is left", async {
-            while self.marked_processes().len() != count {
-                sleep(POLL_INTERVAL).await;
-            }
-        })
-        .await;
+        let left = || self.marked_processes().len() == count;
+        wait_until("expected number of marked processes is left", left).await;
     }
 
     /// Returns the marked processes of this machine.

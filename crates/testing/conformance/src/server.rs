@@ -1,10 +1,8 @@
 //! The `exec-server` program as a child process.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::process::Stdio;
 
+use exec_test_support::workspace_program::workspace_program;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -59,7 +57,7 @@ pub fn home() -> TempDir {
 
 /// Returns the command for a server on `url` with the environment that subjects need.
 pub fn program(url: &str) -> Command {
-    let mut command = Command::new(executable());
+    let mut command = Command::new(workspace_program("exec-server"));
     command
         .args(["--listen", url])
         .stdin(Stdio::null())
@@ -69,46 +67,4 @@ pub fn program(url: &str) -> Command {
         .env("PATH", "/usr/bin:/bin")
         .envs(HOST_ENVIRONMENT);
     command
-}
-
-/// Finds the program next to the test binary, and builds it if it is missing.
-pub(crate) fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("failed to find the test binary");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("test binary is not in `deps` of a profile");
-    let server = profile.join("exec-server");
-    if !server.exists() {
-        build(profile);
-    }
-    server
-}
-
-fn build(profile: &Path) {
-    let name = profile
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("profile directory has no name");
-    let name = if name == "debug" { "dev" } else { name };
-    let target = profile
-        .parent()
-        .expect("profile directory is not in the target directory");
-    let status = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "exec-server",
-            "--profile",
-            name,
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status();
-    assert!(
-        status.is_ok_and(|status| status.success()),
-        "failed to build exec-server"
-    );
 }

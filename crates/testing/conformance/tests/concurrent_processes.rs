@@ -21,6 +21,7 @@ use exec_local::{
     host::{HostDescription, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_test_support::bounded_wait::within;
 use exec_transport::memory;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
@@ -28,19 +29,11 @@ use exec_wire::{
     limits,
 };
 use futures_util::{StreamExt, future::join_all};
-use tokio::time::timeout;
-
-/// Timeout of every wait, sized for a loaded machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 const ALL: FollowOptions = FollowOptions {
     start: FollowStart::After(OutputSeq(0)),
     backpressure: BackpressureMode::Pause,
 };
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(LIMIT, future).await.unwrap()
-}
 
 async fn connect() -> ExecServerClient {
     let service = service();
@@ -52,7 +45,7 @@ async fn connect() -> ExecServerClient {
     };
     let options = ExecServerClientConnectOptions::default();
     let connected = ExecServerClient::connect_memory(open, SessionContinuity::Resumed, options);
-    let client = within(connected).await.unwrap();
+    let client = within("a client", connected).await.unwrap();
     let granted = &client.session().extensions;
     assert!(
         granted.contains(&ProtocolExtension::Acknowledge),
@@ -68,7 +61,7 @@ async fn start(environment: &Environment, id: &str, script: &str) -> Arc<dyn Exe
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         ..Command::new(id, argv, "file:///".parse().unwrap())
     };
-    within(environment.backend.start(command))
+    within("a start", environment.backend.start(command))
         .await
         .unwrap()
         .process
@@ -99,15 +92,15 @@ async fn stalled_follower_does_not_block_other_processes() {
         held.push((process.follow(ALL), process));
     }
     let other = start(&environment, "other", "head -c 20000000 /dev/zero").await;
-    assert_eq!(within(count(&other)).await, 20_000_000);
-    within(client.status()).await.unwrap();
+    assert_eq!(within("all output", count(&other)).await, 20_000_000);
+    within("a status", client.status()).await.unwrap();
     for (_, process) in &held {
         assert!(process.status().exit.is_none(), "{:?}", process.status());
     }
     // The stalled processes lose no output and continue once they are read.
     for (mut stream, process) in held {
         let mut bytes = 0;
-        while let Some(event) = within(stream.next()).await {
+        while let Some(event) = within("an event", stream.next()).await {
             if let Event::Output(chunk) = event {
                 bytes += chunk.data.len();
             }
@@ -126,9 +119,9 @@ async fn two_hundred_processes_stream_concurrently_without_starvation() {
         let process = start(&environment, &format!("p{number}"), script).await;
         count(&process).await
     });
-    let counts = within(join_all(jobs)).await;
+    let counts = within("all output", join_all(jobs)).await;
     assert_eq!(counts, vec![2_000_000; 200]);
-    within(client.status()).await.unwrap();
+    within("a status", client.status()).await.unwrap();
 }
 
 fn service() -> Service {

@@ -1,7 +1,7 @@
 //! Connecting to a real server over every transport.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, path::Path};
 
 use exec_client::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
@@ -11,6 +11,7 @@ use exec_client::{
 use exec_conformance::server::{self, Server};
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
 use exec_env::{environment::Command, process::ExecProcessEvent};
+use exec_test_support::bounded_wait::{wait_until, within};
 use exec_transport::{connect::BearerToken, tls::TrustStore};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
@@ -20,12 +21,6 @@ use futures_util::StreamExt;
 use rustix::process::{Pid, test_kill_process};
 
 const TOKEN: &str = "correct horse battery staple é";
-
-/// Waits for a future and panics after a timeout.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(Duration::from_secs(30), future).await;
-    waited.unwrap_or_else(|_| panic!("{what}: not in time"))
-}
 
 fn remote(url: &str) -> RemoteExecServerConnectArgs {
     RemoteExecServerConnectArgs::new(url, "connecting")
@@ -182,13 +177,7 @@ async fn connects_by_stdio_program_that_ends_with_its_client() {
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     assert!(test_kill_process(pid).is_ok(), "server is not running");
     drop(client);
-    let gone = async {
-        // There is no notification when it is reaped, so poll.
-        while test_kill_process(pid).is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    within("server exits", gone).await;
+    wait_until("server exits", || test_kill_process(pid).is_err()).await;
 }
 
 #[tokio::test]

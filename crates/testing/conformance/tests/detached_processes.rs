@@ -1,7 +1,7 @@
 //! Detached processes of a real server, used by several clients.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use exec_client::{
@@ -15,6 +15,7 @@ use exec_env::{
     environment::{Command, ProcessIo, StartError, StdinMode},
     process::{ExecProcess, ExecProcessEvent, OutputReadRequest},
 };
+use exec_test_support::bounded_wait::within;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
@@ -26,12 +27,6 @@ const ALL: FollowOptions = FollowOptions {
     start: FollowStart::After(OutputSeq(0)),
     backpressure: BackpressureMode::Pause,
 };
-
-/// Waits for a future and panics after a timeout.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(Duration::from_secs(60), future).await;
-    waited.unwrap_or_else(|_| panic!("{what}: not in time"))
-}
 
 async fn connect(url: &str) -> ExecServerClient {
     loop {

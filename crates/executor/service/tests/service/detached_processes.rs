@@ -1,23 +1,21 @@
 //! Detached processes, eviction of detached sessions, and processes that the server takes over.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
+use exec_test_support::fake_process::FakeProcess;
 use exec_transport::link::Principal;
 use exec_wire::limits;
 use serde_json::{Value, json};
 use tokio::{runtime::Handle, time::sleep};
 
-use crate::{
-    fake_environment::WriterProcess,
-    test_client::{Client, Server, params},
-};
+use crate::test_client::{Client, Server, end, params, write_chunks};
 
 /// Session TTL of some of these servers.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// Starts a detached process.
-async fn start_detached(server: &mut Server, client: &mut Client) -> Arc<WriterProcess> {
-    server.start(client, &detached()).await.written.unwrap()
+async fn start_detached(server: &mut Server, client: &mut Client) -> FakeProcess {
+    server.start(client, &detached()).await.process
 }
 
 /// Start parameters of a detached process.
@@ -45,8 +43,8 @@ async fn detached_process_is_readable_for_a_day_after_it_ends() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = start_detached(&mut server, &mut client).await;
-    process.write(1);
-    process.close();
+    write_chunks(&process, 1);
+    end(&process);
     drop(client);
     sleep(limits::DETACHED_RETENTION - Duration::from_secs(60)).await;
     let mut client = server.connect(None).await;
@@ -65,8 +63,8 @@ async fn finished_detached_process_frees_its_id_for_a_new_start() {
     let first = start_detached(&mut server, &mut client).await;
     let refused = client.call("process/start", &detached()).await;
     assert_eq!(refused["error"]["code"], -32600, "{refused}");
-    first.write(1);
-    first.close();
+    write_chunks(&first, 1);
+    end(&first);
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect(None).await;
     let _second = start_detached(&mut server, &mut client).await;
@@ -80,8 +78,8 @@ async fn failed_start_keeps_the_finished_process_with_the_same_id() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let first = start_detached(&mut server, &mut client).await;
-    first.write(1);
-    first.close();
+    write_chunks(&first, 1);
+    end(&first);
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect(None).await;
     let mut failing = detached();
@@ -93,7 +91,7 @@ async fn failed_start_keeps_the_finished_process_with_the_same_id() {
     sleep(limits::DETACHED_RETENTION).await;
     assert_eq!(listed(&mut client).await, Vec::<Value>::new());
     let second = start_detached(&mut server, &mut client).await;
-    second.close();
+    end(&second);
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect(None).await;
     client.call("process/start", &failing).await;
@@ -106,8 +104,9 @@ async fn start_beyond_the_limit_keeps_the_finished_process_with_the_same_id() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let first = start_detached(&mut server, &mut client).await;
-    first.write(1);
-    first.close_with_descendants();
+    write_chunks(&first, 1);
+    first.leave_descendants();
+    end(&first);
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect(None).await;
     let mut others = Vec::new();
@@ -129,7 +128,7 @@ async fn displaced_detached_process_leaves_no_task_behind() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for _ in 0..1000 {
-        start_detached(&mut server, &mut client).await.close();
+        end(&start_detached(&mut server, &mut client).await);
         for method in ["process/exited", "process/closed"] {
             assert_eq!(client.receive().await["method"], method);
         }
@@ -165,8 +164,9 @@ async fn sessions_with_live_descendants_are_not_evicted() {
     let mut sessions = Vec::new();
     for readable in [false, true] {
         let mut client = server.connect(None).await;
-        let process = server.start(&mut client, &params).await.written.unwrap();
-        process.close_with_descendants();
+        let process = server.start(&mut client, &params).await.process;
+        process.leave_descendants();
+        end(&process);
         if !readable {
             sleep(TTL * 2).await;
         }
@@ -194,12 +194,8 @@ fn session_params(id: &str) -> Value {
     json!({"processId": id, "argv": ["write"], "cwd": "file:///", "env": {}, "tty": false})
 }
 
-async fn start_in_session(server: &mut Server, client: &mut Client) -> Arc<WriterProcess> {
-    server
-        .start(client, &session_params("p"))
-        .await
-        .written
-        .unwrap()
+async fn start_in_session(server: &mut Server, client: &mut Client) -> FakeProcess {
+    server.start(client, &session_params("p")).await.process
 }
 
 /// Returns the owner and state of each listed process.
@@ -226,7 +222,7 @@ async fn list_all_includes_processes_of_other_sessions() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let process = start_in_session(&mut server, &mut first).await;
-    process.write(2);
+    write_chunks(&process, 2);
     let mut second = server.connect(None).await;
     for params in [json!({}), json!(null), json!({"all": false})] {
         assert_eq!(listed_states(&mut second, params).await, []);
@@ -236,7 +232,7 @@ async fn list_all_includes_processes_of_other_sessions() {
     assert_eq!(listed_states(&mut second, all.clone()).await, expected);
     let list = second.call("process/list", &all).await;
     assert_eq!(list["result"]["processes"][0]["outputBytes"], 2048);
-    process.close();
+    end(&process);
     sleep(SECOND).await;
     let expected = [(json!("session"), json!("exited"))];
     assert_eq!(listed_states(&mut second, all).await, expected);
@@ -257,12 +253,12 @@ async fn process_taken_over_by_the_server_outlives_its_session() {
     drop(first);
     sleep(limits::SESSION_TTL * 2).await;
     // Output is not held for the original client, which acknowledges nothing.
-    let last = process.write(2000);
+    let last = write_chunks(&process, 2000);
     second.receive_until(last).await;
     assert!(!process.is_paused());
     drop(second);
     sleep(limits::SESSION_TTL * 2).await;
-    process.close();
+    end(&process);
     sleep(limits::DETACHED_RETENTION - SECOND).await;
     let mut third = server.connect(None).await;
     let expected = [(json!("server"), json!("exited"))];
@@ -278,7 +274,7 @@ async fn original_client_still_receives_events_after_take_over() {
     let process = start_in_session(&mut server, &mut first).await;
     let mut second = server.connect(None).await;
     attach(&mut second).await;
-    let last = process.write(1);
+    let last = write_chunks(&process, 1);
     first.receive_until(last).await;
     second.receive_until(last).await;
     let session = first.session.clone();
@@ -288,7 +284,7 @@ async fn original_client_still_receives_events_after_take_over() {
     let read = json!({"processId": "p"});
     let page = first.call("process/read", &read).await;
     assert_eq!(page["result"]["nextSeq"], last + 1, "{page}");
-    let last = process.close();
+    let last = end(&process);
     first.receive_until(last).await;
 }
 
@@ -297,8 +293,8 @@ async fn finished_process_can_be_taken_over_and_is_retained_as_detached() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let process = start_in_session(&mut server, &mut first).await;
-    process.write(1);
-    let last = process.close();
+    write_chunks(&process, 1);
+    let last = end(&process);
     drop(first);
     sleep(SECOND).await;
     let mut second = server.connect(None).await;

@@ -7,7 +7,6 @@
 )]
 
 mod detached_processes;
-mod fake_environment;
 mod metrics;
 mod network_policy;
 mod retention;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exec_env::process::ProcessError;
 use exec_service::metrics::RequestOutcome;
 use exec_wire::{limits, method::MethodName};
 use serde_json::json;
@@ -87,12 +88,12 @@ async fn processes_and_network_decisions_are_counted() {
         (levels.processes_running, levels.processes_finished),
         (1, 0)
     );
-    process.end();
+    process.process.fail(ProcessError::Terminated);
     let lost = |server: &Server| {
         let ended = &server.service.metrics().processes_ended;
         ended.values().any(|ended| ended == ("lost", 1))
     };
-    // The fake process ends without an exit status.
+    // The process failed without an exit status.
     wait_for(&server, lost).await;
     let meters = server.service.metrics();
     assert_eq!(meters.processes_started.value(), 1);

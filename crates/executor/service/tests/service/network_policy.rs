@@ -7,7 +7,7 @@ use exec_wire::network::{NetworkDecision, NetworkDestination, NetworkProtocol, P
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 
-use crate::test_client::{Client, Server, has_proxy, params};
+use crate::test_client::{Client, Server, end, has_proxy, params};
 
 /// Requests a decision about a host in a new task.
 fn request_decision(
@@ -171,7 +171,7 @@ async fn requests_of_an_ended_process_are_denied() {
     let since = Instant::now();
     let decision = request_decision(process.watcher(), "a");
     client.expect_policy_request().await;
-    process.end();
+    end(&process.process);
     assert_eq!(decision.await.unwrap(), not_allowed());
     assert!(since.elapsed() < Duration::from_secs(5));
 }

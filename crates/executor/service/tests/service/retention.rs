@@ -1,15 +1,13 @@
 //! Retention: unacknowledged output, finished processes and detached sessions.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
+use exec_test_support::fake_process::FakeProcess;
 use exec_wire::limits;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{
-    fake_environment::{RETAINED_BYTES, WriterProcess},
-    test_client::{Client, Server},
-};
+use crate::test_client::{Client, RETAINED_BYTES, Server, end, write_chunks};
 
 const GRANT: &[&str] = &["acknowledge"];
 /// Number of 1 KiB chunks that pause a process with held output.
@@ -21,13 +19,13 @@ fn params(id: &str) -> Value {
     json!({"processId": id, "argv": ["write"], "cwd": "file:///", "env": {}, "tty": false})
 }
 
-async fn start(server: &mut Server, client: &mut Client, params: &Value) -> Arc<WriterProcess> {
-    server.start(client, params).await.written.unwrap()
+async fn start(server: &mut Server, client: &mut Client, params: &Value) -> FakeProcess {
+    server.start(client, params).await.process
 }
 
 /// Writes enough to pause a process with held output, and receives all of it.
-async fn write_until_paused(client: &mut Client, process: &WriterProcess) -> u64 {
-    let last = process.write(PAUSING_CHUNKS);
+async fn write_until_paused(client: &mut Client, process: &FakeProcess) -> u64 {
+    let last = write_chunks(process, PAUSING_CHUNKS);
     client.receive_until(last).await;
     last
 }
@@ -48,8 +46,8 @@ async fn unacknowledged_output_is_held_and_pauses_the_process() {
     client.acknowledge("nobody", 5).await;
     assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS - 1);
     client.acknowledge("p", u64::MAX).await;
-    assert_eq!(process.retained(), RETAINED_BYTES);
-    let more = process.write(PAUSING_CHUNKS);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
+    let more = write_chunks(&process, PAUSING_CHUNKS);
     client.receive_until(more).await;
     assert!(process.is_paused());
     assert_eq!(client.readable("p", last).await, PAUSING_CHUNKS);
@@ -62,7 +60,7 @@ async fn output_is_not_held_without_the_extension() {
     let process = start(&mut server, &mut client, &params("p")).await;
     write_until_paused(&mut client, &process).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
     client
         .send(json!({"method": "process/acknowledge", "params": {"processId": "p", "seq": 1}}))
         .await;
@@ -80,17 +78,17 @@ async fn output_of_detached_processes_and_command_exec_is_not_held() {
     let process = start(&mut server, &mut client, &detached).await;
     write_until_paused(&mut client, &process).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
     let mut first = params("q");
     first["cwd"] = "/".into();
     client.call("command/exec", &first).await;
-    let process = server.started().await.written.unwrap();
-    process.write(PAUSING_CHUNKS);
+    let process = server.started().await.process;
+    write_chunks(&process, PAUSING_CHUNKS);
     for _ in 0..PAUSING_CHUNKS {
         assert_eq!(client.receive().await["method"], "command/exec/outputDelta");
     }
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,10 +100,10 @@ async fn unacknowledged_output_is_held_for_a_limited_time_without_a_connection()
     drop(client);
     sleep(limits::UNACKNOWLEDGED_RETENTION - Duration::from_secs(1)).await;
     assert!(process.is_paused());
-    assert_eq!(process.retained(), PAUSING_CHUNKS * 1024);
+    assert_eq!(process.retained_bytes(), PAUSING_CHUNKS * 1024);
     sleep(Duration::from_secs(2)).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +122,7 @@ async fn client_that_resumes_in_time_finds_all_unacknowledged_output() {
     }
     sleep(limits::UNACKNOWLEDGED_RETENTION * 2).await;
     assert_eq!(client.readable("p", 7).await, PAUSING_CHUNKS - 7);
-    process.write(7);
+    write_chunks(&process, 7);
     assert!(process.is_paused());
     client.receive_until(last + 7).await;
     client.acknowledge("p", last).await;
@@ -144,7 +142,7 @@ async fn resuming_without_the_extension_releases_held_output() {
     assert!(process.is_paused());
     let _client = server.connect(Some(&session)).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,16 +157,16 @@ async fn extension_granted_on_resume_holds_retained_and_new_output() {
     let mut client = server.connect_with(Some(&session), GRANT).await;
     assert!(!process.is_paused());
     let retained = RETAINED_BYTES / 1024;
-    let more = process.write(PAUSING_CHUNKS - retained);
+    let more = write_chunks(&process, PAUSING_CHUNKS - retained);
     client.receive_until(more).await;
     assert!(process.is_paused());
     assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS);
     // After too long an absence the held output is released, and holding starts anew.
     drop(client);
     sleep(limits::UNACKNOWLEDGED_RETENTION * 2).await;
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
     let mut client = server.connect_with(Some(&session), GRANT).await;
-    let end = process.write(1);
+    let end = write_chunks(&process, 1);
     client.receive_until(end).await;
     assert_eq!(client.readable("p", last).await, retained + 1);
 }
@@ -178,13 +176,13 @@ async fn finished_process_does_not_expire_before_it_is_acknowledged() {
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    process.write(10);
-    let close = process.close();
+    write_chunks(&process, 10);
+    let close = end(&process);
     client.receive_until(close).await;
     sleep(limits::CLOSED_RETENTION * 4).await;
     assert_eq!(client.readable("p", 0).await, 10);
     client.acknowledge("p", close).await;
-    assert_eq!(process.retained(), RETAINED_BYTES);
+    assert_eq!(process.retained_bytes(), RETAINED_BYTES);
     sleep(limits::CLOSED_RETENTION * 2).await;
     let answer = client
         .call("process/read", &json!({"processId": "p"}))
@@ -200,8 +198,8 @@ async fn fully_acknowledged_process_is_not_held_again_on_resume() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    process.write(10);
-    let close = process.close();
+    write_chunks(&process, 10);
+    let close = end(&process);
     client.receive_until(close).await;
     client.acknowledge("p", close).await;
     let session = client.session.clone();
@@ -226,12 +224,15 @@ async fn finished_processes_are_limited_and_acknowledged_ones_are_evicted_first(
     let mut finish = async |id: usize, client: &mut Client| {
         let process = start(&mut server, client, &params(&id.to_string())).await;
         // Process 1 writes less, to compensate for the arguments of all processes.
-        process.write(if id == 1 {
-            PAUSING_CHUNKS - 1
-        } else {
-            PAUSING_CHUNKS
-        });
-        let close = process.close();
+        write_chunks(
+            &process,
+            if id == 1 {
+                PAUSING_CHUNKS - 1
+            } else {
+                PAUSING_CHUNKS
+            },
+        );
+        let close = end(&process);
         client.receive_until(close).await;
         close
     };
@@ -264,7 +265,7 @@ async fn arguments_of_finished_processes_count_towards_the_memory_limit() {
         let mut params = params(&id.to_string());
         params["argv"] = json!(["write", argument]);
         let process = start(&mut server, &mut client, &params).await;
-        client.receive_until(process.close()).await;
+        client.receive_until(end(&process)).await;
     }
     for (id, known) in [("0", false), ("1", true)] {
         let page = client.call("process/read", &json!({"processId": id})).await;
@@ -359,9 +360,9 @@ async fn is_readable_after_outage(server: &mut Server, absence: Duration) -> boo
     let session = client.session.clone();
     drop(client);
     sleep(SECOND).await;
-    let process = started.written.unwrap();
-    process.write(1);
-    process.close();
+    let process = started.process;
+    write_chunks(&process, 1);
+    end(&process);
     sleep(absence - SECOND).await;
     let mut client = server.connect(Some(&session)).await;
     is_readable(&mut client).await
@@ -389,9 +390,8 @@ async fn finished_processes_are_retained_at_least_as_long_as_a_detached_session(
 async fn retention_of_finished_processes_is_configurable() {
     let mut server = Server::with_retention(SECOND, HOUR);
     let mut client = server.connect(None).await;
-    let started = server.start(&mut client, &params("p")).await;
-    let process = started.written.unwrap();
-    client.receive_until(process.close()).await;
+    let process = server.start(&mut client, &params("p")).await.process;
+    client.receive_until(end(&process)).await;
     sleep(HOUR - SECOND).await;
     assert!(is_readable(&mut client).await);
     sleep(SECOND * 2).await;

@@ -1,21 +1,18 @@
 //! Server and client of the tests. The client sends raw messages over a memory link.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{io, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use exec_env::{
-    environment::{Command, Environment, NoCatalog},
-    http::NoHttpClient,
-};
+use exec_core::output_log::RetentionLimits;
+use exec_env::environment::{Command, NetworkPolicyHook, StartError};
 use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_test_support::{fake_environment::FakeBackend, fake_process::FakeProcess};
 use exec_transport::{
     link::{DataEncoding, Link, Principal},
     memory,
 };
 use exec_wire::{initialize::ServerInfo, limits, outgoing_message::OutgoingMessage};
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, time::timeout};
-
-use crate::fake_environment::{FakeBackend, NoFiles, StartedCommand};
+use tokio::time::timeout;
 
 /// Time limit of every wait. The clock is paused, so this costs no real time.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -23,8 +20,9 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// A service on a fake environment, and the commands started on it.
 pub(crate) struct Server {
     pub(crate) service: Service,
-    started: mpsc::UnboundedReceiver<StartedCommand>,
-    sessions: Arc<()>,
+    backend: Arc<FakeBackend>,
+    /// Number of started commands that the test has seen.
+    seen_starts: usize,
 }
 
 impl Server {
@@ -52,22 +50,13 @@ impl Server {
                 version: "0.0.0".to_owned(),
             },
         };
-        let (started_tx, started) = mpsc::unbounded_channel();
-        let sessions = Arc::new(());
-        let session_counter = Arc::clone(&sessions);
-        let service = Service::new(config, move || Environment {
-            backend: Arc::new(FakeBackend {
-                started_tx: started_tx.clone(),
-                _session: Arc::clone(&session_counter),
-            }),
-            files: Arc::new(NoFiles),
-            http: Arc::new(NoHttpClient),
-            catalog: Arc::new(NoCatalog),
-        });
+        let backend = Arc::new(FakeBackend::default());
+        backend.on_start(start_fake);
+        let session_backend = Arc::clone(&backend);
         Self {
-            service,
-            started,
-            sessions,
+            service: Service::new(config, move || session_backend.environment()),
+            backend,
+            seen_starts: 0,
         }
     }
 
@@ -75,7 +64,7 @@ impl Server {
     pub(crate) fn sessions(&self) -> usize {
         // Three references are not sessions: this field, the open function and the table of
         // detached processes.
-        Arc::strong_count(&self.sessions) - 3
+        Arc::strong_count(&self.backend) - 3
     }
 
     /// Connects a client, and resumes a session if one is given.
@@ -124,10 +113,10 @@ impl Server {
 
     /// Waits for the next started command.
     pub(crate) async fn started(&mut self) -> StartedCommand {
-        timeout(TIMEOUT, self.started.recv())
-            .await
-            .unwrap()
-            .unwrap()
+        let started = self.backend.started(self.seen_starts);
+        let (command, process) = timeout(TIMEOUT, started).await.unwrap();
+        self.seen_starts += 1;
+        StartedCommand { command, process }
     }
 
     /// Starts a process on a client's connection.
@@ -139,6 +128,49 @@ impl Server {
         );
         self.started().await
     }
+}
+
+/// Retention of a process without a hold.
+pub(crate) const RETAINED_BYTES: usize = 4096;
+
+/// Fails to start the program `fail`. Other processes end only when the test ends them.
+fn start_fake(command: &Command) -> Result<FakeProcess, StartError> {
+    if command.argv[0] == "fail" {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        let context = "cannot start `fail`".to_owned();
+        return Err(StartError::Spawn { context, source });
+    }
+    let process = FakeProcess::default();
+    process.limit_retention(RetentionLimits {
+        bytes: RETAINED_BYTES,
+        chunks: 50_000,
+    });
+    process.ignore_termination();
+    Ok(process)
+}
+
+/// A command that the service started.
+pub(crate) struct StartedCommand {
+    pub(crate) command: Command,
+    pub(crate) process: FakeProcess,
+}
+
+impl StartedCommand {
+    pub(crate) fn watcher(&self) -> &Arc<dyn NetworkPolicyHook> {
+        let hook = self.command.network.policy_hook.as_ref();
+        hook.expect("process has a network watcher")
+    }
+}
+
+/// Writes this many chunks of 1 KiB. Returns the last sequence number.
+pub(crate) fn write_chunks(process: &FakeProcess, chunks: usize) -> u64 {
+    (0..chunks).fold(0, |_, _| process.print([b'x'; 1024]).unwrap().0)
+}
+
+/// Ends a process and its output. Returns the sequence number of the close.
+pub(crate) fn end(process: &FakeProcess) -> u64 {
+    process.exit(0);
+    process.close().0
 }
 
 /// Client end of a connection.
