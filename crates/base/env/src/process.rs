@@ -11,8 +11,6 @@
 
 mod communicate;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use std::{fmt, pin::Pin, time::Duration};
 

@@ -8,35 +8,22 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use bytes::Bytes;
 use exec_env::{
-    environment::{
-        Command, Environment, ExecBackend, ExecutorCatalog, NoCatalog, StartError, StartedProcess,
-    },
-    filesystem::{
-        ExecutorFileSystem, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
-        OpenFile, OpenFileRequest, PathWatcher, WatchPathRequest,
-    },
-    http::NoHttpClient,
+    environment::{Environment, ExecutorCatalog, NoCatalog},
+    filesystem::{FileError, FileFuture},
 };
+use exec_test_support::{bounded_wait, fake_environment::FakeBackend};
 use exec_wire::{
     discovery::{
         DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoot,
         DiscoveredRoots, DiscoveryRoot,
     },
-    environment::{EnvironmentConfig, EnvironmentInfo, ReadEnvironmentConfig},
-    error::RpcError,
-    fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
-        SearchText, WalkResult, WalkTree, WriteFile,
-    },
+    environment::{EnvironmentConfig, ReadEnvironmentConfig},
     path_uri::PathUri,
 };
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::manager::{EnvironmentId, EnvironmentOpenError, EnvironmentSource};
@@ -54,91 +41,14 @@ pub(crate) fn environment(label: &str) -> Environment {
 /// Returns an environment with a catalog.
 pub(crate) fn environment_with(label: &str, catalog: Arc<dyn ExecutorCatalog>) -> Environment {
     Environment {
-        backend: Arc::new(LabelledBackend(label.to_owned())),
-        files: Arc::new(NoFileSystem),
-        http: Arc::new(NoHttpClient),
         catalog,
+        ..Arc::new(FakeBackend::named(label)).environment()
     }
 }
 
 /// Returns the label of an environment.
 pub(crate) fn label(environment: &Environment) -> String {
     format!("{:?}", environment.backend)
-}
-
-/// Starts nothing and has a label.
-struct LabelledBackend(String);
-
-impl fmt::Debug for LabelledBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl ExecBackend for LabelledBackend {
-    fn start(&self, _: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        ready(Err(StartError::Cancelled)).boxed()
-    }
-
-    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        ready(Err(RpcError::internal("no host"))).boxed()
-    }
-}
-
-/// A file system without files.
-#[derive(Debug)]
-struct NoFileSystem;
-
-fn no_files<T: Send + 'static>() -> FileFuture<T> {
-    ready(Err(FileError::Refused("no files".to_owned()))).boxed()
-}
-
-impl ExecutorFileSystem for NoFileSystem {
-    fn read_file(&self, _: ReadFile) -> FileFuture<Bytes> {
-        no_files()
-    }
-    fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
-        no_files()
-    }
-    fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
-        no_files()
-    }
-    fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
-        no_files()
-    }
-    fn canonicalize(&self, _: CanonicalizePath) -> FileFuture<PathUri> {
-        no_files()
-    }
-    fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        no_files()
-    }
-    fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
-        no_files()
-    }
-    fn remove(&self, _: RemovePath) -> FileFuture<()> {
-        no_files()
-    }
-    fn copy(&self, _: CopyPath) -> FileFuture<()> {
-        no_files()
-    }
-    fn rename(&self, _: RenamePath) -> FileFuture<()> {
-        no_files()
-    }
-    fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
-        no_files()
-    }
-    fn search(&self, _: SearchText) -> FileFuture<SearchResult> {
-        no_files()
-    }
-    fn find(&self, _: FindPaths) -> FileFuture<FoundPaths> {
-        no_files()
-    }
-    fn watch(&self, _: WatchPathRequest) -> FileFuture<PathWatcher> {
-        no_files()
-    }
-    fn watch_missing(&self, _: MissingPathsRequest) -> FileFuture<Option<MissingPathsWatch>> {
-        no_files()
-    }
 }
 
 /// Opens when the test allows it.
@@ -313,14 +223,5 @@ impl ExecutorCatalog for FakeCatalog {
 /// Awaits an event that must happen.
 #[track_caller]
 pub(crate) fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match tokio::time::timeout(LIMIT, future).await {
-            Ok(output) => output,
-            Err(_) => panic!("did not happen within {LIMIT:?}, at {caller}"),
-        }
-    }
+    bounded_wait::within("event", future)
 }
-
-/// Timeout that suffices on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(20);

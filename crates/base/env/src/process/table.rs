@@ -4,9 +4,6 @@
 //! so that no two windows return the same bytes; its end is reported once. Not here: when to read
 //! a process, and how to present its output.
 
-#[cfg(test)]
-mod tests;
-
 use std::{
     collections::BTreeMap,
     fmt,

@@ -7,6 +7,7 @@ use exec_mcp_client::{
     config::{ConnectedServer, LaunchError},
     transport::McpTransportError,
 };
+use exec_test_support::{bounded_wait::within, fake_process::ProcessCall};
 use exec_wire::process::{TerminateMode, WriteStatus};
 use futures_util::future::{join, join3};
 use rmcp::{
@@ -17,7 +18,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    fake_server::{FakeServer, Input, config, id, pair, within},
+    fake_server::{FakeServer, config, id, pair},
     messages::{connected, connected_with},
 };
 
@@ -50,7 +51,7 @@ async fn server_exit_fails_all_pending_calls_at_once() {
         server.write_stderr("loading\nTraceback: out of ");
         server.write_stderr("cheese\n");
         server.exits(3, None);
-        server.closes();
+        server.process.close();
     };
     let (first, second, ()) = join3(call(&service), call(&service), serving).await;
     for error in [first, second] {
@@ -77,7 +78,7 @@ async fn killing_signal_is_named() {
     let serving = async {
         server.expect_request("tools/call").await;
         server.exits(137, Some("SIGKILL"));
-        server.closes();
+        server.process.close();
     };
     let (error, ()) = join(call(&service), serving).await;
     let text = error.to_string();
@@ -105,7 +106,7 @@ async fn response_after_exit_is_received() {
         let id = server.expect_request("tools/call").await;
         server.exits(0, None);
         server.respond(&id, &json!({"content": []}));
-        server.closes();
+        server.process.close();
     };
     let call = service.call_tool(CallToolRequestParams::new("last"));
     let (result, ()) = within("the call is over", join(call, serving)).await;
@@ -119,7 +120,9 @@ async fn disconnect_fails_all_pending_calls_at_once() {
     let reason = DisconnectReason::Transport("reset by peer".to_owned());
     let serving = async {
         expect_two_calls(&mut server).await;
-        server.lose(ProcessError::Disconnected(reason.clone()));
+        server
+            .process
+            .fail(ProcessError::Disconnected(reason.clone()));
     };
     let (first, second, ()) = join3(call(&service), call(&service), serving).await;
     for error in [first, second] {
@@ -180,10 +183,10 @@ async fn malformed_response_fails_only_its_call() {
 #[tokio::test(start_paused = true)]
 async fn closed_stdin_fails_the_call() {
     let (server, ConnectedServer { service, .. }) = connected().await;
-    server.set_write_status(WriteStatus::StdinClosed);
+    server.process.set_write_status(WriteStatus::StdinClosed);
     let closed = transport_error(&call(&service).await);
     assert!(matches!(closed, McpTransportError::StdinClosed { .. }));
-    server.set_write_status(WriteStatus::UnknownProcess);
+    server.process.set_write_status(WriteStatus::UnknownProcess);
     let unknown = transport_error(&call(&service).await);
     assert!(matches!(unknown, McpTransportError::Lost { .. }));
 }
@@ -191,11 +194,11 @@ async fn closed_stdin_fails_the_call() {
 #[tokio::test(start_paused = true)]
 async fn exit_after_a_failed_write_is_reported_instead() {
     let (server, ConnectedServer { service, .. }) = connected().await;
-    server.set_write_status(WriteStatus::StdinClosed);
+    server.process.set_write_status(WriteStatus::StdinClosed);
     let serving = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.exits(9, None);
-        server.closes();
+        server.process.close();
     };
     let (error, ()) = join(call(&service), serving).await;
     assert!(matches!(
@@ -207,12 +210,12 @@ async fn exit_after_a_failed_write_is_reported_instead() {
 #[tokio::test(start_paused = true)]
 async fn write_to_a_starting_server_is_retried() {
     let (mut server, backend) = pair();
-    server.set_write_status(WriteStatus::Starting);
+    server.process.set_write_status(WriteStatus::Starting);
     let (config, id) = (config(), id());
     let connect = config.connect(&backend, id, ());
     let serving = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        server.set_write_status(WriteStatus::Accepted);
+        server.process.set_write_status(WriteStatus::Accepted);
         server.complete_handshake().await;
     };
     let (connected, ()) = within("handshake", join(connect, serving)).await;
@@ -228,7 +231,7 @@ async fn exit_during_startup_is_reported_with_stderr() {
         server.expect_request("initialize").await;
         server.write_stderr("no such module");
         server.exits(2, None);
-        server.closes();
+        server.process.close();
     };
     let (connected, ()) = within("it is over", join(connect, serving)).await;
     let error = connected.unwrap_err();
@@ -247,7 +250,7 @@ async fn startup_timeout_is_reported() {
     assert!(matches!(error, LaunchError::TimedOut { .. }), "{error:?}");
     assert!(error.to_string().contains("installing"), "{error}");
     server.expect_request("initialize").await;
-    assert_eq!(server.next_input().await, crate::fake_server::Input::End);
+    assert_eq!(server.next_call().await, ProcessCall::CloseStdin);
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,12 +278,13 @@ async fn maximum_timeout_does_not_overflow() {
 #[tokio::test(start_paused = true)]
 async fn partially_written_message_ends_the_transport() {
     let (mut server, ConnectedServer { service, watch }) = connected().await;
-    server.set_write_status_after(1, WriteStatus::Starting);
+    server.process.script_writes([Ok(WriteStatus::Accepted)]);
+    server.process.set_write_status(WriteStatus::Starting);
     let text = "x".repeat(1 << 20);
     let arguments = json!({ "text": text }).as_object().cloned().unwrap();
     let large = service.call_tool(CallToolRequestParams::new("t").with_arguments(arguments));
     let error = transport_error(&within("it is given up", large).await.unwrap_err());
-    let Input::Data(half) = server.next_input().await else {
+    let ProcessCall::Write(half) = server.next_call().await else {
         panic!("expected the first part of a message");
     };
     assert!(!half.ends_with(b"\n"));
@@ -288,51 +292,51 @@ async fn partially_written_message_ends_the_transport() {
     assert_eq!(watch.ended(), Some(error));
 }
 
-const GRACEFUL: Input = Input::Terminate(TerminateMode::Graceful { timeout_ms: 3000 });
-const FORCE: Input = Input::Terminate(TerminateMode::Force);
+const GRACEFUL: ProcessCall = ProcessCall::Terminate(TerminateMode::Graceful { timeout_ms: 3000 });
+const FORCE: ProcessCall = ProcessCall::Terminate(TerminateMode::Force);
 
 #[tokio::test(start_paused = true)]
 async fn server_that_exits_on_eof_is_not_terminated() {
     let (mut server, connected) = connected().await;
     drop(connected);
-    assert_eq!(server.next_input().await, Input::End);
+    assert_eq!(server.next_call().await, ProcessCall::CloseStdin);
     server.exits(0, None);
-    server.closes();
-    assert_eq!(server.next_input().await, Input::Dropped);
+    server.process.close();
+    assert_eq!(server.next_call().await, ProcessCall::Drop);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unresponsive_server_is_terminated_then_killed() {
     let (mut server, connected) = connected().await;
     drop(connected);
-    assert_eq!(server.next_input().await, Input::End);
-    assert_eq!(server.next_input().await, GRACEFUL);
-    assert_eq!(server.next_input().await, FORCE);
-    assert_eq!(server.next_input().await, Input::Dropped);
+    assert_eq!(server.next_call().await, ProcessCall::CloseStdin);
+    assert_eq!(server.next_call().await, GRACEFUL);
+    assert_eq!(server.next_call().await, FORCE);
+    assert_eq!(server.next_call().await, ProcessCall::Drop);
 }
 
 #[tokio::test(start_paused = true)]
 async fn server_that_handles_sigterm_is_not_killed() {
     let (mut server, connected) = connected().await;
     drop(connected);
-    assert_eq!(server.next_input().await, Input::End);
-    assert_eq!(server.next_input().await, GRACEFUL);
+    assert_eq!(server.next_call().await, ProcessCall::CloseStdin);
+    assert_eq!(server.next_call().await, GRACEFUL);
     server.exits(143, Some("SIGTERM"));
-    server.closes();
-    assert_eq!(server.next_input().await, Input::Dropped);
+    server.process.close();
+    assert_eq!(server.next_call().await, ProcessCall::Drop);
 }
 
 #[tokio::test(start_paused = true)]
 async fn server_that_does_not_read_is_still_stopped() {
     let (mut server, ConnectedServer { service, .. }) = connected().await;
-    server.reads(false);
+    server.process.set_reading(false);
     let peer = service.peer().clone();
     let waiting = tokio::spawn(async move { peer.list_tools(None).await });
     tokio::time::sleep(Duration::from_millis(1)).await;
     drop(service);
-    assert_eq!(server.next_input().await, GRACEFUL);
-    assert_eq!(server.next_input().await, FORCE);
-    assert_eq!(server.next_input().await, Input::Dropped);
+    assert_eq!(server.next_call().await, GRACEFUL);
+    assert_eq!(server.next_call().await, FORCE);
+    assert_eq!(server.next_call().await, ProcessCall::Drop);
     let outcome = within("pending call fails", waiting).await.unwrap();
     assert!(outcome.is_err());
 }
@@ -341,16 +345,16 @@ async fn server_that_does_not_read_is_still_stopped() {
 async fn cancel_waits_for_the_server_to_exit() {
     let (mut server, ConnectedServer { service, watch }) = connected().await;
     let serving = async {
-        assert_eq!(server.next_input().await, Input::End);
+        assert_eq!(server.next_call().await, ProcessCall::CloseStdin);
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.exits(0, None);
-        server.closes();
+        server.process.close();
         tokio::time::Instant::now()
     };
     let both = futures_util::future::join(service.cancel(), serving);
     let (cancelled, exited) = within("it is over", both).await;
     cancelled.unwrap();
     assert!(tokio::time::Instant::now() >= exited);
-    assert_eq!(server.next_input().await, Input::Dropped);
+    assert_eq!(server.next_call().await, ProcessCall::Drop);
     assert!(watch.ended().is_some());
 }

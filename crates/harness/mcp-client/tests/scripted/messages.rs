@@ -8,6 +8,9 @@ use exec_mcp_client::{
     config::{ConnectedServer, InheritedVariables, McpServerConfig},
     transport::McpTransport,
 };
+use exec_test_support::{
+    bounded_wait::within, fake_environment::FakeBackend, fake_process::ProcessCall,
+};
 use exec_wire::process::EnvInherit;
 use futures_util::{
     FutureExt,
@@ -20,7 +23,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::fake_server::{FakeBackend, FakeServer, Input, config, id, initialized, pair, within};
+use crate::fake_server::{FakeServer, config, id, initialized, pair};
 
 pub(crate) async fn connected() -> (FakeServer, ConnectedServer<()>) {
     connected_with(config()).await
@@ -119,13 +122,13 @@ async fn unread_messages_apply_backpressure_to_the_server() {
     }
     // By now the reader has filled its queue.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(server.is_held());
+    assert!(server.process.is_paused());
     for number in 0..MESSAGES {
         let message = within("a message comes", transport.receive()).await;
         let message = serde_json::to_value(message.unwrap()).unwrap();
         assert_eq!(message["params"]["data"]["number"], number);
     }
-    assert!(!server.is_held());
+    assert!(!server.process.is_paused());
 }
 
 fn notification(
@@ -145,7 +148,7 @@ fn notification(
 async fn send_blocks_while_the_server_does_not_read() {
     let (mut server, backend) = pair();
     let mut transport = launched(&backend).await;
-    server.reads(false);
+    server.process.set_reading(false);
     let mut sends: Vec<BoxFuture<'static, _>> = Vec::new();
     for number in 0..100 {
         sends.push(transport.send(notification(&number.to_string())).boxed());
@@ -153,7 +156,7 @@ async fn send_blocks_while_the_server_does_not_read() {
     for send in &mut sends {
         assert!(send.now_or_never().is_none(), "the server does not read");
     }
-    server.reads(true);
+    server.process.set_reading(true);
     let sending = futures_util::future::join_all(sends);
     let receiving = async {
         for number in 0..100 {
@@ -172,13 +175,13 @@ async fn large_message_is_written_in_pieces() {
     let text = "x".repeat(1 << 20);
     let send = transport.send(notification(&text));
     let receiving = async {
-        let first = server.next_input().await;
-        assert!(matches!(&first, Input::Data(data) if data.len() <= 256 << 10));
-        let Input::Data(mut all) = first else {
+        let first = server.next_call().await;
+        assert!(matches!(&first, ProcessCall::Write(data) if data.len() <= 256 << 10));
+        let ProcessCall::Write(mut all) = first else {
             panic!("expected data")
         };
         while !all.ends_with(b"\n") {
-            let Input::Data(more) = server.next_input().await else {
+            let ProcessCall::Write(more) = server.next_call().await else {
                 panic!("expected data")
             };
             all = Bytes::from([all, more].concat());
@@ -192,13 +195,13 @@ async fn large_message_is_written_in_pieces() {
 
 #[tokio::test(start_paused = true)]
 async fn command_matches_the_configuration() {
-    let (server, backend) = pair();
+    let (_server, backend) = pair();
     let mut config = config();
     config.args = vec!["--verbose".to_owned()];
     config.env.insert("KEY".to_owned(), "value".to_owned());
     config.env_vars = InheritedVariables::Named(vec!["API_TOKEN".to_owned()]);
     let _transport = config.launch(&backend, id()).await.unwrap();
-    let command = server.command();
+    let command = backend.started(0).await.0;
     assert_eq!(command.argv, ["fake-server", "--verbose"]);
     assert_eq!(
         command.io,

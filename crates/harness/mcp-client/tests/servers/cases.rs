@@ -10,6 +10,7 @@ use exec_mcp_client::{
     config::{ConnectedServer, InheritedVariables, LaunchError, McpServerConfig},
     transport::{McpTransport, McpTransportError},
 };
+use exec_test_support::bounded_wait::{LIMIT, within};
 use exec_wire::process::{ProcessSignal, WaitUntil};
 use futures_util::future::join_all;
 use rmcp::{
@@ -18,19 +19,9 @@ use rmcp::{
     service::{NotificationContext, RoleClient, RunningService, ServiceError, serve_client},
 };
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::timeout};
+use tokio::sync::Notify;
 
 use crate::fixture::{self, EnvironmentFixture};
-
-/// Timeout on a loaded machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match timeout(TEST_TIMEOUT, future).await {
-        Ok(output) => output,
-        Err(_) => panic!("{what}: did not happen within {TEST_TIMEOUT:?}"),
-    }
-}
 
 fn time() -> McpServerConfig {
     McpServerConfig::new("time", fixture::time(), "file:///".parse().unwrap())
@@ -40,7 +31,7 @@ fn everything() -> McpServerConfig {
     let cwd = "file:///".parse().unwrap();
     let mut config = McpServerConfig::new("everything", fixture::everything(), cwd);
     config.args = vec!["stdio".to_owned()];
-    config.startup_timeout = TEST_TIMEOUT;
+    config.startup_timeout = LIMIT;
     config
 }
 

@@ -2,7 +2,6 @@
 
 mod ending;
 mod events;
-mod fake_backend;
 mod retrying;
 mod waiting;
 mod writing;
@@ -10,15 +9,11 @@ mod writing;
 use std::{sync::Arc, time::Duration};
 
 use exec_core::output_log::ExitInfo;
-use exec_env::{
-    environment::{Environment, NoCatalog},
-    http::NoHttpClient,
-    process::ProcessNumber,
-};
+use exec_env::{environment::Environment, process::ProcessNumber};
 use exec_local::filesystem::LocalFileSystem;
+use exec_test_support::fake_environment::FakeBackend;
 use tokio::sync::watch;
 
-use self::fake_backend::FakeBackend;
 use super::{
     CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ToolOutput, ToolPolicy,
     UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor, WriteStdin, WriteStdinError,
@@ -42,10 +37,8 @@ impl ExecFixture {
             Arc::new(EventLog::default()),
         );
         let environment = Environment {
-            backend: backend.clone(),
             files: Arc::new(LocalFileSystem::default()),
-            http: Arc::new(NoHttpClient),
-            catalog: Arc::new(NoCatalog),
+            ..backend.environment()
         };
         Self {
             exec: UnifiedExec::new(environment, settings, policy, events.clone()),

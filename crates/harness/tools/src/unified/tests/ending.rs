@@ -30,9 +30,9 @@ async fn exit_between_calls_is_reported_and_shown_once() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("last words");
-    fake.exits(4);
-    fake.closes();
+    fake.print("last words");
+    fake.exit(4);
+    fake.close();
     let events = fixture.events.wait_for_count(3).await;
     assert_eq!(events[2], "c end 1 Ok(4) \"last words\" 250ms");
     let state = WatchedState {
@@ -54,9 +54,9 @@ async fn exit_between_calls_is_reported_and_shown_once() {
 #[tokio::test(start_paused = true)]
 async fn open_output_after_exit_is_awaited_briefly() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| {
-        fake.prints("started a daemon\n");
-        fake.exits(0);
+    fixture.backend.script_next(|fake| {
+        fake.print("started a daemon\n");
+        fake.exit(0);
     });
     let output = fixture.run(command()).await;
     assert_eq!(summary(&output), ("started a daemon\n", Some(0), false));
@@ -87,7 +87,7 @@ async fn dropped_call_keeps_the_command_if_configured() {
         ..UnifiedExecSettings::default()
     };
     let fixture = ExecFixture::with(settings, Arc::new(UnrestrictedPolicy));
-    fixture.backend.next(|fake| fake.prints("kept"));
+    fixture.backend.script_next(|fake| fake.print("kept"));
     let dropped = timeout(SHORT, fixture.exec.exec_command(command())).await;
     assert!(dropped.is_err());
     let number = fixture.exec.processes()[0].number;
@@ -100,9 +100,9 @@ async fn lost_connection_is_reported_after_the_output() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("half");
+    fake.print("half");
     let lost = ProcessError::Disconnected(DisconnectReason::Transport("cut".to_owned()));
-    fake.fails(lost.clone());
+    fake.fail(lost.clone());
     let output = fixture.look(number).await.unwrap();
     assert_eq!(summary(&output), ("half", None, false));
     assert_eq!(output.failure, Some(lost));
@@ -120,7 +120,7 @@ async fn terminate_shows_the_last_output() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("bye");
+    fake.print("bye");
     let output = fixture
         .exec
         .terminate(&terminate_call(), number)
@@ -142,7 +142,7 @@ async fn terminate_ends_a_waiting_call() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("seen once");
+    fake.print("seen once");
     let (looked, terminated) = tokio::join!(fixture.look(number), async {
         tokio::task::yield_now().await;
         let busy = fixture.exec.write_stdin(write(number, "x")).await;
@@ -158,7 +158,7 @@ async fn unkillable_command_is_reported_and_kept() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.ignores_termination();
+    fake.ignore_termination();
     let started_at = Instant::now();
     let error = fixture
         .exec
@@ -186,7 +186,7 @@ async fn shut_down_ends_all_commands_and_rejects_new_ones() {
     assert!(fixture.exec.processes().is_empty());
     let refused = fixture.exec.exec_command(command()).await.unwrap_err();
     assert!(matches!(refused, ExecCommandError::ShutDown), "{refused}");
-    assert_eq!(fixture.backend.count(), 3, "it was not even started");
+    assert_eq!(fixture.backend.start_count(), 3, "it was not even started");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,15 +208,15 @@ async fn endless_background_output_does_not_delay_the_end() {
         ..UnifiedExecSettings::default()
     };
     let fixture = ExecFixture::with(settings, Arc::new(UnrestrictedPolicy));
-    fixture.backend.next(|fake| {
-        fake.exits(0);
+    fixture.backend.script_next(|fake| {
+        fake.exit(0);
         let fake = fake.clone();
         std::thread::spawn(move || {
             // There is always output to read.
             let started_at = std::time::Instant::now();
             while !fake.is_dropped() && started_at.elapsed() < 20 * SHORT {
                 for _ in 0..100 {
-                    fake.prints("x\n");
+                    fake.print("x\n");
                 }
                 std::thread::sleep(Duration::from_micros(10));
             }
@@ -230,14 +230,14 @@ async fn endless_background_output_does_not_delay_the_end() {
 #[tokio::test(start_paused = true)]
 async fn slow_output_after_exit_is_not_lost() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| fake.exits(0));
+    fixture.backend.script_next(|fake| fake.exit(0));
     let (output, ()) = tokio::join!(fixture.run(command()), async {
         let (_, fake) = fixture.backend.started(0).await;
         for part in ["a", "b", "c"] {
             tokio::time::sleep(2 * SHORT).await;
-            fake.prints(part);
+            fake.print(part);
         }
-        fake.closes();
+        fake.close();
     });
     assert_eq!(summary(&output), ("abc", Some(0), false));
 }
@@ -249,11 +249,11 @@ fn call(name: &str) -> CallId {
 #[tokio::test(start_paused = true)]
 async fn undelivered_output_is_shown_before_newer_output() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| fake.prints("one\n"));
+    fixture.backend.script_next(|fake| fake.print("one\n"));
     let number = fixture.run(command()).await.running.unwrap();
     let (_, fake) = fixture.backend.started(0).await;
     fixture.exec.mark_undelivered(&call("c"));
-    fake.prints("two\n");
+    fake.print("two\n");
     let output = fixture.look(number).await.unwrap();
     assert_eq!(summary(&output), ("one\ntwo\n", None, true));
     let output = fixture.look(number).await.unwrap();
@@ -270,7 +270,7 @@ async fn undelivered_output_is_shown_before_newer_output() {
 #[tokio::test(start_paused = true)]
 async fn restored_output_satisfies_waits() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| fake.prints("ready\n"));
+    fixture.backend.script_next(|fake| fake.print("ready\n"));
     let number = fixture.run(command()).await.running.unwrap();
     fixture.exec.mark_undelivered(&call("c"));
     for wait in [
@@ -291,10 +291,10 @@ async fn restored_output_satisfies_waits() {
 #[tokio::test(start_paused = true)]
 async fn undelivered_exit_is_kept_until_delivered() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| {
-        fake.prints("done\n");
-        fake.exits(3);
-        fake.closes();
+    fixture.backend.script_next(|fake| {
+        fake.print("done\n");
+        fake.exit(3);
+        fake.close();
     });
     let output = fixture.run(command()).await;
     assert_eq!(summary(&output), ("done\n", Some(3), false));
@@ -323,9 +323,9 @@ async fn undelivered_exit_is_kept_until_delivered() {
 async fn delivered_exits_do_not_evict_an_undelivered_one() {
     let fixture = ExecFixture::new();
     for number in 0..100 {
-        fixture.backend.next(|fake| {
-            fake.exits(0);
-            fake.closes();
+        fixture.backend.script_next(|fake| {
+            fake.exit(0);
+            fake.close();
         });
         let one = ExecCommand {
             call_id: call(&number.to_string()),

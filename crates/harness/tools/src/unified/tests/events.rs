@@ -16,7 +16,7 @@ use crate::unified::{
 #[tokio::test(start_paused = true)]
 async fn events_are_ordered() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| fake.prints("one\n"));
+    fixture.backend.script_next(|fake| fake.print("one\n"));
     let call = ExecCommand {
         program: CommandProgram::Shell {
             line: "echo one".to_owned(),
@@ -28,9 +28,9 @@ async fn events_are_ordered() {
     let number = fixture.run(call).await.running.unwrap();
     let (_, fake) = fixture.backend.started(0).await;
     fixture.exec.write_stdin(write(number, "go")).await.unwrap();
-    fake.writes(OutputStream::Stderr, "two\n");
-    fake.exits(0);
-    fake.closes();
+    fake.print_to(OutputStream::Stderr, "two\n");
+    fake.exit(0);
+    fake.close();
     fixture.look(number).await.unwrap();
     let events = fixture.events.lines();
     assert_eq!(
@@ -54,12 +54,12 @@ async fn output_events_are_bounded_in_size_and_number() {
         ..UnifiedExecSettings::default()
     };
     let fixture = ExecFixture::with(settings, std::sync::Arc::new(UnrestrictedPolicy));
-    fixture.backend.next(|fake| {
-        fake.prints("abcdef");
-        fake.prints("ghijkl");
-        fake.prints("mnop");
-        fake.exits(0);
-        fake.closes();
+    fixture.backend.script_next(|fake| {
+        fake.print("abcdef");
+        fake.print("ghijkl");
+        fake.print("mnop");
+        fake.exit(0);
+        fake.close();
     });
     fixture.run(command()).await;
     let events = fixture.events.lines();
@@ -95,11 +95,11 @@ async fn stdin_event_precedes_the_exit_it_causes() {
     let (_, fake) = fixture.backend.started(0).await;
     // It responds late, as over a network, and has exited by then.
     let latency = Duration::from_millis(400);
-    fake.has_latency(latency);
+    fake.delay_writes(latency);
     let (output, ()) = tokio::join!(fixture.exec.write_stdin(write(number, "quit")), async {
         tokio::time::sleep(latency / 2).await;
-        fake.exits(0);
-        fake.closes();
+        fake.exit(0);
+        fake.close();
     });
     assert_eq!(output.unwrap().exit.unwrap().code, 0);
     let events = fixture.events.lines();
@@ -117,8 +117,8 @@ async fn poll_is_reported_only_for_a_running_command() {
     let (_, fake) = fixture.backend.started(0).await;
     fixture.look(number).await.unwrap();
     assert_eq!(fixture.events.lines()[1..], ["c stdin 1 "]);
-    fake.exits(0);
-    fake.closes();
+    fake.exit(0);
+    fake.close();
     fixture.events.wait_for_count(3).await;
     fixture.look(number).await.unwrap();
     assert_eq!(fixture.events.lines().len(), 3);
@@ -177,8 +177,8 @@ async fn ended_command_is_evicted_first_unless_recently_used() {
     }
     for ended in [1, 3] {
         let (_, fake) = fixture.backend.started(ended).await;
-        fake.exits(0);
-        fake.closes();
+        fake.exit(0);
+        fake.close();
     }
     let numbers = |fixture: &ExecFixture| -> Vec<u64> {
         let processes = fixture.exec.processes();
@@ -204,7 +204,7 @@ async fn nothing_starts_if_no_command_can_be_evicted() {
         assert!(matches!(refused, ExecCommandError::Full(_)), "{refused}");
     });
     assert!(first.running.is_some());
-    assert_eq!(fixture.backend.count(), 1);
+    assert_eq!(fixture.backend.start_count(), 1);
     fixture.running().await;
-    assert_eq!(fixture.backend.count(), 2);
+    assert_eq!(fixture.backend.start_count(), 2);
 }

@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use exec_core::output_log::ExitInfo;
+use exec_env::environment::StartError;
+use exec_test_support::fake_process::{FakeProcess, exit_info};
 use exec_wire::path_uri::PathUri;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
@@ -69,16 +72,25 @@ impl ToolPolicy for ScriptedPolicy {
     }
 }
 
+/// Ends the command because of its sandbox.
+fn deny(fake: &FakeProcess) {
+    fake.exit_with(ExitInfo {
+        sandbox_denied: true,
+        ..exit_info(1)
+    });
+    fake.close();
+}
+
 fn fixture_with(policy: &Arc<ScriptedPolicy>) -> ExecFixture {
     let fixture = ExecFixture::with(UnifiedExecSettings::default(), policy.clone());
-    fixture.backend.next(|fake| {
-        fake.prints("no");
-        fake.is_denied(1);
+    fixture.backend.script_next(|fake| {
+        fake.print("no");
+        deny(fake);
     });
-    fixture.backend.next(|fake| {
-        fake.prints("yes");
-        fake.exits(0);
-        fake.closes();
+    fixture.backend.script_next(|fake| {
+        fake.print("yes");
+        fake.exit(0);
+        fake.close();
     });
     fixture
 }
@@ -92,7 +104,7 @@ async fn refused_command_is_not_started() {
         matches!(&error, ExecCommandError::Refused(why) if why == "not today"),
         "{error}"
     );
-    assert_eq!(fixture.backend.count(), 0);
+    assert_eq!(fixture.backend.start_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,11 +145,11 @@ async fn second_denial_is_final() {
     let policy = ScriptedPolicy::new(9, true);
     let fixture = ExecFixture::with(UnifiedExecSettings::default(), policy.clone());
     for _ in 0..2 {
-        fixture.backend.next(|fake| fake.is_denied(1));
+        fixture.backend.script_next(deny);
     }
     let output = fixture.run(command()).await;
     assert_eq!(summary(&output), ("", Some(1), false));
-    assert_eq!(fixture.backend.count(), 2);
+    assert_eq!(fixture.backend.start_count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +158,7 @@ async fn denied_command_is_shown_if_not_retried() {
         let fixture = fixture_with(&policy);
         let output = fixture.run(command()).await;
         assert_eq!(summary(&output), ("no", Some(1), false));
-        assert_eq!(fixture.backend.count(), 1);
+        assert_eq!(fixture.backend.start_count(), 1);
     }
 }
 
@@ -167,7 +179,10 @@ async fn empty_command_is_rejected_before_approval() {
 async fn first_attempt_is_shown_if_the_retry_does_not_start() {
     let policy = ScriptedPolicy::new(2, true);
     let fixture = fixture_with(&policy);
-    fixture.backend.fail_starts_after(1);
+    let mut processes = vec![FakeProcess::default()];
+    fixture
+        .backend
+        .on_start(move |_| processes.pop().ok_or(StartError::EmptyArgv));
     let output = fixture.exec.exec_command(command()).await.unwrap();
     assert_eq!(summary(&output), ("no", Some(1), false));
 }

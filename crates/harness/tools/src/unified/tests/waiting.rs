@@ -18,10 +18,10 @@ fn pattern(text: &str) -> WaitFor {
 #[tokio::test(start_paused = true)]
 async fn finished_command_is_shown_at_once() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| {
-        fake.prints("hello\n");
-        fake.exits(3);
-        fake.closes();
+    fixture.backend.script_next(|fake| {
+        fake.print("hello\n");
+        fake.exit(3);
+        fake.close();
     });
     let output = fixture.run(command()).await;
     assert_eq!(summary(&output), ("hello\n", Some(3), false));
@@ -35,9 +35,9 @@ async fn running_command_is_shown_at_the_deadline() {
     let (output, ()) = tokio::join!(fixture.run(command()), async {
         let (_, fake) = fixture.backend.started(0).await;
         sleep(SECOND).await;
-        fake.prints("soon\n");
+        fake.print("soon\n");
         sleep(9 * SECOND).await;
-        fake.prints("at the deadline\n");
+        fake.print("at the deadline\n");
     });
     assert_eq!(summary(&output), ("soon\nat the deadline\n", None, true));
     assert_eq!(output.wall_time, 10 * SECOND);
@@ -61,10 +61,10 @@ async fn calls_continue_where_the_last_one_ended() {
     let (_, fake) = fixture.backend.started(0).await;
     let mut all = String::new();
     for round in 0..5 {
-        fake.prints(format!("{round}a "));
+        fake.print(format!("{round}a "));
         let (output, ()) = tokio::join!(fixture.look(number), async {
             sleep(SECOND).await;
-            fake.prints(format!("{round}b "));
+            fake.print(format!("{round}b "));
         });
         all += &output.unwrap().transcript.text;
     }
@@ -79,7 +79,7 @@ async fn idle_time_ends_the_wait_after_output() {
         let (_, fake) = fixture.backend.started(0).await;
         for _ in 0..3 {
             sleep(SECOND * 9 / 10).await;
-            fake.prints("x");
+            fake.print("x");
         }
     });
     assert_eq!(summary(&output), ("xxx", None, true));
@@ -109,7 +109,7 @@ async fn pattern_matches_across_chunks_and_colours() {
             "80\n",
         ] {
             sleep(10 * SECOND).await;
-            fake.prints(part);
+            fake.print(part);
         }
     });
     assert_eq!(
@@ -128,16 +128,19 @@ async fn pattern_is_found_anywhere_in_large_output() {
     let fixture = ExecFixture::new();
     for needle_at in [0, 40_000, 63_000] {
         let number = fixture.running().await;
-        let (_, fake) = fixture.backend.started(fixture.backend.count() - 1).await;
+        let (_, fake) = fixture
+            .backend
+            .started(fixture.backend.start_count() - 1)
+            .await;
         let look = WriteStdin {
             wait: pattern("(?m)^needle$"),
             ..write(number, "go")
         };
         let (output, ()) = tokio::join!(fixture.exec.write_stdin(look), async {
-            fake.prints("not a needle\n".repeat(5000));
+            fake.print("not a needle\n".repeat(5000));
             let mut chunk = "hay\n".repeat(16_000);
             chunk.insert_str(needle_at, "needle\n");
-            fake.prints(chunk);
+            fake.print(chunk);
         });
         assert_eq!(output.unwrap().wall_time, Duration::ZERO, "{needle_at}");
     }
@@ -148,7 +151,7 @@ async fn poll_matches_earlier_output_and_write_does_not() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("line\n> ");
+    fake.print("line\n> ");
     let look = WriteStdin {
         wait: pattern("> $"),
         yield_time: Some(60 * SECOND),
@@ -157,14 +160,14 @@ async fn poll_matches_earlier_output_and_write_does_not() {
     let output = fixture.exec.write_stdin(look.clone()).await.unwrap();
     assert_eq!(output.transcript.text, "line\n> ");
     assert_eq!(output.wall_time, Duration::ZERO);
-    fake.prints("old> ");
+    fake.print("old> ");
     let written = WriteStdin {
         chars: "go\n".to_owned(),
         ..look
     };
     let (output, ()) = tokio::join!(fixture.exec.write_stdin(written), async {
         sleep(SECOND).await;
-        fake.prints("new> ");
+        fake.print("new> ");
     });
     let output = output.unwrap();
     assert_eq!(output.transcript.text, "old> new> ");
@@ -179,7 +182,7 @@ async fn byte_count_ends_the_wait() {
         let (_, fake) = fixture.backend.started(0).await;
         for part in ["abc", "de", "f", "gh"] {
             sleep(SECOND).await;
-            fake.writes(OutputStream::Stderr, part);
+            fake.print_to(OutputStream::Stderr, part);
         }
     });
     assert_eq!(summary(&output), ("abcdef", None, true));
@@ -191,10 +194,10 @@ async fn dropped_call_loses_no_output() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("one ");
+    fake.print("one ");
     let dropped = tokio::time::timeout(SECOND, fixture.look(number)).await;
     assert!(dropped.is_err());
-    fake.prints("two");
+    fake.print("two");
     let output = fixture.look(number).await.unwrap();
     assert_eq!(output.transcript.text, "one two");
 }
@@ -208,9 +211,9 @@ async fn raw_output_is_cut_between_characters() {
         view: OutputView::Raw,
         ..write(number, "")
     };
-    fake.prints(b"\x1b[1ma\xe2\x82");
+    fake.print(b"\x1b[1ma\xe2\x82");
     let first = fixture.exec.write_stdin(look.clone()).await.unwrap();
-    fake.prints(b"\xac\r\n");
+    fake.print(b"\xac\r\n");
     let second = fixture.exec.write_stdin(look).await.unwrap();
     let text = first.transcript.text + &second.transcript.text;
     assert_eq!(text, "\x1b[1ma\u{20ac}\r\n");
@@ -219,10 +222,10 @@ async fn raw_output_is_cut_between_characters() {
 #[tokio::test(start_paused = true)]
 async fn token_budget_is_respected() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| {
-        fake.prints("0123456789".repeat(100));
-        fake.exits(0);
-        fake.closes();
+    fixture.backend.script_next(|fake| {
+        fake.print("0123456789".repeat(100));
+        fake.exit(0);
+        fake.close();
     });
     let max_output_tokens = Some(5);
     let call = ExecCommand {
@@ -242,7 +245,7 @@ async fn environment_info_is_requested_once() {
     for _ in 0..3 {
         fixture.running().await;
     }
-    assert_eq!(fixture.backend.requests(), 1);
+    assert_eq!(fixture.backend.info_requests(), 1);
     assert_eq!(started_at.elapsed(), Duration::from_millis(750));
 }
 
@@ -251,9 +254,9 @@ async fn pattern_is_found_in_the_retained_head() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.prints("listening on 8080\n");
+    fake.print("listening on 8080\n");
     for _ in 0..40 {
-        fake.prints("request\n".repeat(8000));
+        fake.print("request\n".repeat(8000));
         tokio::task::yield_now().await;
     }
     let look = WriteStdin {
@@ -272,9 +275,9 @@ async fn pattern_is_found_across_the_end_of_a_long_line() {
     let wait = pattern("last words\nready");
     let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
         let (_, fake) = fixture.backend.started(0).await;
-        fake.prints("x".repeat(20_000) + "last words\n");
+        fake.print("x".repeat(20_000) + "last words\n");
         sleep(SECOND).await;
-        fake.prints("ready");
+        fake.print("ready");
     });
     assert_eq!(output.wall_time, SECOND);
 }
@@ -285,13 +288,13 @@ async fn line_start_does_not_match_inside_a_line() {
     let wait = pattern("(?m)^x+ready|\\Ay|\\bx+ready");
     let (output, ()) = tokio::join!(fixture.run(ExecCommand { wait, ..command() }), async {
         let (_, fake) = fixture.backend.started(0).await;
-        fake.prints("a".to_owned() + &"x".repeat(40_000));
+        fake.print("a".to_owned() + &"x".repeat(40_000));
         sleep(SECOND).await;
-        fake.prints("ready\n");
+        fake.print("ready\n");
         sleep(SECOND).await;
-        fake.prints("y\n".repeat(20_000));
+        fake.print("y\n".repeat(20_000));
         sleep(SECOND).await;
-        fake.prints("y");
+        fake.print("y");
     });
     assert_eq!(output.wall_time, 10 * SECOND);
 }
@@ -312,10 +315,10 @@ async fn slow_pattern_is_searched_at_intervals() {
         }),
         async {
             for _ in 0..2000 {
-                fake.prints("abababababababab\n");
+                fake.print("abababababababab\n");
                 tokio::task::yield_now().await;
             }
-            fake.prints("c\n");
+            fake.print("c\n");
         }
     );
     assert!(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exec_test_support::fake_process::ProcessCall;
 use exec_wire::process::{OutputStream, ProcessSignal, WriteStatus};
 
 use super::{ExecFixture, command, quick, summary, write};
@@ -18,7 +19,7 @@ async fn input_arrives_and_stdin_is_closed_after_it() {
         ..write(number, &text)
     };
     fixture.exec.write_stdin(call).await.unwrap();
-    assert_eq!(fake.input(), (text, true));
+    assert_eq!(fake.input(), (text.into_bytes(), true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,8 +27,8 @@ async fn closed_stdin_is_reported_and_output_kept() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.answers(Some(WriteStatus::StdinClosed));
-    fake.prints("kept");
+    fake.set_write_status(WriteStatus::StdinClosed);
+    fake.print("kept");
     let error = fixture
         .exec
         .write_stdin(write(number, "x"))
@@ -35,8 +36,8 @@ async fn closed_stdin_is_reported_and_output_kept() {
         .unwrap_err();
     assert_eq!(error, WriteStdinError::InputClosed(number));
     assert_eq!(fixture.look(number).await.unwrap().transcript.text, "kept");
-    fake.exits(0);
-    fake.closes();
+    fake.exit(0);
+    fake.close();
     let output = fixture.exec.write_stdin(write(number, "x")).await.unwrap();
     assert_eq!(
         summary(&output),
@@ -53,7 +54,7 @@ async fn unread_stdin_times_out() {
     let fixture = ExecFixture::new();
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
-    fake.answers(None);
+    fake.set_reading(false);
     let blocked = tokio::time::timeout(
         Duration::from_millis(5001),
         fixture.exec.write_stdin(write(number, "x")),
@@ -72,8 +73,8 @@ async fn ctrl_c_is_a_signal_without_a_terminal_and_a_character_with_one() {
         .write_stdin(write(number, "\u{3}"))
         .await
         .unwrap();
-    assert_eq!(fake.signals(), [ProcessSignal::Interrupt]);
-    assert_eq!(fake.input().0, "");
+    let interrupt = ProcessCall::Signal(ProcessSignal::Interrupt);
+    assert_eq!(fake.calls(), [interrupt]);
     let tty = ExecCommand {
         tty: true,
         ..quick()
@@ -85,8 +86,7 @@ async fn ctrl_c_is_a_signal_without_a_terminal_and_a_character_with_one() {
         .write_stdin(write(number, "\u{3}"))
         .await
         .unwrap();
-    assert_eq!(fake.signals(), []);
-    assert_eq!(fake.input().0, "\u{3}");
+    assert_eq!(fake.calls(), [ProcessCall::Write("\u{3}".into())]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ async fn only_a_terminal_has_a_screen() {
     };
     let error = fixture.exec.exec_command(screen.clone()).await.unwrap_err();
     assert!(matches!(error, ExecCommandError::NoScreen), "{error}");
-    assert_eq!(fixture.backend.count(), 0);
+    assert_eq!(fixture.backend.start_count(), 0);
     let number = fixture.running().await;
     let look = WriteStdin {
         view: OutputView::Screen,
@@ -106,8 +106,8 @@ async fn only_a_terminal_has_a_screen() {
     };
     let error = fixture.exec.write_stdin(look).await.unwrap_err();
     assert_eq!(error, WriteStdinError::NoScreen(number));
-    fixture.backend.next(|fake| {
-        fake.writes(OutputStream::Pty, "\x1b[2J\x1b[2;3Hmenu\x1b[5;1H");
+    fixture.backend.script_next(|fake| {
+        fake.print_to(OutputStream::Pty, "\x1b[2J\x1b[2;3Hmenu\x1b[5;1H");
     });
     let tty = ExecCommand {
         tty: true,
@@ -127,10 +127,10 @@ async fn slow_write_succeeds_and_its_output_is_awaited() {
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
     let latency = Duration::from_millis(400);
-    fake.has_latency(latency);
+    fake.delay_writes(latency);
     let (output, ()) = tokio::join!(fixture.exec.write_stdin(write(number, "x")), async {
         tokio::time::sleep(latency + Duration::from_millis(100)).await;
-        fake.prints("answer");
+        fake.print("answer");
     });
     let output = output.unwrap();
     assert_eq!(summary(&output), ("answer", None, true));
@@ -140,9 +140,9 @@ async fn slow_write_succeeds_and_its_output_is_awaited() {
 #[tokio::test(start_paused = true)]
 async fn screen_reports_scrolled_lines() {
     let fixture = ExecFixture::new();
-    fixture.backend.next(|fake| {
+    fixture.backend.script_next(|fake| {
         let lines: String = (0..100).map(|line| format!("{line}\r\n")).collect();
-        fake.writes(OutputStream::Pty, lines);
+        fake.print_to(OutputStream::Pty, lines);
     });
     let screen = ExecCommand {
         view: OutputView::Screen,

@@ -2,12 +2,12 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use exec_wire::{id::OutputSeq, process::TerminateMode};
-
-use super::{
-    CheckoutError, EvictionPolicy, ProcessAllocation, ProcessNumber, ProcessTable, TableFull,
+use exec_env::process::{
+    CheckoutError, EvictionPolicy, ExecProcess, ProcessAllocation, ProcessNumber, ProcessTable,
+    TableFull,
 };
-use crate::process::{ExecProcess, tests::fake_process::FakeProcess};
+use exec_test_support::fake_process::{FakeProcess, ProcessCall};
+use exec_wire::{id::OutputSeq, process::TerminateMode};
 
 const WINDOW: Duration = Duration::from_millis(250);
 const CAP: usize = 1000;
@@ -19,11 +19,11 @@ fn table(when_full: EvictionPolicy) -> ProcessTable {
 }
 
 /// Inserts a running process.
-fn insert_process(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
+fn insert_process(table: &ProcessTable) -> (ProcessNumber, FakeProcess) {
     let allocated = table.allocate().unwrap();
     let number = allocated.number;
-    let fake = Arc::new(FakeProcess::new(allocated.id.as_str()));
-    let process: Arc<dyn ExecProcess> = fake.clone();
+    let fake = FakeProcess::default();
+    let process = fake.handle(allocated.id.clone());
     let removed = table.insert(allocated, &process, OutputSeq(0)).unwrap();
     assert!(removed.is_none());
     (number, fake)
@@ -31,7 +31,7 @@ fn insert_process(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
 
 fn one_more(table: &ProcessTable) -> (ProcessAllocation, Arc<dyn ExecProcess>) {
     let allocated = table.allocate().unwrap();
-    let process = Arc::new(FakeProcess::new(allocated.id.as_str()));
+    let process = FakeProcess::default().handle(allocated.id.clone());
     (allocated, process)
 }
 
@@ -168,7 +168,7 @@ fn full_table_evicts_the_least_recently_used_process() {
     let removed = removed.unwrap();
     assert_eq!((removed.number, &removed.ended), (second, &None));
     drop(removed);
-    assert_eq!(Arc::strong_count(&fake), 1, "the table dropped it");
+    assert!(fake.is_dropped(), "the table dropped it");
     // A process that is checked out is not evicted.
     let _sessions = [
         table.check_out(first).unwrap(),
@@ -209,13 +209,9 @@ async fn terminate_all_ends_and_removes_every_process() {
     let mode = TerminateMode::Graceful { timeout_ms: 10 };
     let outcomes = table.terminate_all(mode).await;
     assert_eq!(outcomes, [(first, Ok(true)), (second, Ok(true))]);
-    assert_eq!(
-        [one.terminate_mode(), other.terminate_mode()],
-        [Some(mode); 2]
-    );
+    let calls = [ProcessCall::Terminate(mode), ProcessCall::Drop];
+    assert_eq!([one.calls(), other.calls()], [&calls, &calls]);
     assert!(table.is_empty());
-    drop(table);
-    assert_eq!(Arc::strong_count(&one), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +220,7 @@ async fn dropping_the_table_drops_its_processes() {
     let (_, fake) = insert_process(&table);
     let clone = table.clone();
     drop(table);
-    assert_eq!(Arc::strong_count(&fake), 2);
+    assert!(!fake.is_dropped());
     drop(clone);
-    assert_eq!(Arc::strong_count(&fake), 1);
+    assert!(fake.is_dropped());
 }

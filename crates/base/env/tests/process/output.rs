@@ -1,24 +1,27 @@
 //! Communicating and collecting, with a scripted process.
 
-pub(super) mod fake_process;
-
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::output_log::RetentionLimits;
-use exec_wire::{id::OutputSeq, process::WriteStatus};
+use exec_env::{
+    environment::DisconnectReason,
+    process::{
+        CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions, ExecProcess,
+        ProcessError,
+    },
+};
+use exec_test_support::fake_process::FakeProcess;
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    process::WriteStatus,
+};
 use tokio::time::Instant;
 
-use self::fake_process::FakeProcess;
-use super::{
-    CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions, ExecProcess,
-    ProcessError,
-};
-use crate::environment::DisconnectReason;
-
-fn fake() -> (Arc<FakeProcess>, Arc<dyn ExecProcess>) {
-    let fake = Arc::new(FakeProcess::new("p"));
-    (Arc::clone(&fake), fake)
+fn fake() -> (FakeProcess, Arc<dyn ExecProcess>) {
+    let fake = FakeProcess::default();
+    let process = fake.handle(ProcessId::new("p").unwrap());
+    (fake, process)
 }
 
 fn disconnected() -> ProcessError {
@@ -30,7 +33,7 @@ const INPUT: Bytes = Bytes::from_static(b"input");
 #[tokio::test(start_paused = true)]
 async fn communicate_retries_writes_while_the_process_starts() {
     let (fake, process) = fake();
-    fake.script_writes(&[
+    fake.script_writes([
         Ok(WriteStatus::Starting),
         Err(ProcessError::StdinFull),
         Ok(WriteStatus::Starting),
@@ -55,7 +58,7 @@ async fn communicate_retries_writes_while_the_process_starts() {
 #[tokio::test(start_paused = true)]
 async fn communicate_fails_if_the_process_never_starts() {
     let (fake, process) = fake();
-    fake.script_writes(&vec![Ok(WriteStatus::Starting); 10_000]);
+    fake.script_writes(vec![Ok(WriteStatus::Starting); 10_000]);
     let outcome = process
         .communicate(INPUT, CommunicateOptions::default())
         .await;
@@ -68,7 +71,7 @@ async fn communicate_fails_if_the_process_never_starts() {
 #[tokio::test(start_paused = true)]
 async fn unknown_process_is_an_error_unless_its_close_arrives() {
     let (fake, process) = fake();
-    fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
+    fake.script_writes([Ok(WriteStatus::UnknownProcess)]);
     let outcome = process
         .communicate(INPUT, CommunicateOptions::default())
         .await;
@@ -76,7 +79,7 @@ async fn unknown_process_is_an_error_unless_its_close_arrives() {
         outcome,
         Err(CommunicateError::Unknown(process.id().clone()))
     );
-    fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
+    fake.script_writes([Ok(WriteStatus::UnknownProcess)]);
     fake.exit(0);
     fake.close();
     let outcome = process
@@ -89,7 +92,7 @@ async fn unknown_process_is_an_error_unless_its_close_arrives() {
 async fn communicate_succeeds_if_stdin_closes_early() {
     for answer in [Ok(WriteStatus::StdinClosed), Err(ProcessError::Terminated)] {
         let (fake, process) = fake();
-        fake.script_writes(&[answer]);
+        fake.script_writes([answer]);
         let both = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             fake.exit(0);
@@ -204,8 +207,8 @@ async fn chunks_dropped_between_windows_are_counted() {
         bytes: 3,
         chunks: 10,
     };
-    let fake = Arc::new(FakeProcess::with_retention("p", retention));
-    let process: Arc<dyn ExecProcess> = fake.clone();
+    let (fake, process) = fake();
+    fake.limit_retention(retention);
     fake.print("1");
     let first = window(&process, OutputSeq(0), 1).await;
     for text in ["2", "3", "456"] {
@@ -234,7 +237,7 @@ async fn output_before_a_failure_is_returned_first() {
 #[tokio::test]
 async fn endless_output_does_not_outlast_the_time_limit() {
     let (fake, process) = fake();
-    fake.write_endlessly();
+    fake.print_endlessly();
     let window = Duration::from_millis(20);
     let collect = CollectOptions {
         after: OutputSeq(0),
@@ -282,7 +285,7 @@ async fn output_available_at_the_deadline_is_collected() {
 #[tokio::test(start_paused = true)]
 async fn disconnected_write_ends_communicate_immediately() {
     let (fake, process) = fake();
-    fake.script_writes(&[Err(disconnected())]);
+    fake.script_writes([Err(disconnected())]);
     let before = Instant::now();
     let outcome = process
         .communicate(INPUT, CommunicateOptions::default())
