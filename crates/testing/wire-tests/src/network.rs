@@ -25,6 +25,7 @@ use std::{
     },
 };
 
+use exec_test_support::workspace_program::workspace_program;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use tokio::{
@@ -35,7 +36,7 @@ use tokio::{
 
 use crate::{
     client::{Client, Events, argv_params, encode, with},
-    server::{Server, Transport, program},
+    server::{Server, Transport},
 };
 
 /// User id without privileges on every host.
@@ -133,7 +134,7 @@ impl NetworkFixture {
 
     /// Builds params that run a probe of `exec-hostile` with extra fields.
     pub(crate) fn probe(&mut self, args: &[&str], extra: Value) -> Value {
-        let probe = program("exec-hostile");
+        let probe = workspace_program("exec-hostile");
         let mut argv = vec![probe.to_str().unwrap()];
         argv.extend(args);
         self.argv(&argv, extra)

@@ -31,6 +31,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use exec_test_support::workspace_program::workspace_program;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -40,7 +41,7 @@ use policies::SandboxPolicy;
 use crate::{
     client::{Client, Events, argv_params, merge},
     fs_fixture::uri,
-    server::{Server, TIMEOUT, Transport, program, until},
+    server::{Server, TIMEOUT, Transport, until},
 };
 
 /// User that the server runs as.
@@ -93,7 +94,7 @@ impl SandboxFixture {
             client,
             temp_dir,
             user,
-            probe: program("exec-hostile"),
+            probe: workspace_program("exec-hostile"),
             runs: 0,
             faults: Vec::new(),
         };

@@ -5,10 +5,10 @@ use std::{
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{ExitStatus, Output, Stdio},
-    sync::Mutex,
     time::Duration,
 };
 
+use exec_test_support::workspace_program::workspace_program;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
@@ -223,7 +223,7 @@ fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
-        .arg(program("exec-server"))
+        .arg(workspace_program("exec-server"))
         .args(flags)
         .current_dir(dir)
         .env_clear()
@@ -236,32 +236,6 @@ fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
 
 /// `PATH` of children.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// Returns a program of the workspace next to the test binary, and builds it from the package of
-/// the same name if it is missing.
-pub(crate) fn program(package: &str) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _building = BUILDING.lock().unwrap();
-    let tests = std::env::current_exe().unwrap();
-    let profile = tests
-        .ancestors()
-        .nth(2)
-        .expect("tests must run in target/<profile>/deps");
-    let program = profile.join(package);
-    if !program.exists() {
-        let name = profile
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or("debug");
-        let status = std::process::Command::new(env!("CARGO"))
-            .args(["build", "-p", package, "--profile"])
-            .arg(if name == "debug" { "dev" } else { name })
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(status.unwrap().success(), "{package} does not build");
-    }
-    program
-}
 
 /// Process of this host, held by a pidfd.
 #[derive(Debug)]

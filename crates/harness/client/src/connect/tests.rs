@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use exec_test_support::bounded_wait::within;
 use exec_transport::{
     connect::{BearerToken, RequestHeaders},
     link::DataEncoding,
@@ -19,13 +20,6 @@ use crate::{
 /// A shell script that answers `initialize` and runs until its stdin ends.
 const SERVER: &str =
     r#"read -r request; echo '{"id":1,"result":{"sessionId":"s"}}'; cat >/dev/null"#;
-
-/// Awaits with a timeout.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future)
-        .await
-        .unwrap_or_else(|_| panic!("timed out: {what}"))
-}
 
 fn remote(url: &str) -> RemoteExecServerConnectArgs {
     RemoteExecServerConnectArgs::new(url, "test")

@@ -5,13 +5,13 @@ mod program;
 mod tls;
 
 use std::{
-    future::Future,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use exec_test_support::bounded_wait::within;
 use exec_wire::outgoing_message::OutgoingMessage;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,13 +28,6 @@ use crate::{
     link::{DataEncoding, Link},
     listener::Listener,
 };
-
-/// Runs a future with a timeout.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future)
-        .await
-        .unwrap_or_else(|_| panic!("{what}: not in time"))
-}
 
 /// Returns a connector for a URL.
 fn server(url: &str) -> WebSocketConnector {

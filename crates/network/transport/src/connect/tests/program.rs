@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use exec_test_support::bounded_wait::wait_until;
 use rustix::process::{Pid, test_kill_process};
 use tokio::sync::mpsc;
 use tracing_subscriber::fmt::MakeWriter;
@@ -46,16 +47,6 @@ async fn expect_gone(pids: &[Pid]) {
 
 async fn expect_none_runs(pids: &[Pid]) {
     wait_until("none runs", || !pids.iter().any(|pid| is_running(*pid))).await;
-}
-
-/// Polls: there is no notification for the exit of a process that is not a child.
-async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let poll = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    within(what, poll).await;
 }
 
 fn pid_exists(pid: Pid) -> bool {

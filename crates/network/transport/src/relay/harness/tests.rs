@@ -12,9 +12,10 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::identity::{NoiseIdentity, NoisePublicKey};
+use exec_test_support::bounded_wait::within;
 use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::BoxFuture;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::sync::mpsc;
 
 use self::test_relay::TestRelay;
 use super::*;
@@ -183,11 +184,4 @@ async fn echo(near: &mut Link, far: &mut Link) {
 
 async fn end_of(link: &mut Link) -> Result<Option<Bytes>, LinkReadError> {
     within("the end", link.reader.next()).await
-}
-
-/// Runs a future with a timeout.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(60), future)
-        .await
-        .unwrap_or_else(|_| panic!("{what}: not in time"))
 }
