@@ -142,7 +142,7 @@ program=/proc/$PPID/exe
 case $("$program" --version 2>/dev/null) in
 "exec-server "*) exec "$program" doctor "$@" ;;
 esac
-echo "error: the server there cannot examine_remote its machine; run \`exec-server doctor\` there" >&2
+echo "error: the server there cannot examine its machine; run \`exec-server doctor\` there" >&2
 exit 69
 "#;
 

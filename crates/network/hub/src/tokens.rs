@@ -212,7 +212,7 @@ impl HubToken {
 
 impl fmt::Debug for HubToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
+        f.write_str("HubToken(..)")
     }
 }
 

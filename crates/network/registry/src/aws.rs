@@ -54,7 +54,7 @@ pub struct AwsEnvironment {
 
 impl std::fmt::Debug for AwsEnvironment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EnvironmentValues")
+        f.debug_struct("AwsEnvironment")
             .field("profile", &self.profile)
             .field("region", &self.region)
             .field("default_region", &self.default_region)

@@ -68,7 +68,7 @@ impl UrlEndpoint {
 
 impl fmt::Debug for UrlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UrlReach")
+        f.debug_struct("UrlEndpoint")
             .field("url", &self.url.parse::<ServerAddress>())
             .field("auth_bearer_token", &self.auth_bearer_token)
             .field("connect_timeout", &self.connect_timeout)
