@@ -1,17 +1,17 @@
 //! Sessions: a process table and a lease. The server's table of detached processes is a session
 //! that never expires.
 //!
-//! A session outlives its connection until the lease expires. Elsewhere: [`retention`] bounds
-//! finished processes and holds unacknowledged output.
+//! A session outlives its connection until the lease expires. Elsewhere: [`process_records`]
+//! has the state of each process and evicts finished ones; [`retention`] holds unacknowledged
+//! output.
 
+mod process_records;
 mod retention;
 mod session_process;
 mod session_table;
 
 use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,21 +26,16 @@ use exec_wire::{
     limits,
     process::{AcknowledgeProcess, ProcessSummary, TerminateMode, WaitUntil},
 };
-use tokio::{
-    sync::{Notify, oneshot},
-    time::timeout,
-};
+use tokio::{sync::Notify, task::AbortHandle, time::sleep};
 
-use self::{
-    retention::RetainedProcesses,
-    session_process::{ProcessEntry, ProcessTable},
-};
+use self::process_records::{ProcessRecord, ProcessRecords, all_of};
 pub(crate) use self::{
     retention::{RetentionMode, UnackedOutput},
     session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
     session_table::SessionTable,
 };
 use crate::{
+    connection_files::AbortOnDrop,
     metrics::{GaugeSnapshot, ServiceMetrics},
     send_queue::SendQueue,
 };
@@ -74,15 +69,7 @@ struct State {
     retention_mode: RetentionMode,
     /// When unacknowledged output of an absent client is released.
     unacked_until: Option<Instant>,
-    table: ProcessTable,
-    finished: RetainedProcesses,
-    /// Finished detached processes with an id that a new start reuses. They return to the table if
-    /// the start fails.
-    displaced: BTreeMap<ProcessId, Arc<SessionProcess>>,
-    /// Processes that were evicted while descendants of their exited root are alive.
-    orphaned_trees: Vec<Arc<SessionProcess>>,
-    /// Processes that the server took over. The session's client still receives their events.
-    handed_over: Vec<Weak<SessionProcess>>,
+    processes: ProcessRecords,
 }
 
 /// Deadlines of a session without a connection.
@@ -122,11 +109,7 @@ impl Session {
             send_queue: None,
             retention_mode: RetentionMode::RetainedOnly,
             unacked_until: None,
-            table: ProcessTable::new(),
-            finished: RetainedProcesses::default(),
-            displaced: BTreeMap::new(),
-            orphaned_trees: Vec::new(),
-            handed_over: Vec::new(),
+            processes: ProcessRecords::default(),
         };
         Self {
             id,
@@ -141,42 +124,21 @@ impl Session {
     /// Reserves an id for a process that is about to start. A finished detached process is
     /// displaced by a successful start: it is retained for long, and people reuse names.
     pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<StartReservation, AdmitError> {
-        let mut state = self.lock();
-        let displaced = match state.table.get(id) {
-            None => None,
-            Some(ProcessEntry::Started(process))
-                if process.is_detached() && state.finished.contains(process) =>
-            {
-                Some(Arc::clone(process))
-            }
-            Some(_) => return Err(AdmitError::Exists(id.clone())),
-        };
-        state
-            .orphaned_trees
-            .retain(|process| process.handle.status().tree_alive);
-        let live_displaced = displaced
-            .iter()
-            .filter(|process| process.handle.status().tree_alive);
-        if state.live_count() + live_displaced.count() >= self.session_limits.max_processes {
-            return Err(AdmitError::TooMany(self.session_limits.max_processes));
-        }
-        if let Some(process) = displaced {
-            state.displaced.insert(id.clone(), process);
-        }
         let cancel = Arc::new(Notify::new());
-        state
-            .table
-            .insert(id.clone(), ProcessEntry::Starting(Arc::clone(&cancel)));
+        let max_processes = self.session_limits.max_processes;
+        let key = self
+            .lock()
+            .processes
+            .reserve(id, Arc::clone(&cancel), max_processes)?;
         Ok(StartReservation {
             session: Arc::clone(self),
-            id: id.clone(),
+            key,
             cancel,
-            started: false,
         })
     }
 
     pub(crate) fn find(&self, id: &ProcessId) -> ProcessLookup {
-        ProcessLookup::of(self.lock().table.get(id))
+        self.lock().processes.find(id)
     }
 
     pub(crate) fn list(&self) -> Vec<ProcessSummary> {
@@ -212,12 +174,14 @@ impl Session {
         match retention_mode {
             RetentionMode::RetainedOnly => state.release_unacked(),
             RetentionMode::UntilAcknowledged => {
-                state.started().for_each(|process| process.hold_unacked())
+                let started = state.processes.started();
+                started.for_each(|process| process.hold_unacked());
             }
         }
-        let handed_over: Vec<_> = state.handed_over.iter().filter_map(Weak::upgrade).collect();
+        let started = state.processes.started().cloned();
+        let followed: Vec<_> = started.chain(state.processes.handed_over()).collect();
         drop(state);
-        for process in self.started().chain(handed_over) {
+        for process in followed {
             follow(send_queue, &process, FollowStart::Now);
         }
         Ok(())
@@ -264,7 +228,7 @@ impl Session {
             && process.acknowledge(acknowledged.seq)
         {
             let mut state = self.lock();
-            state.finished.recount(|other| Arc::ptr_eq(other, &process));
+            state.processes.recount(all_of(&acknowledged.process_id));
         }
     }
 
@@ -272,7 +236,7 @@ impl Session {
     pub(crate) fn add_to(&self, gauges: &mut GaugeSnapshot) {
         let (processes, send_queue) = {
             let state = self.lock();
-            let processes: Vec<_> = state.started().cloned().collect();
+            let processes: Vec<_> = state.processes.started().cloned().collect();
             (processes, state.send_queue.clone())
         };
         for process in processes {
@@ -298,17 +262,7 @@ impl Session {
     pub(crate) fn evictable_until(&self) -> Option<Instant> {
         let state = self.lock();
         let expires_at = state.lease.poll_timeout()?;
-        let has_ended = |process: &Arc<SessionProcess>| {
-            let status = process.handle.status();
-            status.exit.is_some() && !status.tree_alive
-        };
-        let idle = |entry: &ProcessEntry| match entry {
-            ProcessEntry::Starting(_) => false,
-            ProcessEntry::Started(process) => has_ended(process),
-        };
-        let evictable =
-            state.table.values().all(idle) && state.orphaned_trees.iter().all(has_ended);
-        evictable.then_some(expires_at)
+        state.processes.have_ended().then_some(expires_at)
     }
 
     /// Returns whether the lease has expired.
@@ -340,24 +294,13 @@ impl Session {
 
     /// Drops every process, which kills the process trees.
     pub(crate) fn clear(&self) {
-        let mut state = self.lock();
-        let (table, orphaned_trees) = (
-            std::mem::take(&mut state.table),
-            std::mem::take(&mut state.orphaned_trees),
-        );
-        let finished = std::mem::take(&mut state.finished);
-        let displaced = std::mem::take(&mut state.displaced);
-        for entry in table.values() {
-            if let ProcessEntry::Starting(cancel) = entry {
-                cancel.notify_one();
-            }
-        }
-        drop(state);
-        drop((table, finished, displaced, orphaned_trees));
+        let processes = self.lock().processes.drain();
+        // The lock is released now.
+        drop(processes);
     }
 
     fn started(&self) -> impl Iterator<Item = Arc<SessionProcess>> + use<> {
-        let started: Vec<_> = self.lock().started().cloned().collect();
+        let started: Vec<_> = self.lock().processes.started().cloned().collect();
         started.into_iter()
     }
 
@@ -368,50 +311,23 @@ impl Session {
         from: &Self,
         process: &Arc<SessionProcess>,
     ) -> Result<(), AdmitError> {
-        let id = process.handle.id();
-        let mut state = self.lock();
-        if state.table.contains_key(id) {
-            return Err(AdmitError::Exists(id.clone()));
-        }
-        if state.live_count() >= self.session_limits.max_processes {
-            return Err(AdmitError::TooMany(self.session_limits.max_processes));
-        }
-        state
-            .table
-            .insert(id.clone(), ProcessEntry::Started(Arc::clone(process)));
-        drop(state);
+        let max_processes = self.session_limits.max_processes;
+        self.lock().processes.adopt(process, max_processes)?;
         // Change the owner first: a task that retains the process at its exit looks it up in the
         // owner's table.
         process.owner.detach(self);
-        let released = from.release(process);
+        let record = from.lock().processes.hand_over(process);
         process.release_unacked();
-        match released {
-            ReleaseOutcome::Running => {}
-            ReleaseOutcome::Finished => self.retain_finished(process),
+        match record {
+            Some(ProcessRecord::Finished(_)) => self.retain_finished(process),
+            Some(_) => {}
             // The session ended or evicted the process meanwhile.
-            ReleaseOutcome::Missing => {
-                self.lock().table.remove(id);
-                return Err(AdmitError::Gone(id.clone()));
+            None => {
+                self.lock().processes.remove(process);
+                return Err(AdmitError::Gone(process.handle.id().clone()));
             }
         }
         Ok(())
-    }
-
-    /// Removes a process from this table because the server takes it over.
-    fn release(&self, process: &Arc<SessionProcess>) -> ReleaseOutcome {
-        let mut state = self.lock();
-        if !state.contains(process) {
-            return ReleaseOutcome::Missing;
-        }
-        state.table.remove(process.handle.id());
-        state
-            .handed_over
-            .retain(|process| process.strong_count() > 0);
-        state.handed_over.push(Arc::downgrade(process));
-        match state.finished.remove(process) {
-            true => ReleaseOutcome::Finished,
-            false => ReleaseOutcome::Running,
-        }
     }
 
     /// Records the exit of a process and retains it after its output has closed.
@@ -438,23 +354,32 @@ impl Session {
     /// Retains a finished process for the retention time, in the table of its current owner.
     fn retain_finished(self: &Arc<Self>, process: &Arc<SessionProcess>) {
         let mut owner = Arc::clone(self);
-        let mut evicted_rx = loop {
-            if let Some(evicted_rx) = owner.mark_finished(process) {
-                break evicted_rx;
-            }
+        while !owner.mark_finished(process) {
             match process.owner.session() {
                 Some(session) if !Arc::ptr_eq(&session, &owner) => owner = session,
                 _ => return,
             }
-        };
-        let retention = owner.session_limits.retention;
-        let weak = (Arc::downgrade(&owner), Arc::downgrade(process));
-        tokio::spawn(async move {
+        }
+    }
+
+    /// Retains a finished process of this table and evicts others beyond the limits. Returns
+    /// `false` if it is not in this table.
+    fn mark_finished(self: &Arc<Self>, process: &Arc<SessionProcess>) -> bool {
+        let evicted = self
+            .lock()
+            .processes
+            .finish(process, || AbortOnDrop(self.expire_later(process)));
+        // The lock is released now, and the evicted processes are dropped.
+        evicted.is_some()
+    }
+
+    /// Spawns a task that evicts a finished process after the retention time.
+    fn expire_later(self: &Arc<Self>, process: &Arc<SessionProcess>) -> AbortHandle {
+        let retention = self.session_limits.retention;
+        let weak = (Arc::downgrade(self), Arc::downgrade(process));
+        let expire = async move {
             loop {
-                // An eviction ends the wait early.
-                if timeout(retention, &mut evicted_rx).await.is_ok() {
-                    return;
-                }
+                sleep(retention).await;
                 let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
                     return;
                 };
@@ -464,32 +389,13 @@ impl Session {
                     return;
                 }
             }
-        });
-    }
-
-    /// Moves a process to the retained ones and evicts others beyond the limits. Returns a receiver
-    /// that resolves at its eviction, or `None` if it is not in this table.
-    fn mark_finished(
-        &self,
-        process: &Arc<SessionProcess>,
-    ) -> Option<oneshot::Receiver<Infallible>> {
-        // Declared before the guard, so that processes are dropped after the lock is released.
-        let mut evicted = Vec::new();
-        let mut state = self.lock();
-        if !state.contains(process) {
-            return None;
-        }
-        let evicted_rx = state.finished.push(Arc::clone(process));
-        while let Some(process) = state.finished.next_eviction().cloned() {
-            state.evict(&process);
-            evicted.push(process);
-        }
-        Some(evicted_rx)
+        };
+        tokio::spawn(expire).abort_handle()
     }
 
     /// Evicts a finished process. Returns `false` if it has not finished.
     pub(crate) fn evict(&self, process: &Arc<SessionProcess>) -> bool {
-        self.lock().evict(process)
+        self.lock().processes.evict(process)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -497,60 +403,12 @@ impl Session {
     }
 }
 
-/// State of a process when a session released it.
-enum ReleaseOutcome {
-    Running,
-    Finished,
-    /// The process was not in the table.
-    Missing,
-}
-
 impl State {
-    /// Returns whether a process is in the table.
-    fn contains(&self, process: &Arc<SessionProcess>) -> bool {
-        let entry = self.table.get(process.handle.id());
-        matches!(entry, Some(ProcessEntry::Started(other)) if Arc::ptr_eq(other, process))
-    }
-
-    fn started(&self) -> impl Iterator<Item = &Arc<SessionProcess>> {
-        self.table.values().filter_map(|entry| match entry {
-            ProcessEntry::Starting(_) => None,
-            ProcessEntry::Started(process) => Some(process),
-        })
-    }
-
-    /// Counts processes that are alive or have live descendants.
-    fn live_count(&self) -> usize {
-        let retained = self.finished.len() - self.displaced.len();
-        // Count displaced processes with live descendants now, so that a later eviction cannot
-        // exceed the limit.
-        let live_displaced = self
-            .displaced
-            .values()
-            .filter(|process| process.handle.status().tree_alive);
-        self.table.len() - retained + live_displaced.count() + self.orphaned_trees.len()
-    }
-
     /// Releases all unacknowledged output.
     fn release_unacked(&mut self) {
-        self.started().for_each(|process| process.release_unacked());
-        self.finished.recount(|_| true);
-    }
-
-    /// Removes a finished process and frees its id. Returns `false` if it has not finished.
-    fn evict(&mut self, process: &Arc<SessionProcess>) -> bool {
-        if !self.finished.remove(process) {
-            return false;
-        }
-        let id = process.handle.id();
-        if self.displaced.remove(id).is_none() {
-            self.table.remove(id);
-        }
-        process.release_unacked();
-        if process.handle.status().tree_alive {
-            self.orphaned_trees.push(Arc::clone(process));
-        }
-        true
+        let started = self.processes.started();
+        started.for_each(|process| process.release_unacked());
+        self.processes.recount(..);
     }
 }
 

@@ -1,94 +1,9 @@
-//! Retention: finished processes that stay readable, bounded in number and memory, and output that
-//! is held until the client acknowledges it.
+//! Output that is held until the client acknowledges it.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exec_env::process::{ExecProcess, OutputHold};
-use exec_wire::{id::OutputSeq, limits};
-use tokio::sync::oneshot;
-
-use super::session_process::SessionProcess;
-
-/// Finished processes of one table, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct RetainedProcesses {
-    entries: VecDeque<RetainedEntry>,
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct RetainedEntry {
-    process: Arc<SessionProcess>,
-    bytes: usize,
-    /// Dropping it resolves the receiver that [`RetainedProcesses::push`] returned.
-    _dropped_on_eviction: oneshot::Sender<Infallible>,
-}
-
-impl RetainedProcesses {
-    /// Adds a process. Returns a receiver that resolves when it is removed.
-    pub(super) fn push(&mut self, process: Arc<SessionProcess>) -> oneshot::Receiver<Infallible> {
-        let bytes = process.finished_bytes();
-        self.bytes += bytes;
-        let (evicted, evicted_rx) = oneshot::channel();
-        self.entries.push_back(RetainedEntry {
-            process,
-            bytes,
-            _dropped_on_eviction: evicted,
-        });
-        evicted_rx
-    }
-
-    /// Returns whether a process is retained.
-    pub(super) fn contains(&self, process: &Arc<SessionProcess>) -> bool {
-        let mut entries = self.entries.iter();
-        entries.any(|entry| Arc::ptr_eq(&entry.process, process))
-    }
-
-    /// Removes a process. Returns `false` if it is not retained.
-    pub(super) fn remove(&mut self, process: &Arc<SessionProcess>) -> bool {
-        let same = |entry: &RetainedEntry| Arc::ptr_eq(&entry.process, process);
-        let index = self.entries.iter().position(same);
-        let Some(entry) = index.and_then(|index| self.entries.remove(index)) else {
-            return false;
-        };
-        self.bytes -= entry.bytes;
-        true
-    }
-
-    /// Recomputes the memory of processes after they released output.
-    pub(super) fn recount(&mut self, which: impl Fn(&Arc<SessionProcess>) -> bool) {
-        for entry in &mut self.entries {
-            if which(&entry.process) {
-                let bytes = entry.process.finished_bytes();
-                self.bytes = self.bytes - entry.bytes + bytes;
-                entry.bytes = bytes;
-            }
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns the process to evict if the number or memory exceeds its limit: the oldest that is
-    /// fully acknowledged, otherwise the oldest. The newest is exempt from the memory limit.
-    pub(super) fn next_eviction(&self) -> Option<&Arc<SessionProcess>> {
-        let others = self.entries.len().checked_sub(1)?;
-        let too_many = self.entries.len() > limits::FINISHED_PROCESSES;
-        let too_large = self.bytes > limits::FINISHED_OUTPUT_BYTES && others > 0;
-        if !too_many && !too_large {
-            return None;
-        }
-        let mut entries = self.entries.iter().take(others);
-        let acknowledged = entries.find(|entry| !entry.process.has_unacked());
-        let entry = acknowledged.or(self.entries.front())?;
-        Some(&entry.process)
-    }
-}
+use exec_wire::id::OutputSeq;
 
 /// How much output the server holds for a client.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

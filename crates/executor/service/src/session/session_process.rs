@@ -18,6 +18,7 @@ use tracing::{Span, field::Empty};
 
 use super::{
     Session,
+    process_records::RecordKey,
     retention::{RetentionMode, UnackedOutput},
 };
 use crate::{
@@ -70,6 +71,11 @@ impl SessionProcess {
     /// Returns whether unacknowledged output is held.
     pub(super) fn has_unacked(&self) -> bool {
         self.unacked.is_held()
+    }
+
+    /// Returns whether the process or a descendant is alive.
+    pub(super) fn has_live_tree(&self) -> bool {
+        self.handle.status().tree_alive
     }
 
     /// Returns the memory of a finished process: retained output and arguments.
@@ -148,34 +154,12 @@ impl OwnerCell {
     }
 }
 
-/// Entry of a process table.
-#[derive(Debug)]
-pub(super) enum ProcessEntry {
-    /// The process is starting. Notifying cancels the start.
-    Starting(Arc<Notify>),
-    /// The process is running or has finished.
-    Started(Arc<SessionProcess>),
-}
-
 /// Result of looking up a process id.
 #[derive(Debug)]
 pub(crate) enum ProcessLookup {
     Unknown,
     Starting(Arc<Notify>),
     Started(Arc<SessionProcess>),
-}
-
-/// Processes by id.
-pub(super) type ProcessTable = std::collections::BTreeMap<ProcessId, ProcessEntry>;
-
-impl ProcessLookup {
-    pub(super) fn of(entry: Option<&ProcessEntry>) -> Self {
-        match entry {
-            None => Self::Unknown,
-            Some(ProcessEntry::Starting(cancel)) => Self::Starting(Arc::clone(cancel)),
-            Some(ProcessEntry::Started(process)) => Self::Started(Arc::clone(process)),
-        }
-    }
 }
 
 /// Tracing span of a process from start to exit. It records no arguments, which may hold secrets.
@@ -252,14 +236,13 @@ fn program(process: &SessionProcess) -> &str {
 #[derive(Debug)]
 pub(crate) struct StartReservation {
     pub(super) session: Arc<Session>,
-    pub(super) id: ProcessId,
+    pub(super) key: RecordKey,
     pub(super) cancel: Arc<Notify>,
-    pub(super) started: bool,
 }
 
 impl StartReservation {
     pub(crate) fn id(&self) -> &ProcessId {
-        &self.id
+        &self.key.0
     }
 
     /// Resolves when the start is cancelled.
@@ -268,20 +251,14 @@ impl StartReservation {
     }
 
     /// Enters the started process into the table. Returns `false` if the session ended meanwhile.
-    pub(crate) fn finish(mut self, process: &Arc<SessionProcess>, span: ProcessSpan) -> bool {
-        self.started = true;
+    pub(crate) fn finish(self, process: &Arc<SessionProcess>, span: ProcessSpan) -> bool {
         // Declared before the guard, so that the process is dropped after the lock is released.
         let displaced;
         let mut state = self.session.lock();
-        if !state.table.contains_key(&self.id) {
+        displaced = state.processes.start(&self.key, process);
+        if displaced.is_none() {
             return false;
         }
-        displaced = state.displaced.get(&self.id).cloned();
-        if let Some(process) = &displaced {
-            state.evict(process);
-        }
-        let entry = ProcessEntry::Started(Arc::clone(process));
-        state.table.insert(self.id.clone(), entry);
         if state.retention_mode == RetentionMode::UntilAcknowledged {
             process.hold_unacked();
         }
@@ -294,23 +271,6 @@ impl StartReservation {
 
 impl Drop for StartReservation {
     fn drop(&mut self) {
-        if self.started {
-            return;
-        }
-        let mut state = self.session.lock();
-        let ours = |entry: &ProcessEntry| match entry {
-            ProcessEntry::Starting(cancel) => Arc::ptr_eq(cancel, &self.cancel),
-            ProcessEntry::Started(_) => false,
-        };
-        if !state.table.get(&self.id).is_some_and(ours) {
-            return;
-        }
-        match state.displaced.remove(&self.id) {
-            None => drop(state.table.remove(&self.id)),
-            Some(process) => {
-                let entry = ProcessEntry::Started(process);
-                state.table.insert(self.id.clone(), entry);
-            }
-        }
+        self.session.lock().processes.cancel(&self.key);
     }
 }
