@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     principal::{Principal, PrincipalName},
-    rate_limit::{RateRule, TokenBuckets},
+    rate_limit::{RateRule, TokenBucket},
     store::{EnvironmentId, RegistrationId, Timestamp},
 };
 
@@ -100,7 +100,7 @@ pub struct AuditError {
 struct AuditWriter {
     lines: Option<mpsc::Sender<String>>,
     lost: Arc<AtomicU64>,
-    refusals: Mutex<TokenBuckets<()>>,
+    refusals: Mutex<TokenBucket>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -115,14 +115,14 @@ impl AuditWriter {
         Ok(Self {
             lines: Some(lines),
             lost,
-            refusals: Mutex::new(TokenBuckets::new(REFUSAL_RATE, 1)),
+            refusals: Mutex::default(),
             thread: Some(thread),
         })
     }
 
     fn push_refusal(&self, line: String) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let allowed = refusals.take((), Instant::now());
+        let allowed = refusals.take(REFUSAL_RATE.burst, REFUSAL_RATE.interval(), Instant::now());
         drop(refusals);
         match allowed {
             Ok(()) => self.push(line),

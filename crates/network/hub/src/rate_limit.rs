@@ -130,6 +130,13 @@ pub struct RateRule {
     pub per_second: u32,
 }
 
+impl RateRule {
+    /// Returns the time until one more request is allowed.
+    pub(crate) fn interval(self) -> Duration {
+        Duration::from_secs(1) / self.per_second.max(1)
+    }
+}
+
 /// One token bucket per key, all with the same rule.
 #[derive(Debug)]
 pub struct TokenBuckets<K> {
@@ -170,7 +177,7 @@ impl<K: Eq + Hash> TokenBuckets<K> {
         } else {
             self.table.entry(key).or_default()
         };
-        bucket.take(self.rule, now)
+        bucket.take(self.rule.burst, self.rule.interval(), now)
     }
 
     /// Returns the number of buckets.
@@ -197,19 +204,27 @@ impl<K: Eq + Hash> TokenBuckets<K> {
 
 /// A token bucket, represented by the time at which it is full.
 #[derive(Clone, Copy, Debug, Default)]
-struct TokenBucket {
+pub(crate) struct TokenBucket {
     full_at: Option<Instant>,
 }
 
 impl TokenBucket {
-    fn take(&mut self, rule: RateRule, now: Instant) -> Result<(), Duration> {
-        let each = Duration::from_secs(1) / rule.per_second.max(1);
-        let missing = self.missing(now);
-        let capacity = each * rule.burst;
-        if missing + each > capacity {
-            return Err(missing + each - capacity);
+    /// Takes one of `burst` tokens, of which one returns in each `interval`.
+    ///
+    /// # Errors
+    /// Returns the time until a token is available.
+    pub(crate) fn take(
+        &mut self,
+        burst: u32,
+        interval: Duration,
+        now: Instant,
+    ) -> Result<(), Duration> {
+        let missing = self.missing(now) + interval;
+        let capacity = interval * burst;
+        if missing > capacity {
+            return Err(missing - capacity);
         }
-        self.full_at = now.checked_add(missing + each);
+        self.full_at = now.checked_add(missing);
         Ok(())
     }
 
@@ -289,6 +304,22 @@ mod tests {
         let t2 = t1 + Duration::from_secs(3600);
         let granted = (0..100).filter(|_| buckets.take("a", t2).is_ok()).count();
         assert_eq!(granted, 3, "waiting longer accumulates at most a burst");
+    }
+
+    #[test]
+    fn token_returns_after_exactly_one_interval() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(1));
+        let mut bucket = TokenBucket::default();
+        let mut passed = |at| {
+            (0..10)
+                .filter(|_| bucket.take(3, interval, at).is_ok())
+                .count()
+        };
+        assert_eq!(passed(now), 3);
+        assert_eq!(passed(now + interval - Duration::from_nanos(1)), 0);
+        assert_eq!(passed(now + interval), 1);
+        assert_eq!(passed(now + interval * 3), 2);
+        assert_eq!(passed(now + interval * 100), 3);
     }
 
     #[test]

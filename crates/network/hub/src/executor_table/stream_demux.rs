@@ -6,12 +6,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use exec_relay::frame::{FrameKind, FrameRoute};
 
-use crate::{circuit::HarnessTag, limits};
+use crate::{circuit::HarnessTag, limits, rate_limit::TokenBucket};
 
 /// Id of a circuit at one executor websocket.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -43,11 +43,11 @@ pub(crate) enum ExecutorFrameAction {
 }
 
 /// The circuits and streams of one executor websocket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StreamDemux {
     circuits: HashMap<CircuitId, CircuitState>,
     streams: HashMap<Arc<str>, DemuxStream>,
-    handshakes: HandshakeBucket,
+    handshakes: TokenBucket,
     limiter: HandshakeLimiter,
     next: u64,
 }
@@ -77,20 +77,6 @@ impl CircuitState {
 }
 
 impl StreamDemux {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            circuits: HashMap::new(),
-            streams: HashMap::new(),
-            handshakes: HandshakeBucket::new(
-                limits::HANDSHAKE_BURST,
-                limits::HANDSHAKE_INTERVAL,
-                now,
-            ),
-            limiter: HandshakeLimiter::default(),
-            next: 0,
-        }
-    }
-
     /// Adds a circuit.
     pub(crate) fn admit(&mut self, harness: HarnessTag) -> CircuitId {
         let id = CircuitId(self.next);
@@ -253,7 +239,8 @@ impl StreamDemux {
         {
             return false;
         }
-        if !self.handshakes.take(now) {
+        let (burst, interval) = (limits::HANDSHAKE_BURST, limits::HANDSHAKE_INTERVAL);
+        if self.handshakes.take(burst, interval, now).is_err() {
             self.limiter.release(circuit_state.harness);
             return false;
         }
@@ -383,52 +370,3 @@ impl HarnessRecord {
 /// Number of harnesses at which idle ones are removed. An environment accepts thirty handshakes a
 /// second, so at most two thousand harnesses have any within a minute.
 const IDLE_SWEEP_SIZE: usize = 1024;
-
-/// Token bucket: allows a burst, then one per interval.
-#[derive(Debug)]
-pub(super) struct HandshakeBucket {
-    interval: Duration,
-    burst: u32,
-    /// When the bucket is full again. In the past if it is full.
-    full_at: Instant,
-}
-
-impl HandshakeBucket {
-    pub(super) fn new(burst: u32, interval: Duration, now: Instant) -> Self {
-        Self {
-            interval,
-            burst,
-            full_at: now,
-        }
-    }
-
-    /// Takes one token. Returns false if the bucket is empty.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
-        let full_at = self.full_at.max(now) + self.interval;
-        if full_at > now + self.interval * self.burst {
-            return false;
-        }
-        self.full_at = full_at;
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn burst_is_allowed_then_one_per_interval() {
-        let (now, interval) = (Instant::now(), Duration::from_secs(1));
-        let mut bucket = HandshakeBucket::new(3, interval, now);
-        let passed = |bucket: &mut HandshakeBucket, at| (0..10).filter(|_| bucket.take(at)).count();
-        assert_eq!(passed(&mut bucket, now), 3);
-        assert_eq!(
-            passed(&mut bucket, now + interval - Duration::from_nanos(1)),
-            0
-        );
-        assert_eq!(passed(&mut bucket, now + interval), 1);
-        assert_eq!(passed(&mut bucket, now + interval * 3), 2);
-        assert_eq!(passed(&mut bucket, now + interval * 100), 3);
-    }
-}

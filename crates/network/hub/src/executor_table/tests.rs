@@ -30,7 +30,7 @@ struct DemuxBench {
 impl DemuxBench {
     fn new() -> Self {
         let now = Instant::now();
-        let demux = StreamDemux::new(now);
+        let demux = StreamDemux::default();
         Self { demux, now }
     }
 

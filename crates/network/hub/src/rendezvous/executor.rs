@@ -47,7 +47,7 @@ pub(super) async fn relay(
     let mut relay = ExecutorRelay {
         socket,
         attachment,
-        demux: StreamDemux::new(Instant::now()),
+        demux: StreamDemux::default(),
         circuits: HashMap::new(),
         ready: Arc::default(),
         blocked: None,
