@@ -20,6 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -426,7 +427,7 @@ impl HarnessTag {
 
 impl fmt::Display for HarnessTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 

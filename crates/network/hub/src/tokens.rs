@@ -22,7 +22,8 @@ use std::{
 
 use aws_lc_rs::{error::Unspecified, rand};
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_transport::auth::{AuthPolicy, JwtRules, SecretTooShort, UnixSeconds};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use exec_transport::auth::{JwtRules, SecretTooShort, UnixSeconds};
 use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -229,21 +230,13 @@ impl HubTokenDigest {
     }
 
     fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        HEXLOWER.encode(&self.0)
     }
 
     /// Parses 64 hexadecimal digits.
     fn from_hex(hex: &str) -> Option<Self> {
-        let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-        if pairs.len() != 32 || !rest.is_empty() {
-            return None;
-        }
-        let mut digest = [0; 32];
-        for (byte, pair) in digest.iter_mut().zip(pairs) {
-            let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
-            *byte = u8::try_from(high? << 4 | low?).ok()?;
-        }
-        Some(Self(digest))
+        let digest = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).ok()?;
+        digest.try_into().ok().map(Self)
     }
 }
 
@@ -273,9 +266,7 @@ impl TokenId {
     fn generate() -> Result<Self, Unspecified> {
         let mut bytes = [0; 5];
         rand::fill(&mut bytes)?;
-        Ok(Self(
-            bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        ))
+        Ok(Self(HEXLOWER.encode(&bytes)))
     }
 
     /// Returns the id.
@@ -380,7 +371,7 @@ const MAX_JWT_BYTES: usize = 8 << 10;
 
 /// Accepts JWTs signed with the shared secret.
 #[derive(Clone, Debug)]
-pub struct JwtAuthority(AuthPolicy);
+pub struct JwtAuthority(JwtRules);
 
 impl JwtAuthority {
     /// Creates an authority from the secret and the required issuer and audience, if any.
@@ -392,8 +383,7 @@ impl JwtAuthority {
         issuer: Option<String>,
         audience: Option<String>,
     ) -> Result<Self, SecretTooShort> {
-        let rules = JwtRules::new(secret, issuer, audience, JWT_SKEW)?;
-        Ok(Self(AuthPolicy::SignedBearer(rules)))
+        JwtRules::new(secret, issuer, audience, JWT_SKEW).map(Self)
     }
 
     /// Verifies a token.
@@ -404,17 +394,10 @@ impl JwtAuthority {
         if token.len() > MAX_JWT_BYTES {
             return Err(JwtError::TooLarge);
         }
-        let header = format!("Bearer {token}");
-        self.0
-            .check(Some(header.as_bytes()), UnixSeconds(now.seconds()))
-            .map_err(|_| JwtError::Refused)?;
-        // The signature is valid, so the claims can be trusted.
-        let payload = token.split('.').nth(1).unwrap_or_default();
-        let payload = URL_SAFE_NO_PAD
-            .decode_to_vec(payload)
-            .map_err(|_| JwtError::Claims)?;
+        let claims = self.0.verify(token, UnixSeconds(now.seconds()));
+        let claims = claims.map_err(|_| JwtError::Refused)?;
         let claims: HubJwtClaims =
-            serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
+            serde_json::from_str(claims.get()).map_err(|_| JwtError::Claims)?;
         // An absent list selects the default. An empty list probably meant to allow nothing.
         if claims.roles.as_ref().is_some_and(Vec::is_empty)
             || claims.environments.as_ref().is_some_and(Vec::is_empty)

@@ -23,11 +23,13 @@ use std::{
 };
 
 use base64_simd::URL_SAFE_NO_PAD;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, SeqAccess, Visitor},
 };
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -159,15 +161,13 @@ impl TokenDigest {
     /// # Errors
     /// Fails if the trimmed text is anything else.
     pub fn from_hex(hex: &str) -> Result<Self, TokenDigestParseError> {
-        let (pairs, rest) = hex.trim().as_bytes().as_chunks::<2>();
-        if pairs.len() != Self::LEN || !rest.is_empty() {
-            return Err(TokenDigestParseError);
-        }
-        let mut digest = [0; Self::LEN];
-        for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
-            *byte = nibble(*high)? << 4 | nibble(*low)?;
-        }
-        Ok(Self(digest))
+        let digest = HEXLOWER_PERMISSIVE
+            .decode(hex.trim().as_bytes())
+            .map_err(|_| TokenDigestParseError)?;
+        digest
+            .try_into()
+            .map(Self)
+            .map_err(|_| TokenDigestParseError)
     }
 
     /// Returns whether `token`, trimmed, has this digest.
@@ -195,15 +195,6 @@ impl fmt::Debug for TokenDigest {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a SHA-256 digest of 64 hexadecimal digits")]
 pub struct TokenDigestParseError;
-
-fn nibble(digit: u8) -> Result<u8, TokenDigestParseError> {
-    match digit {
-        b'0'..=b'9' => Ok(digit - b'0'),
-        b'a'..=b'f' => Ok(digit - b'a' + 10),
-        b'A'..=b'F' => Ok(digit - b'A' + 10),
-        _ => Err(TokenDigestParseError),
-    }
-}
 
 /// Requirements on a signed bearer token. `Debug` hides the secret.
 #[derive(Clone)]
@@ -243,20 +234,39 @@ impl JwtRules {
         })
     }
 
+    /// Validates a token and returns all its claims.
+    ///
+    /// # Errors
+    /// Fails if the token is invalid, expired, or for another issuer or audience.
+    pub fn verify(&self, token: &str, now: UnixSeconds) -> Result<Box<RawValue>, AuthRejection> {
+        self.decode(token, now).map(|(_, all)| all)
+    }
+
     /// Validates a token and returns its subject, if it has one.
     fn check(&self, token: &str, now: UnixSeconds) -> Result<Option<Principal>, AuthRejection> {
-        let decoded = decode::<JwtClaims>(token, &self.key, &signature_validation())
+        Ok(match self.decode(token, now)?.0.sub {
+            Some(JwtSubject::Name(name)) => Some(Principal(name.into())),
+            Some(JwtSubject::Other(_)) | None => None,
+        })
+    }
+
+    /// Validates a token and returns the validated claims, and all of them.
+    fn decode(
+        &self,
+        token: &str,
+        now: UnixSeconds,
+    ) -> Result<(JwtClaims, Box<RawValue>), AuthRejection> {
+        let decoded = decode::<Box<RawValue>>(token, &self.key, &signature_validation())
             .map_err(|_| AuthRejection::InvalidJwt)?;
         // RFC 7515 section 4.1.11: a token with an unknown critical extension is invalid, and this
         // server knows no extensions.
         if has_critical_header(token) {
             return Err(AuthRejection::InvalidJwt);
         }
-        self.check_claims(&decoded.claims, now)?;
-        Ok(match decoded.claims.sub {
-            Some(JwtSubject::Name(name)) => Some(Principal(name.into())),
-            Some(JwtSubject::Other(_)) | None => None,
-        })
+        let claims = serde_json::from_str(decoded.claims.get());
+        let claims = claims.map_err(|_| AuthRejection::InvalidJwt)?;
+        self.check_claims(&claims, now)?;
+        Ok((claims, decoded.claims))
     }
 
     fn check_claims(&self, claims: &JwtClaims, now: UnixSeconds) -> Result<(), AuthRejection> {

@@ -66,10 +66,7 @@ async fn token_from_a_file_is_accepted() {
 
 #[tokio::test]
 async fn token_given_by_digest_is_accepted() {
-    let lower: String = Sha256::digest(TOKEN)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let lower = format!("{:x}", Sha256::digest(TOKEN));
     for digest in [lower.clone(), lower.to_ascii_uppercase()] {
         let flags = [
             "--ws-auth",

@@ -1,6 +1,7 @@
 //! Owners, registrations and the signing key, in a bucket without expiry.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
@@ -400,8 +401,7 @@ impl EnvironmentQuota {
 /// hash are used.
 fn family(principal: &PrincipalName) -> String {
     let digest = Sha256::digest(principal.as_str());
-    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("{FAMILY}.{}", digits.collect::<String>())
+    format!("{FAMILY}.{}", HEXLOWER.encode(&digest[..16]))
 }
 
 const FAMILY: &str = "owned";

@@ -7,6 +7,7 @@ use std::{
     fmt,
 };
 
+use data_encoding::HEXLOWER;
 use exec_relay::identity::NoisePublicKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -49,7 +50,7 @@ impl TokenHash {
 
     /// Returns 64 hexadecimal digits, usable as a key in any store.
     pub fn to_hex(self) -> String {
-        hex(&self.0)
+        HEXLOWER.encode(&self.0)
     }
 }
 
@@ -57,15 +58,6 @@ impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TokenHash(..)")
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        use fmt::Write as _;
-        // Writing to a string does not fail.
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Pending authorizations, without their content.

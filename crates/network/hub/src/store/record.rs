@@ -4,6 +4,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+use data_encoding::HEXLOWER;
 use exec_relay::identity::NoisePublicKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest, Sha256};
@@ -171,8 +172,7 @@ impl KeyFingerprint {
         // The JSON of a key is canonical: three strings of fixed length.
         let json = serde_json::to_vec(key).unwrap_or_default();
         let digest = Sha256::digest(json);
-        let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-        Self(digits.collect())
+        Self(HEXLOWER.encode(&digest[..16]))
     }
 }
 

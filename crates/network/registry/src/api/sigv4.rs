@@ -11,12 +11,14 @@ pub use self::verify::{MAX_SKEW, SignedRequest, VerifyError, verify};
 
 use std::{
     borrow::Cow,
-    fmt::{self, Write as _},
+    fmt,
     time::{Duration, SystemTime},
 };
 
 use aws_lc_rs::{digest, hmac};
+use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use time::{
     OffsetDateTime, PrimitiveDateTime, format_description::BorrowedFormatItem,
     macros::format_description,
@@ -90,7 +92,7 @@ impl Signature {
             keys.access_key_id,
             credential_scope(scope, at),
             canonical.signed_headers(),
-            hex(signature.as_ref()),
+            HEXLOWER.encode(signature.as_ref()),
         );
         let token = keys.session_token.as_ref();
         Ok(Self {
@@ -338,16 +340,7 @@ fn trim(value: &str) -> String {
 
 /// Returns the SHA-256 of `bytes` in hexadecimal.
 fn hash(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 /// Normalises dot segments and repeated slashes, then percent-encodes the path, including existing
@@ -366,7 +359,7 @@ fn canonical_path(path: &str) -> String {
     let mut text = String::with_capacity(path.len() + 1);
     for segment in &segments {
         text.push('/');
-        percent_encode(segment, &mut text);
+        text.extend(percent_encoded(segment));
     }
     let is_directory = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end));
     if segments.is_empty() || is_directory {
@@ -378,27 +371,24 @@ fn canonical_path(path: &str) -> String {
 /// Decodes, re-encodes and sorts the query parameters.
 fn canonical_query(query: &str) -> String {
     let mut pairs: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
-        .map(|(name, value)| (percent_encoded(&name), percent_encoded(&value)))
+        .map(|(name, value)| {
+            (
+                percent_encoded(&name).to_string(),
+                percent_encoded(&value).to_string(),
+            )
+        })
         .collect();
     pairs.sort();
     let pairs: Vec<String> = pairs.iter().map(|(n, v)| format!("{n}={v}")).collect();
     pairs.join("&")
 }
 
-fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    percent_encode(text, &mut out);
-    out
-}
-
 /// Percent-encodes everything but the unreserved characters of RFC 3986.
-fn percent_encode(text: &str, out: &mut String) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
+fn percent_encoded(text: &str) -> PercentEncode<'_> {
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~');
+    utf8_percent_encode(text, RESERVED)
 }

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use aws_lc_rs::hmac;
+use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, header};
 
 use super::{
@@ -200,17 +201,5 @@ fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str
 
 /// Decodes a signature: 64 lower-case hexadecimal digits.
 fn decode_hex(text: &str) -> Option<[u8; 32]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; 32];
-    if text.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
+    HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }

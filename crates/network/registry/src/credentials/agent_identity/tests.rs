@@ -353,8 +353,7 @@ fn decryption_key_is_derived_from_the_signing_key() {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(byte).collect()
+    data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap()
 }
 
 #[tokio::test]
