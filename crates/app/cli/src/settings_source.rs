@@ -59,31 +59,41 @@ pub fn text(
 #[error("environment variable {0}: expected text in UTF-8")]
 pub struct NotUtf8Error(pub &'static str);
 
+/// Returns the duration of a number of `ms`, `s`, `m`, `h`, `d` or `w`. Returns `None` for another
+/// unit, a negative number, or more than a hundred years: the rest can be added to any clock
+/// reading.
+pub fn duration(number: f64, unit: &str) -> Option<Duration> {
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        "w" => 604_800.0,
+        _ => return None,
+    };
+    let span = Duration::try_from_secs_f64(number * seconds).ok()?;
+    (span.as_secs_f64() <= MAX_SECONDS).then_some(span)
+}
+
+const MAX_SECONDS: f64 = 100.0 * 366.0 * 86_400.0;
+
 /// Duration in seconds with an optional fraction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Seconds(pub Duration);
-
-impl Seconds {
-    /// Maximum, a hundred years: it can be added to any clock reading.
-    const MAX: u64 = 100 * 366 * 24 * 60 * 60;
-}
 
 impl FromStr for Seconds {
     type Err = SecondsParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let seconds = text.parse().map_err(|_| SecondsParseError)?;
-        let span = Duration::try_from_secs_f64(seconds).map_err(|_| SecondsParseError)?;
-        if span > Duration::from_secs(Self::MAX) {
-            return Err(SecondsParseError);
-        }
-        Ok(Self(span))
+        duration(seconds, "s").map(Self).ok_or(SecondsParseError)
     }
 }
 
 /// Caller: invalid duration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("expected seconds from 0 to {}, such as 30 or 0.5", Seconds::MAX)]
+#[error("expected seconds from 0 to {MAX_SECONDS}, such as 30 or 0.5")]
 pub struct SecondsParseError;
 
 /// Maximum file size: far above any configuration or secret, and far below what a device file would
@@ -201,7 +211,7 @@ mod tests {
             ("30", Duration::from_secs(30)),
             ("0.25", Duration::from_millis(250)),
             ("1e3", Duration::from_secs(1000)),
-            ("3162240000", Duration::from_secs(Seconds::MAX)),
+            ("3162240000", Duration::from_secs(3_162_240_000)),
         ];
         for (text, span) in spans {
             assert_eq!(text.parse(), Ok(Seconds(span)), "{text}");

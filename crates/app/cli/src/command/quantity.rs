@@ -2,7 +2,9 @@
 
 use std::{str::FromStr, time::Duration};
 
-/// Positive duration, such as `90`, `1.5s`, `200ms`, `10m`, `2h` or `1d`.
+use crate::settings_source::duration;
+
+/// Positive duration, such as `90`, `1.5s`, `200ms`, `10m`, `2h`, `1d` or `1w`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DurationArg(pub Duration);
 
@@ -18,28 +20,15 @@ impl FromStr for DurationArg {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (number, unit) = split(text);
-        let seconds = match unit {
-            "ms" => 0.001,
-            "" | "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err(QuantityError::Span(text.to_owned())),
-        };
-        let number: f64 = number
-            .parse()
-            .map_err(|_| QuantityError::Span(text.to_owned()))?;
-        match Duration::try_from_secs_f64(number * seconds) {
-            Ok(span) if (SHORTEST..=LONGEST).contains(&span) => Ok(Self(span)),
-            Ok(_) | Err(_) => Err(QuantityError::Span(text.to_owned())),
-        }
+        let unit = if unit.is_empty() { "s" } else { unit };
+        let number: Option<f64> = number.parse().ok();
+        let span = number.and_then(|number| duration(number, unit));
+        // The wire uses milliseconds.
+        span.filter(|span| *span >= Duration::from_millis(1))
+            .map(Self)
+            .ok_or_else(|| QuantityError::Span(text.to_owned()))
     }
 }
-
-/// The wire uses milliseconds.
-const SHORTEST: Duration = Duration::from_millis(1);
-/// A century: anything longer is a mistake, and can still be added to a clock reading.
-const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// Positive number of bytes, such as `4096`, `512M` or `2G`; units are powers of 1024.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -77,7 +66,7 @@ fn split(text: &str) -> (&str, &str) {
 #[non_exhaustive]
 pub enum QuantityError {
     /// Caller: invalid duration.
-    #[error("invalid duration `{0}`: expected a number and ms, s, m, h or d, such as 90s")]
+    #[error("invalid duration `{0}`: expected a number and ms, s, m, h, d or w, such as 90s")]
     Span(String),
     /// Caller: invalid size.
     #[error("invalid size `{0}`: expected a number, and K, M, G or T, such as 512M")]
@@ -97,6 +86,7 @@ mod tests {
             ("10m", 600_000),
             ("2h", 7_200_000),
             ("1d", 86_400_000),
+            ("1w", 604_800_000),
         ] {
             assert_eq!(
                 text.parse::<DurationArg>().map(DurationArg::millis),

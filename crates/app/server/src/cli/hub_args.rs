@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Subcommand};
+use exec_cli::settings_source::duration;
 use exec_hub::{
     nats::{NatsPrefix, NatsServers, ReplicaCount},
     principal::{PrincipalName, Role},
@@ -215,30 +216,16 @@ pub struct HubEnvironments {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenLifetime(pub Duration);
 
-impl TokenLifetime {
-    /// Maximum, a hundred years: it can be added to any date.
-    const MAX: u64 = 100 * 366 * DAY;
-}
-
 impl FromStr for TokenLifetime {
     type Err = TokenLifetimeParseError;
 
     fn from_str(text: &str) -> Result<Self, TokenLifetimeParseError> {
         let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-        let unit = match &text[digits.len()..] {
-            "s" => 1,
-            "m" => 60,
-            "h" => 60 * 60,
-            "d" => DAY,
-            "w" => 7 * DAY,
-            _ => return Err(TokenLifetimeParseError),
-        };
-        let number: u64 = digits.parse().map_err(|_| TokenLifetimeParseError)?;
-        let seconds = number.checked_mul(unit).ok_or(TokenLifetimeParseError)?;
-        if seconds == 0 || seconds > Self::MAX {
-            return Err(TokenLifetimeParseError);
-        }
-        Ok(Self(Duration::from_secs(seconds)))
+        let number: u32 = digits.parse().map_err(|_| TokenLifetimeParseError)?;
+        duration(number.into(), &text[digits.len()..])
+            .filter(|span| span.as_secs() > 0 && !text.ends_with("ms"))
+            .map(Self)
+            .ok_or(TokenLifetimeParseError)
     }
 }
 
@@ -255,5 +242,3 @@ fn replicas(text: &str) -> Result<ReplicaCount, &'static str> {
         _ => Err("expected 1, 3 or 5"),
     }
 }
-
-const DAY: u64 = 24 * 60 * 60;
