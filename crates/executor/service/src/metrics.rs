@@ -1,19 +1,14 @@
-//! Metrics of a service: counters, gauges and histograms, and counters by exit cause, start failure
-//! and network policy decision. Invariant: counting takes no lock and allocates nothing, because it
+//! Metrics of a service: what it counts, histograms, and counters by exit cause, start failure and
+//! network policy decision. Invariant: counting takes no lock and allocates nothing, because it
 //! happens for every message. Elsewhere: metrics of requests (`request_guard`), metric
 //! names, formats and the endpoint.
 
-use std::{
-    array,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{array, sync::Arc, time::Duration};
 
 use exec_env::environment::StartError;
 use exec_wire::process::ExitCause;
+
+pub use exec_transport::metrics::{Counter, Gauge};
 
 pub use crate::request_guard::{MethodMetrics, RequestMetrics, RequestOutcome};
 
@@ -77,49 +72,6 @@ pub struct GaugeSnapshot {
     pub retained_bytes: usize,
     /// Bytes in send queues.
     pub send_queue_bytes: usize,
-}
-
-/// A monotonic counter.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn increment(&self) {
-        self.add(1);
-    }
-
-    pub(crate) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// Adds a byte count.
-    pub(crate) fn add_bytes(&self, bytes: usize) {
-        self.add(bytes as u64);
-    }
-
-    /// Returns the current value.
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A value that goes up and down.
-#[derive(Debug, Default)]
-pub struct Gauge(AtomicU64);
-
-impl Gauge {
-    pub(crate) fn enter(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Returns the current value.
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Counts an open connection until it is dropped.

@@ -221,7 +221,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         Some(_) => PublicUrl::tls(),
         None => PublicUrl::plain(),
     });
-    let metrics = Arc::new(HubMetrics::new());
+    let metrics = Arc::new(HubMetrics::default());
     let (stopping, stop) = watch::channel(false);
     let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
     let rates = RateLimiter::new(config.rates);

@@ -1,19 +1,21 @@
-//! Prometheus metrics of the hub.
+//! Metrics of the hub.
 //!
-//! Each hub has its own recorder, so that two hubs in one process stay separate. Handles are
-//! created once; counting a batch of frames is one atomic addition.
+//! Counting a batch of frames is one atomic addition.
 //! Elsewhere: the HTTP listener; `hub` serves `/metrics` with [`HubMetrics::render`].
 
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use exec_transport::metrics::{Counter, Gauge, MetricsPage};
 use http::StatusCode;
-use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::rendezvous::WebSocketClose;
 
 /// The hub's metrics.
+#[derive(Debug, Default)]
 pub struct HubMetrics {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
     /// Open executor websockets.
     pub(crate) executors: Gauge,
     /// Open harness websockets.
@@ -32,16 +34,14 @@ pub struct HubMetrics {
     pub(crate) refused_streams: Counter,
     /// Streams reset because the harness disconnected.
     pub(crate) lost_streams: Counter,
-}
-
-impl std::fmt::Debug for HubMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HubMetrics(..)")
-    }
+    /// Closed websockets by role and reason.
+    closes: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    /// Responses by route and status.
+    responses: Mutex<BTreeMap<(&'static str, StatusCode), u64>>,
 }
 
 /// Frames and bytes in one direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TrafficCounters {
     frames: Counter,
     bytes: Counter,
@@ -51,8 +51,8 @@ impl TrafficCounters {
     /// Adds a batch.
     pub(crate) fn add(&self, batch: FrameBatch) {
         if batch.frames > 0 {
-            self.frames.increment(batch.frames);
-            self.bytes.increment(batch.bytes);
+            self.frames.add(batch.frames);
+            self.bytes.add(batch.bytes);
         }
     }
 }
@@ -72,124 +72,117 @@ impl FrameBatch {
     }
 }
 
-impl Default for HubMetrics {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Size of the cluster that a hub belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterGauges {
+    /// Live nodes, including this one.
+    pub nodes: usize,
+    /// Circuits bridged to other nodes.
+    pub circuits: usize,
 }
 
 impl HubMetrics {
-    /// Creates metrics at zero.
-    pub fn new() -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let handle = recorder.handle();
-        for (name, unit, description) in DESCRIPTIONS {
-            let name = KeyName::from_const_str(name);
-            match unit {
-                None => recorder.describe_gauge(name, None, (*description).into()),
-                Some(unit) => recorder.describe_counter(name, Some(*unit), (*description).into()),
-            }
-        }
-        let gauge = |role| recorder.register_gauge(&key(SOCKETS, "role", role), &METADATA);
-        let counter = |name, label, value: &'static str| {
-            recorder.register_counter(&key(name, label, value), &METADATA)
-        };
-        let traffic = |to| TrafficCounters {
-            frames: counter(FRAMES, "to", to),
-            bytes: counter(BYTES, "to", to),
-        };
-        Self {
-            executors: gauge("executor"),
-            harnesses: gauge("harness"),
-            to_executor: traffic("executor"),
-            to_harness: traffic("harness"),
-            foreign: counter(DROPPED, "reason", "foreign"),
-            unknown: counter(DROPPED, "reason", "unknown_stream"),
-            garbage: counter(DROPPED, "reason", "garbage"),
-            refused_streams: counter(RESETS, "reason", "refused"),
-            lost_streams: counter(RESETS, "reason", "harness_disconnected"),
-            recorder,
-            handle,
-        }
-    }
-
     /// Counts a response. `route` is a fixed name, never a path chosen by a client.
     pub fn record_response(&self, route: &'static str, status: StatusCode) {
-        let labels = vec![
-            Label::new("route", route),
-            Label::new("status", status.as_str().to_owned()),
-        ];
-        let key = Key::from_parts(REQUESTS, labels);
-        self.recorder.register_counter(&key, &METADATA).increment(1);
+        count(&self.responses, (route, status));
     }
 
     /// Counts a closed websocket.
     pub(crate) fn record_close(&self, role: &'static str, why: WebSocketClose) {
-        let labels = vec![Label::new("role", role), Label::new("reason", why.name())];
-        let key = Key::from_parts(ENDED, labels);
-        self.recorder.register_counter(&key, &METADATA).increment(1);
-    }
-
-    /// Sets the cluster gauges.
-    pub(crate) fn mesh(&self, nodes: usize, circuits: usize) {
-        for (name, value) in [(NODES, nodes), (BRIDGED, circuits)] {
-            let gauge = self
-                .recorder
-                .register_gauge(&Key::from_name(name), &METADATA);
-            // Far below the precision limit of f64.
-            gauge.set(value as f64);
-        }
+        count(&self.closes, (role, why.name()));
     }
 
     /// Renders all metrics in the Prometheus text format.
-    pub fn render(&self) -> String {
-        self.handle.render()
+    pub fn render(&self, cluster: Option<ClusterGauges>) -> String {
+        let mut page = MetricsPage::default();
+        let mut family = |name, kind, help, label, samples: &[(&'static str, u64)]| {
+            page.family((name, kind, help), label, samples.iter().copied());
+        };
+        let (to_executor, to_harness) = (&self.to_executor, &self.to_harness);
+        family(
+            "exec_hub_sockets",
+            "gauge",
+            "Open websockets by role",
+            "role",
+            &[
+                ("executor", self.executors.value()),
+                ("harness", self.harnesses.value()),
+            ],
+        );
+        family(
+            "exec_hub_frames_total",
+            "counter",
+            "Frames forwarded, by receiver",
+            "to",
+            &[
+                ("executor", to_executor.frames.value()),
+                ("harness", to_harness.frames.value()),
+            ],
+        );
+        family(
+            "exec_hub_frame_bytes_total",
+            "counter",
+            "Bytes of frames forwarded, by receiver",
+            "to",
+            &[
+                ("executor", to_executor.bytes.value()),
+                ("harness", to_harness.bytes.value()),
+            ],
+        );
+        family(
+            "exec_hub_frames_dropped_total",
+            "counter",
+            "Messages dropped, by reason",
+            "reason",
+            &[
+                ("foreign", self.foreign.value()),
+                ("unknown_stream", self.unknown.value()),
+                ("garbage", self.garbage.value()),
+            ],
+        );
+        family(
+            "exec_hub_streams_reset_total",
+            "counter",
+            "Streams reset by the hub, by reason",
+            "reason",
+            &[
+                ("refused", self.refused_streams.value()),
+                ("harness_disconnected", self.lost_streams.value()),
+            ],
+        );
+        let name = "exec_hub_sockets_ended_total";
+        page.begin(name, "counter", "Websockets closed, by role and reason");
+        for ((role, reason), count) in snapshot(&self.closes) {
+            let labels = format!("role=\"{role}\",reason=\"{reason}\"");
+            page.sample(name, &labels, count);
+        }
+        let name = "exec_hub_requests_total";
+        page.begin(name, "counter", "HTTP responses, by route and status");
+        for ((route, status), count) in snapshot(&self.responses) {
+            let status = status.as_u16();
+            let labels = format!("route=\"{route}\",status=\"{status}\"");
+            page.sample(name, &labels, count);
+        }
+        if let Some(ClusterGauges { nodes, circuits }) = cluster {
+            let help = "Live hub nodes, including this one";
+            page.gauge("exec_hub_nodes", help, nodes);
+            let help = "Circuits bridged to other nodes";
+            page.gauge("exec_hub_bridged_circuits", help, circuits);
+        }
+        page.into_text()
     }
 }
 
-const SOCKETS: &str = "exec_hub_sockets";
-const FRAMES: &str = "exec_hub_frames_total";
-const BYTES: &str = "exec_hub_frame_bytes_total";
-const DROPPED: &str = "exec_hub_frames_dropped_total";
-const RESETS: &str = "exec_hub_streams_reset_total";
-const ENDED: &str = "exec_hub_sockets_ended_total";
-const REQUESTS: &str = "exec_hub_requests_total";
-const NODES: &str = "exec_hub_nodes";
-const BRIDGED: &str = "exec_hub_bridged_circuits";
+fn count<K: Ord>(counts: &Mutex<BTreeMap<K, u64>>, key: K) {
+    let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+    *counts.entry(key).or_default() += 1;
+}
 
-const METADATA: Metadata<'_> = Metadata::new("exec_hub", Level::INFO, None);
-
-/// Name, unit (none for gauges) and description.
-const DESCRIPTIONS: &[(&str, Option<Unit>, &str)] = &[
-    (SOCKETS, None, "Open websockets by role"),
-    (FRAMES, Some(Unit::Count), "Frames forwarded, by receiver"),
-    (
-        BYTES,
-        Some(Unit::Count),
-        "Bytes of frames forwarded, by receiver",
-    ),
-    (DROPPED, Some(Unit::Count), "Messages dropped, by reason"),
-    (
-        RESETS,
-        Some(Unit::Count),
-        "Streams reset by the hub, by reason",
-    ),
-    (
-        ENDED,
-        Some(Unit::Count),
-        "Websockets closed, by role and reason",
-    ),
-    (NODES, None, "Live hub nodes, including this one"),
-    (BRIDGED, None, "Circuits bridged to other nodes"),
-    (
-        REQUESTS,
-        Some(Unit::Count),
-        "HTTP responses, by route and status",
-    ),
-];
-
-fn key(name: &'static str, label: &'static str, value: &'static str) -> Key {
-    Key::from_parts(name, vec![Label::from_static_parts(label, value)])
+fn snapshot<K: Clone>(counts: &Mutex<BTreeMap<K, u64>>) -> BTreeMap<K, u64> {
+    counts
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 #[cfg(test)]
@@ -198,16 +191,17 @@ mod tests {
 
     #[test]
     fn counters_are_rendered() {
-        let metrics = HubMetrics::new();
-        metrics.executors.increment(2);
-        metrics.executors.decrement(1);
+        let metrics = HubMetrics::default();
+        metrics.executors.enter();
+        metrics.executors.enter();
+        metrics.executors.leave();
         let mut batch = FrameBatch::default();
         batch.add(10);
         batch.add(5);
         metrics.to_harness.add(batch);
         metrics.record_response("connect", StatusCode::CONFLICT);
         metrics.record_close("harness", WebSocketClose::Garbage);
-        let text = metrics.render();
+        let text = metrics.render(None);
         for line in [
             "exec_hub_sockets{role=\"executor\"} 1",
             "exec_hub_frames_total{to=\"harness\"} 2",
@@ -217,14 +211,27 @@ mod tests {
         ] {
             assert!(text.lines().any(|seen| seen == line), "{line}\n{text}");
         }
+        assert!(!text.contains("exec_hub_nodes"), "{text}");
+    }
+
+    #[test]
+    fn cluster_gauges_are_rendered_in_a_cluster() {
+        let cluster = ClusterGauges {
+            nodes: 3,
+            circuits: 2,
+        };
+        let text = HubMetrics::default().render(Some(cluster));
+        for line in ["exec_hub_nodes 3", "exec_hub_bridged_circuits 2"] {
+            assert!(text.lines().any(|seen| seen == line), "{line}\n{text}");
+        }
     }
 
     #[test]
     fn metrics_of_two_hubs_are_separate() {
-        let (one, two) = (HubMetrics::new(), HubMetrics::new());
-        one.foreign.increment(1);
+        let (one, two) = (HubMetrics::default(), HubMetrics::default());
+        one.foreign.increment();
         let line = "exec_hub_frames_dropped_total{reason=\"foreign\"} 1";
-        assert!(one.render().contains(line));
-        assert!(!two.render().contains(line));
+        assert!(one.render(None).contains(line));
+        assert!(!two.render(None).contains(line));
     }
 }

@@ -184,9 +184,9 @@ impl RendezvousAcceptor {
             UpgradeAdmission::Executor(_) => ("executor", &self.metrics.executors),
             UpgradeAdmission::Harness(_) => ("harness", &self.metrics.harnesses),
         };
-        open.increment(1);
+        open.enter();
         let close_cause = self.relay(admission, &mut socket).await;
-        open.decrement(1);
+        open.leave();
         self.metrics.record_close(role, close_cause);
         tracing::debug!(role, reason = close_cause.name(), "websocket closed");
         close_cause.close_socket(&mut socket).await;
@@ -499,7 +499,7 @@ impl HarnessRelay<'_> {
                     Some(RawMessage::Text) => return Err(WebSocketClose::Text),
                     Some(RawMessage::Binary(frame)) => {
                         if FrameRoute::peek(&frame).is_err() {
-                            self.metrics.garbage.increment(1);
+                            self.metrics.garbage.increment();
                             return Err(WebSocketClose::Garbage);
                         }
                         self.blocked = Some(frame);

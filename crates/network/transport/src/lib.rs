@@ -12,6 +12,7 @@ pub mod link;
 pub mod listen_url;
 pub mod listener;
 pub mod memory;
+pub mod metrics;
 pub mod relay;
 pub mod tls;
 pub mod trace;

@@ -1,10 +1,6 @@
 //! Metrics of a server in the Prometheus text format, and the listener for them.
-//!
-//! Rendered by hand, unlike in the hub: the service counts in plain numbers, including its
-//! histograms, so a recorder has nothing to do.
 
 use std::{
-    fmt::{self, Display},
     fs,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -13,7 +9,7 @@ use std::{
 use anyhow::Context;
 use exec_service::{
     Service,
-    metrics::{BUCKET_BOUNDS_MICROS, GaugeSnapshot, HistogramSnapshot, ServiceMetrics},
+    metrics::{BUCKET_BOUNDS_MICROS, GaugeSnapshot, ServiceMetrics},
 };
 use exec_transport::{
     http::{
@@ -22,6 +18,7 @@ use exec_transport::{
     },
     listen_url::ListenUrl,
     listener::Listener,
+    metrics::MetricsPage,
 };
 
 use crate::config::MetricsAddress;
@@ -216,7 +213,10 @@ fn requests(page: &mut MetricsPage, meters: &ServiceMetrics) {
     );
     for meter in requests.called_methods() {
         let labels = format!("method=\"{}\"", meter.method.as_str());
-        page.histogram(name, &labels, &meter.latency.values());
+        let latency = meter.latency.values();
+        let bounds = BUCKET_BOUNDS_MICROS.map(Duration::from_micros);
+        let buckets = bounds.into_iter().zip(latency.at_most);
+        page.histogram(name, &labels, buckets, (latency.count, latency.sum));
     }
     page.family(
         (
@@ -290,74 +290,6 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     let sizes = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
-}
-
-/// Metrics page under construction.
-#[derive(Debug, Default)]
-pub(super) struct MetricsPage(String);
-
-impl MetricsPage {
-    /// Starts a metric; its samples follow.
-    pub(super) fn begin(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    /// Writes a counter with one sample.
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.begin(name, "counter", help);
-        self.line(format_args!("{name} {value}"));
-    }
-
-    /// Writes a gauge with one sample.
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.begin(name, "gauge", help);
-        self.line(format_args!("{name} {value}"));
-    }
-
-    /// Writes a metric with one sample per label value. The values are our own words and need no
-    /// escaping.
-    pub(super) fn family<V: Display>(
-        &mut self,
-        (name, kind, help): (&str, &str, &str),
-        label: &str,
-        samples: impl IntoIterator<Item = (&'static str, V)>,
-    ) {
-        self.begin(name, kind, help);
-        for (word, value) in samples {
-            self.line(format_args!("{name}{{{label}=\"{word}\"}} {value}"));
-        }
-    }
-
-    /// Writes one sample of the current metric.
-    pub(super) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
-        self.line(format_args!("{name}{{{labels}}} {value}"));
-    }
-
-    /// Writes the samples of a histogram in seconds.
-    pub(super) fn histogram(&mut self, name: &str, labels: &str, values: &HistogramSnapshot) {
-        for (bound, count) in BUCKET_BOUNDS_MICROS.iter().zip(values.at_most) {
-            let seconds = Duration::from_micros(*bound).as_secs_f64();
-            self.line(format_args!(
-                "{name}_bucket{{{labels},le=\"{seconds}\"}} {count}"
-            ));
-        }
-        let (count, sum) = (values.count, values.sum.as_secs_f64());
-        self.line(format_args!(
-            "{name}_bucket{{{labels},le=\"+Inf\"}} {count}"
-        ));
-        self.line(format_args!("{name}_sum{{{labels}}} {sum}"));
-        self.line(format_args!("{name}_count{{{labels}}} {count}"));
-    }
-
-    pub(super) fn into_text(self) -> String {
-        self.0
-    }
-
-    fn line(&mut self, line: fmt::Arguments<'_>) {
-        self.0.push_str(&fmt::format(line));
-        self.0.push('\n');
-    }
 }
 
 /// Maximum connections to the metrics listener.

@@ -18,7 +18,7 @@ use crate::{
     admin::AdminService,
     audit::{AuditAction, AuditEvent, AuditOutcome},
     direct::{DirectService, DirectUpgrade},
-    metrics::HubMetrics,
+    metrics::{ClusterGauges, HubMetrics},
     nats::NatsMesh,
     registry::{HttpRefusal, RegistryService, RequestGate, RequestTime},
     rendezvous::{self, RendezvousAcceptor, UpgradeAdmission},
@@ -121,10 +121,11 @@ impl HubEndpoints {
     }
 
     fn metrics(&self) -> Reply {
-        if let Some(mesh) = &self.mesh {
-            self.metrics.mesh(mesh.nodes(), mesh.circuits());
-        }
-        text(StatusCode::OK, self.metrics.render())
+        let cluster = self.mesh.as_ref().map(|mesh| ClusterGauges {
+            nodes: mesh.nodes(),
+            circuits: mesh.circuits(),
+        });
+        text(StatusCode::OK, self.metrics.render(cluster))
     }
 
     async fn rendezvous(

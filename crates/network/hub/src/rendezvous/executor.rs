@@ -146,7 +146,7 @@ impl ExecutorRelay<'_> {
             };
             match message.map_err(|error| WebSocketClose::from_read_error(&error))? {
                 None => return Err(WebSocketClose::Peer),
-                Some(RawMessage::Text) => self.metrics.garbage.increment(1),
+                Some(RawMessage::Text) => self.metrics.garbage.increment(),
                 Some(RawMessage::Binary(frame)) => self.deliver(frame, cx),
             }
         }
@@ -156,7 +156,7 @@ impl ExecutorRelay<'_> {
     /// Forwards a frame of the executor to its circuit, or holds it until the circuit accepts it.
     fn deliver(&mut self, frame: Bytes, cx: &mut Context<'_>) {
         let Ok(route) = FrameRoute::peek(&frame) else {
-            self.metrics.garbage.increment(1);
+            self.metrics.garbage.increment();
             return;
         };
         if let Some(stall) = &mut self.stall {
@@ -165,7 +165,7 @@ impl ExecutorRelay<'_> {
         let to = self.demux.route_from_executor(&route, Instant::now());
         let (ExecutorFrameAction::Forward(id) | ExecutorFrameAction::ForwardAndRefuse(id)) = to
         else {
-            self.metrics.unknown.increment(1);
+            self.metrics.unknown.increment();
             return;
         };
         let Some(circuit) = self.circuits.get_mut(&id) else {
@@ -278,15 +278,15 @@ impl ExecutorRelay<'_> {
         let Ok(route) = FrameRoute::peek(&frame) else {
             // Our harness task would have closed the websocket, but another node may forward
             // anything.
-            self.metrics.garbage.increment(1);
+            self.metrics.garbage.increment();
             return;
         };
         match self.demux.route_from_harness(id, &route, Instant::now()) {
             HarnessFrameAction::Forward => {}
             HarnessFrameAction::ForwardAndClose(other) => self.close(other, CloseReason::Moved),
-            HarnessFrameAction::Foreign => return self.metrics.foreign.increment(1),
+            HarnessFrameAction::Foreign => return self.metrics.foreign.increment(),
             HarnessFrameAction::Reset => {
-                self.metrics.refused_streams.increment(1);
+                self.metrics.refused_streams.increment();
                 // Best effort: a harness that does not read is not waited for.
                 if let Some(circuit) = self.circuits.get_mut(&id)
                     && circuit.circuit.sender.poll_ready(cx).is_ready()
@@ -307,7 +307,7 @@ impl ExecutorRelay<'_> {
             circuit.circuit.close(close_reason);
         }
         for stream in self.demux.remove(id) {
-            self.metrics.lost_streams.increment(1);
+            self.metrics.lost_streams.increment();
             if let Some(reset) = reset(&stream, DISCONNECTED) {
                 self.socket.writer.push(reset);
             }

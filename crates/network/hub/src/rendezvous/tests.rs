@@ -61,7 +61,7 @@ impl HubFixture {
             dialer: Arc::clone(&executor_table) as _,
             executor_table,
             node: "node".parse().unwrap(),
-            metrics: Arc::new(HubMetrics::new()),
+            metrics: Arc::new(HubMetrics::default()),
             stopping,
         };
         Self {
@@ -135,7 +135,7 @@ impl HubFixture {
     }
 
     fn counts(&self, line: &str) -> bool {
-        let text = self.rendezvous.metrics.render();
+        let text = self.rendezvous.metrics.render(None);
         text.lines().any(|seen| seen == line)
     }
 }
