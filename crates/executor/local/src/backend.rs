@@ -19,7 +19,6 @@ use exec_process::{
 };
 use exec_proxy::policy_gate::{Connector, SystemConnector};
 use exec_sandbox::{CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxFactory};
-use exec_spawn::discard_startup_code;
 use exec_wire::{
     environment::{EnvironmentInfo, ServerCapabilities},
     error::RpcError,
@@ -112,17 +111,15 @@ impl LocalBackend {
         &self.sandboxes
     }
 
-    /// Starts the spawner ahead of the first command and releases the memory of start-up code.
+    /// Starts the spawner ahead of the first command, and probes the sandbox features.
     pub async fn warm_up(&self) {
         if let Err(error) = self.spawner.warm_up().await {
             tracing::warn!(%error, "failed to start the spawner; the first command will retry");
         }
-        discard_startup_code();
         // Probe the sandbox features now: `initialize` returns them and should not wait.
         let sandboxes = self.sandboxes.clone();
         tokio::spawn(async move {
             drop(sandboxes.abilities().await);
-            discard_startup_code();
         });
     }
 

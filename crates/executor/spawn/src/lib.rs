@@ -15,6 +15,4 @@ mod raw;
 pub mod sandbox_setup;
 pub mod spawner;
 
-pub use self::own_process::{
-    discard_startup_code, release_free_memory, set_descriptors_close_on_exec,
-};
+pub use self::own_process::{release_free_memory, set_descriptors_close_on_exec};
