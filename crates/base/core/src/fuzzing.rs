@@ -145,7 +145,7 @@ fn check_refusal(reply: &exec_wire::outgoing_message::OutgoingMessage) {
 
 /// Order with the expected queued and running requests.
 struct OrderModel {
-    order: RequestOrder,
+    order: RequestOrder<()>,
     max_running: usize,
     waiting: VecDeque<(OrderTicket, OrderingClaim)>,
     running: Vec<(OrderTicket, OrderingClaim)>,
@@ -169,11 +169,11 @@ impl OrderModel {
             1 => OrderingClaim::from(OrderingClass::Changes),
             2 => OrderingClaim::from(OrderingClass::Control),
             id => OrderingClaim {
-                ordering: OrderingClass::Starts,
                 starts: ProcessId::new(&id.to_string()).ok(),
+                ..OrderingClass::Starts.into()
             },
         };
-        let ticket = self.order.submit(claim.clone());
+        let ticket = self.order.submit(claim.clone(), ());
         let last = self
             .waiting
             .back()
@@ -185,7 +185,7 @@ impl OrderModel {
 
     /// The first queued request runs if the limit allows it and no running request conflicts.
     fn poll(&mut self) {
-        let polled = self.order.poll_ready();
+        let polled = self.order.poll_ready().map(|(ticket, ())| ticket);
         let ready = self.waiting.front().is_some_and(|(_, claim)| {
             self.running.len() < self.max_running
                 && self.running.iter().all(|(_, other)| match claim.ordering {
@@ -210,7 +210,7 @@ impl OrderModel {
         }
         assert!(self.running.len() <= self.max_running);
         assert_eq!(
-            self.order.is_idle(),
+            self.order.is_empty(),
             self.waiting.is_empty() && self.running.is_empty()
         );
     }
@@ -236,7 +236,7 @@ impl OrderModel {
                 "a request starved"
             );
         }
-        assert!(self.order.is_idle());
+        assert!(self.order.is_empty());
     }
 }
 

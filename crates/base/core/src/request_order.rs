@@ -1,26 +1,45 @@
-//! Request ordering on one connection: requests run concurrently with the results of serial
-//! execution.
+//! Requests of one connection that have no response yet, and their order: they run concurrently with
+//! the results of serial execution.
 //!
 //! A FIFO readers-writer order. Reads overlap with reads, starts of different processes with
 //! starts, and file changes with file changes; any other change runs alone. No request overtakes an
-//! earlier one. Control methods are not queued here, and a request that only waits leaves the order
-//! with [`RequestOrder::finish`].
+//! earlier one. Control requests, and requests that only wait, are outside the order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use exec_wire::{id::ProcessId, method::OrderingClass};
+use exec_wire::{
+    id::{HandleId, ProcessId},
+    method::OrderingClass,
+};
 
 /// Position in the request order. Never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct OrderTicket(u64);
 
-/// Decides which requests may run.
+/// Decides which requests may run. `T` is what the caller needs to run a queued request.
 #[derive(Debug)]
-pub struct RequestOrder {
+pub struct RequestOrder<T> {
     max_running: usize,
     next: u64,
-    waiting: VecDeque<(OrderTicket, OrderingClaim)>,
-    running: BTreeMap<OrderTicket, OrderingClaim>,
+    /// Sum over all records.
+    bytes: usize,
+    requests: BTreeMap<OrderTicket, RequestRecord<T>>,
+}
+
+#[derive(Debug)]
+struct RequestRecord<T> {
+    claim: OrderingClaim,
+    state: RequestState<T>,
+}
+
+#[derive(Debug)]
+enum RequestState<T> {
+    /// Waits for earlier requests that conflict.
+    Queued(T),
+    /// Later requests that conflict wait for it.
+    Running,
+    /// No request waits for it.
+    Unordered,
 }
 
 /// Properties of a request that determine which others it may overlap with.
@@ -30,6 +49,10 @@ pub struct OrderingClaim {
     pub ordering: OrderingClass,
     /// Process that the request starts.
     pub starts: Option<ProcessId>,
+    /// File handle id that has another meaning after the request.
+    pub changes_handle: Option<HandleId>,
+    /// Bytes that the request occupies.
+    pub bytes: usize,
 }
 
 impl From<OrderingClass> for OrderingClaim {
@@ -37,53 +60,115 @@ impl From<OrderingClass> for OrderingClaim {
         Self {
             ordering,
             starts: None,
+            changes_handle: None,
+            bytes: 0,
         }
     }
 }
 
-impl RequestOrder {
+impl<T> RequestOrder<T> {
     /// Creates an empty order that runs at most `max_running` requests at a time.
     pub fn new(max_running: usize) -> Self {
         Self {
             max_running: max_running.max(1),
             next: 0,
-            waiting: VecDeque::new(),
-            running: BTreeMap::new(),
+            bytes: 0,
+            requests: BTreeMap::new(),
         }
     }
 
     /// Enqueues a request.
-    pub fn submit(&mut self, claim: impl Into<OrderingClaim>) -> OrderTicket {
+    pub fn submit(&mut self, claim: impl Into<OrderingClaim>, item: T) -> OrderTicket {
+        self.insert(claim.into(), RequestState::Queued(item))
+    }
+
+    /// Enters a request that runs at once, outside the order.
+    pub fn submit_unordered(&mut self) -> OrderTicket {
+        self.insert(OrderingClass::Control.into(), RequestState::Unordered)
+    }
+
+    fn insert(&mut self, claim: OrderingClaim, state: RequestState<T>) -> OrderTicket {
         let ticket = OrderTicket(self.next);
         self.next += 1;
-        self.waiting.push_back((ticket, claim.into()));
+        self.bytes += claim.bytes;
+        let record = RequestRecord { claim, state };
+        self.requests.insert(ticket, record);
         ticket
     }
 
     /// Dequeues the next request that may run now.
-    pub fn poll_ready(&mut self) -> Option<OrderTicket> {
-        let (_, claim) = self.waiting.front()?;
-        if self.running.len() >= self.max_running
-            || self
-                .running
-                .values()
-                .any(|running| !overlaps(running, claim))
-        {
-            return None;
+    pub fn poll_ready(&mut self) -> Option<(OrderTicket, T)> {
+        let is_queued = |record: &RequestRecord<T>| matches!(record.state, RequestState::Queued(_));
+        let mut requests = self.requests.iter();
+        let (&ticket, next) = requests.find(|(_, record)| is_queued(record))?;
+        let mut running = 0;
+        for (_, earlier) in self.requests.range(..ticket) {
+            if let RequestState::Running = earlier.state {
+                running += 1;
+                if running >= self.max_running || !overlaps(&earlier.claim, &next.claim) {
+                    return None;
+                }
+            }
         }
-        let (ticket, claim) = self.waiting.pop_front()?;
-        self.running.insert(ticket, claim);
-        Some(ticket)
+        let record = self.requests.get_mut(&ticket)?;
+        match std::mem::replace(&mut record.state, RequestState::Running) {
+            RequestState::Queued(item) => Some((ticket, item)),
+            RequestState::Running | RequestState::Unordered => None,
+        }
     }
 
-    /// Removes a request that has completed or only waits from now on.
+    /// Takes a request that only waits from now on out of the order.
+    pub fn leave_order(&mut self, ticket: OrderTicket) {
+        if let Some(record) = self.requests.get_mut(&ticket) {
+            record.state = RequestState::Unordered;
+        }
+    }
+
+    /// Changes the bytes that a request occupies.
+    pub fn set_bytes(&mut self, ticket: OrderTicket, bytes: usize) {
+        if let Some(record) = self.requests.get_mut(&ticket) {
+            self.bytes = self.bytes - record.claim.bytes + bytes;
+            record.claim.bytes = bytes;
+        }
+    }
+
+    /// Removes a request that has completed.
     pub fn finish(&mut self, ticket: OrderTicket) {
-        self.running.remove(&ticket);
+        if let Some(record) = self.requests.remove(&ticket) {
+            self.bytes -= record.claim.bytes;
+        }
     }
 
-    /// Returns whether no request is queued or running.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+    /// Returns the requests that are queued, in order.
+    pub fn queued_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let records = self.requests.values_mut();
+        records.filter_map(|record| match &mut record.state {
+            RequestState::Queued(item) => Some(item),
+            RequestState::Running | RequestState::Unordered => None,
+        })
+    }
+
+    /// Returns whether a queued or running request changes the meaning of a file handle id.
+    pub fn will_change(&self, handle: &HandleId) -> bool {
+        self.requests.values().any(|record| {
+            record.claim.changes_handle.as_ref() == Some(handle)
+                && !matches!(record.state, RequestState::Unordered)
+        })
+    }
+
+    /// Returns the bytes that all requests occupy.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of requests.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns whether there is no request.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
     }
 }
 
@@ -105,19 +190,21 @@ mod tests {
 
     use super::*;
 
-    fn ready(order: &mut RequestOrder) -> Vec<OrderTicket> {
-        std::iter::from_fn(|| order.poll_ready()).collect()
+    fn ready(order: &mut RequestOrder<()>) -> Vec<OrderTicket> {
+        std::iter::from_fn(|| order.poll_ready())
+            .map(|(ticket, ())| ticket)
+            .collect()
     }
 
     #[test]
     fn reads_run_concurrently_and_a_change_runs_alone() {
         let mut order = RequestOrder::new(64);
         let [a, b] = [
-            order.submit(OrderingClass::Reads),
-            order.submit(OrderingClass::Reads),
+            order.submit(OrderingClass::Reads, ()),
+            order.submit(OrderingClass::Reads, ()),
         ];
-        let change = order.submit(OrderingClass::Changes);
-        let last = order.submit(OrderingClass::Reads);
+        let change = order.submit(OrderingClass::Changes, ());
+        let last = order.submit(OrderingClass::Reads, ());
         assert_eq!(ready(&mut order), [a, b]);
         order.finish(a);
         assert_eq!(ready(&mut order), []);
@@ -131,11 +218,11 @@ mod tests {
     fn file_changes_start_in_order_and_block_other_requests() {
         let mut order = RequestOrder::new(64);
         let [a, b] = [
-            order.submit(OrderingClass::Files),
-            order.submit(OrderingClass::Files),
+            order.submit(OrderingClass::Files, ()),
+            order.submit(OrderingClass::Files, ()),
         ];
-        let read = order.submit(OrderingClass::Reads);
-        let c = order.submit(OrderingClass::Files);
+        let read = order.submit(OrderingClass::Reads, ());
+        let c = order.submit(OrderingClass::Files, ());
         assert_eq!(ready(&mut order), [a, b]);
         order.finish(b);
         assert_eq!(ready(&mut order), []);
@@ -147,15 +234,15 @@ mod tests {
 
     fn start(id: &str) -> OrderingClaim {
         OrderingClaim {
-            ordering: OrderingClass::Starts,
             starts: Some(ProcessId::new(id).unwrap()),
+            ..OrderingClass::Starts.into()
         }
     }
 
     #[test]
     fn starts_of_the_same_process_id_run_serially() {
         let mut order = RequestOrder::new(64);
-        let [a, again, b] = ["a", "a", "b"].map(|id| order.submit(start(id)));
+        let [a, again, b] = ["a", "a", "b"].map(|id| order.submit(start(id), ()));
         assert_eq!(ready(&mut order), [a]);
         order.finish(a);
         assert_eq!(ready(&mut order), [again, b]);
@@ -164,9 +251,9 @@ mod tests {
     #[test]
     fn starts_run_concurrently_but_not_with_reads() {
         let mut order = RequestOrder::new(64);
-        let [a, b] = [order.submit(start("a")), order.submit(start("b"))];
-        let read = order.submit(OrderingClass::Reads);
-        let later = order.submit(start("a"));
+        let [a, b] = [order.submit(start("a"), ()), order.submit(start("b"), ())];
+        let read = order.submit(OrderingClass::Reads, ());
+        let later = order.submit(start("a"), ());
         assert_eq!(ready(&mut order), [a, b]);
         order.finish(b);
         order.finish(a);
@@ -179,12 +266,62 @@ mod tests {
     fn limit_of_one_runs_requests_serially() {
         let mut order = RequestOrder::new(1);
         let [a, b] = [
-            order.submit(OrderingClass::Reads),
-            order.submit(OrderingClass::Reads),
+            order.submit(OrderingClass::Reads, ()),
+            order.submit(OrderingClass::Reads, ()),
         ];
         assert_eq!(ready(&mut order), [a]);
         order.finish(a);
         assert_eq!(ready(&mut order), [b]);
+    }
+
+    #[test]
+    fn no_request_waits_for_one_outside_the_order() {
+        let mut order = RequestOrder::new(1);
+        let control = order.submit_unordered();
+        let read = order.submit(OrderingClass::Reads, ());
+        let change = order.submit(OrderingClass::Changes, ());
+        assert_eq!(ready(&mut order), [read]);
+        order.leave_order(read);
+        assert_eq!(ready(&mut order), [change]);
+        assert_eq!(order.len(), 3);
+        for ticket in [control, read, change] {
+            order.finish(ticket);
+        }
+        assert!(order.is_empty());
+    }
+
+    #[test]
+    fn bytes_are_those_of_all_requests() {
+        let mut order = RequestOrder::new(64);
+        let claim = |bytes| OrderingClaim {
+            bytes,
+            ..OrderingClass::Reads.into()
+        };
+        let [a, b] = [1, 10].map(|bytes| order.submit(claim(bytes), ()));
+        assert_eq!(order.bytes(), 11);
+        order.set_bytes(a, 100);
+        assert_eq!(order.bytes(), 110);
+        order.finish(a);
+        order.finish(a);
+        assert_eq!(order.bytes(), 10);
+        order.finish(b);
+        assert_eq!(order.bytes(), 0);
+    }
+
+    #[test]
+    fn handle_changes_until_its_request_finishes() {
+        let mut order = RequestOrder::new(64);
+        let (handle, other) = (HandleId::new("a"), HandleId::new("b"));
+        let open = OrderingClaim {
+            changes_handle: Some(handle.clone()),
+            ..OrderingClass::Changes.into()
+        };
+        let open = order.submit(open, ());
+        assert!(order.will_change(&handle) && !order.will_change(&other));
+        assert_eq!(ready(&mut order), [open]);
+        assert!(order.will_change(&handle));
+        order.finish(open);
+        assert!(!order.will_change(&handle));
     }
 
     proptest! {
@@ -202,7 +339,7 @@ mod tests {
             for (index, kind) in kinds.iter().enumerate() {
                 let starts = (*kind == OrderingClass::Starts)
                     .then(|| ProcessId::new(&(index % 5).to_string()).unwrap());
-                order.submit(OrderingClaim { ordering: *kind, starts });
+                order.submit(OrderingClaim { starts, ..(*kind).into() }, ());
             }
             let (mut started, mut running, mut pick) = (Vec::new(), Vec::new(), pick);
             loop {
@@ -219,7 +356,7 @@ mod tests {
                 order.finish(running.swap_remove(index));
             }
             prop_assert_eq!(started, (0..kinds.len() as u64).collect::<Vec<_>>());
-            prop_assert!(order.is_idle());
+            prop_assert!(order.is_empty());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Request dispatch: decodes requests, admits them, orders them and runs them.
 //!
 //! Invariant: requests that conflict take effect in order of arrival. [`exec_core::request_order`]
-//! decides the order; this module executes it. Queued requests and blocked responses are bounded:
-//! at the bound the dispatcher stops reading, which is the backpressure on the client.
+//! has the record of each request and decides the order; this module executes it. Queued requests
+//! and blocked responses are bounded: at the bound the dispatcher stops reading, which is the
+//! backpressure on the client.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +18,6 @@ use exec_core::{
 use exec_transport::link::{BinarySupport, MessageReader, Principal};
 use exec_wire::{
     error::{ErrorCode, RpcError},
-    id::HandleId,
     limits,
     message::{RequestId, RpcMessage, TraceContext, split_binary},
     method::{MethodName, OrderingClass},
@@ -55,22 +54,15 @@ pub(super) struct RequestDispatcher {
     /// Busy polling: how long to poll after each message, and the end of the current period.
     busy_poll: Duration,
     poll_until: Option<Instant>,
-    order: RequestOrder,
-    /// Requests that wait for conflicting earlier requests.
-    queued: BTreeMap<OrderTicket, QueuedRequest>,
-    /// Queued `fs/open` and `fs/close` requests, which change the meaning of a handle id.
-    pending_handle_ops: BTreeMap<OrderTicket, HandleId>,
-    /// Message bytes of queued and running requests.
-    queued_bytes: usize,
+    /// Requests without a response, and blocked responses.
+    requests: RequestOrder<QueuedItem>,
     /// A large message in decoding. Nothing else is read meanwhile.
     decoding: Option<JoinHandle<LargeMessage>>,
-    /// Responses that wait for space in the send queue.
-    blocked_responses: usize,
-    /// Running and waiting requests, and blocked responses.
+    /// The futures of requests that are not queued.
     ///
     /// Polled in every iteration: a future in here may be first in line for the send queue's
     /// permits, and would deadlock this task if this task awaited permits itself.
-    running: FuturesUnordered<BoxFuture<'static, Completion>>,
+    running: FuturesUnordered<BoxFuture<'static, OrderTicket>>,
 }
 
 /// Why [`RequestDispatcher::run`] returned.
@@ -82,25 +74,11 @@ pub(super) enum ReadOutcome {
     Failed,
 }
 
-/// Resources that a completed future releases.
-#[derive(Default)]
-struct Completion {
-    ticket: Option<OrderTicket>,
-    bytes: usize,
-    blocked_responses: usize,
-}
-
 /// A request that passed the checks of [`RequestDispatcher::admit`].
 struct AdmittedRequest {
     id: RequestId,
     call: MethodCall,
     guard: RequestGuard,
-}
-
-/// A queued item and the message bytes that it occupies.
-struct QueuedRequest {
-    item: QueuedItem,
-    bytes: usize,
 }
 
 enum QueuedItem {
@@ -137,12 +115,8 @@ impl RequestDispatcher {
             serial,
             busy_poll,
             poll_until: None,
-            order: RequestOrder::new(max),
-            queued: BTreeMap::new(),
-            pending_handle_ops: BTreeMap::new(),
-            queued_bytes: 0,
+            requests: RequestOrder::new(max),
             decoding: None,
-            blocked_responses: 0,
             running: FuturesUnordered::new(),
         }
     }
@@ -151,13 +125,15 @@ impl RequestDispatcher {
     pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadOutcome {
         loop {
             // Backpressure: stop reading while queued requests or responses exceed their bounds.
-            let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES
-                || self.blocked_responses > 0
-                || self.decoding.is_some();
+            let full =
+                self.requests.bytes() >= limits::MAX_MESSAGE_BYTES || self.decoding.is_some();
             let busy_polling = self.poll_until.is_some_and(|until| Instant::now() < until);
             tokio::select! {
                 biased;
-                Some(completion) = self.running.next() => self.handle_completion(&completion),
+                Some(ticket) = self.running.next() => {
+                    self.requests.finish(ticket);
+                    self.start_ready();
+                }
                 Some(message) = decoded(&mut self.decoding) => {
                     self.decoding = None;
                     match message {
@@ -183,20 +159,6 @@ impl RequestDispatcher {
                 () = yield_now(), if busy_polling => {}
             }
         }
-    }
-
-    fn handle_completion(&mut self, completion: &Completion) {
-        self.queued_bytes -= completion.bytes;
-        self.blocked_responses -= completion.blocked_responses;
-        if let Some(ticket) = completion.ticket {
-            self.finish(ticket);
-            self.start_ready();
-        }
-    }
-
-    fn finish(&mut self, ticket: OrderTicket) {
-        self.pending_handle_ops.remove(&ticket);
-        self.order.finish(ticket);
     }
 
     /// Starts a new busy-polling period: the next message often arrives faster than a thread wakes.
@@ -398,28 +360,26 @@ impl RequestDispatcher {
         };
         if ordering == OrderingClass::Control && !self.serial {
             // Control requests run at once and are exempt from the limit.
-            self.dispatch(AdmittedRequest { id, call, guard }, None, 0);
-        } else if self.is_busy() && !matches!(call, MethodCall::Unwatch(_)) {
+            let ticket = self.requests.submit_unordered();
+            self.dispatch(AdmittedRequest { id, call, guard }, ticket);
+        } else if self.requests.len() >= limits::MAX_REQUESTS_IN_FLIGHT
+            && !matches!(call, MethodCall::Unwatch(_))
+        {
             let max = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {max} requests are in flight"));
             guard.finish(RequestOutcome::of(&error));
             self.send_response(OutgoingMessage::error(&id, &error), None);
         } else {
-            let starts = call.started_process().cloned();
-            let changed_handle = call.changed_handle().cloned();
-            let item = QueuedItem::Request(AdmittedRequest { id, call, guard });
-            let ticket = self.enqueue(
-                OrderingClaim { ordering, starts },
-                QueuedRequest { item, bytes },
-            );
-            self.pending_handle_ops
-                .extend(changed_handle.map(|id| (ticket, id)));
+            let claim = OrderingClaim {
+                ordering,
+                starts: call.started_process().cloned(),
+                changes_handle: call.changed_handle().cloned(),
+                bytes,
+            };
+            let request = AdmittedRequest { id, call, guard };
+            self.requests.submit(claim, QueuedItem::Request(request));
             self.start_ready();
         }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT
     }
 
     /// Resolves the file handle of a block request now, so that a later `fs/close`, which does not
@@ -430,11 +390,7 @@ impl RequestDispatcher {
         let Some(id) = call.file_handle() else {
             return ordering;
         };
-        if self
-            .pending_handle_ops
-            .values()
-            .any(|pending_id| pending_id == id)
-        {
+        if self.requests.will_change(id) {
             return if matches!(call, MethodCall::CloseFile(_)) {
                 OrderingClass::Changes
             } else {
@@ -442,8 +398,8 @@ impl RequestDispatcher {
             };
         }
         if let MethodCall::CloseFile(close) = call {
-            for queued in self.queued.values_mut() {
-                if let QueuedItem::Request(earlier) = &mut queued.item
+            for queued in self.requests.queued_mut() {
+                if let QueuedItem::Request(earlier) = queued
                     && earlier.call.file_handle() == Some(&close.handle_id)
                 {
                     self.handler.pin_file_handle(&mut earlier.call);
@@ -457,10 +413,12 @@ impl RequestDispatcher {
 
     /// Sends a finished response: at once, or in serial mode after the responses before it.
     fn respond(&mut self, response: OutgoingMessage) {
-        if self.serial && !self.order.is_idle() {
-            let bytes = response.text_len();
-            let item = QueuedItem::Response(response);
-            self.enqueue(OrderingClass::Reads.into(), QueuedRequest { item, bytes });
+        if self.serial && !self.requests.is_empty() {
+            let claim = OrderingClaim {
+                bytes: response.text_len(),
+                ..OrderingClass::Reads.into()
+            };
+            self.requests.submit(claim, QueuedItem::Response(response));
             self.start_ready();
         } else {
             self.send_response(response, None);
@@ -468,59 +426,43 @@ impl RequestDispatcher {
     }
 
     /// Queues a response for sending, now or when the send queue has space, and finishes its
-    /// ticket.
+    /// request.
     fn send_response(&mut self, response: OutgoingMessage, ticket: Option<OrderTicket>) {
         match (self.send_queue.try_send(response), ticket) {
             (Ok(()), None) => {}
-            (Ok(()), Some(ticket)) => self.finish(ticket),
+            (Ok(()), Some(ticket)) => self.requests.finish(ticket),
             (Err(response), ticket) => {
-                self.blocked_responses += 1;
+                let ticket = ticket.unwrap_or_else(|| self.requests.submit_unordered());
+                // Read nothing until the response is sent.
+                self.requests.set_bytes(ticket, limits::MAX_MESSAGE_BYTES);
                 let send_queue = Arc::clone(&self.send_queue);
                 let send = async move {
                     send_queue.send(response).await;
-                    Completion {
-                        ticket,
-                        bytes: 0,
-                        blocked_responses: 1,
-                    }
+                    ticket
                 };
                 self.running.push(send.boxed());
             }
         }
     }
 
-    fn enqueue(&mut self, claim: OrderingClaim, item: QueuedRequest) -> OrderTicket {
-        let ticket = self.order.submit(claim);
-        self.queued_bytes += item.bytes;
-        self.queued.insert(ticket, item);
-        ticket
-    }
-
     /// Dispatches every request without unfinished conflicting predecessors.
     fn start_ready(&mut self) {
-        while let Some(ticket) = self.order.poll_ready() {
-            let Some(QueuedRequest { item, bytes }) = self.queued.remove(&ticket) else {
-                continue;
-            };
+        while let Some((ticket, item)) = self.requests.poll_ready() {
             match item {
-                QueuedItem::Request(request) => self.dispatch(request, Some(ticket), bytes),
-                QueuedItem::Response(response) => {
-                    self.queued_bytes -= bytes;
-                    self.send_response(response, Some(ticket));
-                }
+                QueuedItem::Request(request) => self.dispatch(request, ticket),
+                QueuedItem::Response(response) => self.send_response(response, Some(ticket)),
             }
         }
     }
 
-    /// Runs a request. It occupies `bytes` of the queue until it completes or only waits.
-    fn dispatch(&mut self, request: AdmittedRequest, ticket: Option<OrderTicket>, bytes: usize) {
+    /// Runs a request.
+    fn dispatch(&mut self, request: AdmittedRequest, ticket: OrderTicket) {
         let AdmittedRequest { id, call, guard } = request;
         let (send_queue, span) = (Arc::clone(&self.send_queue), guard.span.clone());
         match span.in_scope(|| self.handler.dispatch(id, call)) {
             Dispatch::Ready(response) => {
-                self.queued_bytes -= bytes;
                 guard.finish(response.outcome);
-                self.send_response(response.message, ticket);
+                self.send_response(response.message, Some(ticket));
             }
             Dispatch::Running(outcome) => {
                 let run = async move {
@@ -529,46 +471,38 @@ impl RequestDispatcher {
                     if let HandlerOutcome::Respond(response) = outcome {
                         send_queue.send(response.message).await;
                     }
-                    Completion {
-                        ticket,
-                        bytes,
-                        blocked_responses: 0,
-                    }
+                    ticket
                 };
                 self.running.push(run.instrument(span).boxed());
             }
             Dispatch::Waiting(response) => {
+                self.release(ticket);
                 let send = async move {
                     let response = response.await;
                     guard.finish(response.outcome);
                     send_queue.send(response.message).await;
+                    ticket
                 };
-                self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
+                self.running.push(send.instrument(span).boxed());
             }
             Dispatch::Streaming(outcome) => {
-                let send = async move { guard.finish(outcome.await) };
-                self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
+                self.release(ticket);
+                let send = async move {
+                    guard.finish(outcome.await);
+                    ticket
+                };
+                self.running.push(send.instrument(span).boxed());
             }
         }
     }
 
-    /// Runs a request that only waits. It blocks later requests in serial mode only.
-    fn run_waiting(
-        &mut self,
-        future: BoxFuture<'static, ()>,
-        ticket: Option<OrderTicket>,
-        bytes: usize,
-    ) {
-        self.queued_bytes -= bytes;
-        let blocking = if self.serial { ticket } else { None };
-        if let (false, Some(ticket)) = (self.serial, ticket) {
-            self.finish(ticket);
+    /// Releases what a request occupies that only waits. It blocks later requests in serial mode
+    /// only.
+    fn release(&mut self, ticket: OrderTicket) {
+        self.requests.set_bytes(ticket, 0);
+        if !self.serial {
+            self.requests.leave_order(ticket);
         }
-        let completion = Completion {
-            ticket: blocking,
-            ..Completion::default()
-        };
-        self.running.push(future.map(|()| completion).boxed());
     }
 }
 
