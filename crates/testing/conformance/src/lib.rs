@@ -1,6 +1,7 @@
 //! Conformance suite for every environment: each promise of the traits is a case.
 //!
 //! [`conformance_suite!`] makes every case a named test of a [`Subject`](subject::Subject).
+//! [`transport_suite!`] runs only the families that depend on the transport, on a shared host.
 //! Legitimate differences between subjects are declared in their
 //! [`SubjectCapabilities`](subject::SubjectCapabilities), and the cases assert both variants. The
 //! subjects themselves are built in `tests/`.
@@ -13,6 +14,7 @@
 
 mod bounded_wait;
 pub mod cases;
+pub mod concurrent_cases;
 pub mod cutting_proxy;
 pub mod difference;
 mod followed_process;

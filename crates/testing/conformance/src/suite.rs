@@ -8,7 +8,38 @@
 #[macro_export]
 macro_rules! conformance_suite {
     ($name:ident, $make:expr) => {
-        $crate::conformance_suite! { $name, $make;
+        mod $name {
+            use super::*;
+
+            $crate::transport_families! { case_tests, $make }
+            $crate::host_families! { case_tests, $make }
+        }
+    };
+}
+
+/// Makes every family of cases that depends on the transport a test of a shared host, such as
+/// `remote_relay::backpressure`. The cases of a family run concurrently, each in its own session.
+///
+/// `$start` is an expression for a future of the host, such as a running server. `$connect` is a
+/// function that connects a [`Subject`](crate::subject::Subject) to a reference of it.
+#[macro_export]
+macro_rules! transport_suite {
+    ($name:ident, $start:expr, $connect:expr) => {
+        mod $name {
+            use super::*;
+
+            $crate::transport_families! { family_tests, $start, $connect }
+        }
+    };
+}
+
+/// Passes the families to `$tests` whose cases depend on the transport: large and many messages,
+/// streams, flow control, request order, and what ends with a connection.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! transport_families {
+    ($tests:ident, $($subject:expr),+) => {
+        $crate::$tests! { $($subject),+;
             exit:
                 exit_code_is_reported,
                 signal_death_reports_number_and_name,
@@ -44,6 +75,131 @@ macro_rules! conformance_suite {
                 write_after_close_stdin_is_refused,
                 a_write_after_terminate_fails,
                 blocked_writes_do_not_block_other_calls;
+            read_output:
+                read_does_not_consume_output,
+                read_without_byte_limit_returns_the_process_next_seq,
+                read_with_byte_limit_returns_the_page_next_seq,
+                byte_limit_never_splits_a_chunk_and_returns_at_least_one,
+                long_poll_wakes_on_output,
+                long_poll_wakes_on_exit,
+                poll_after_exit_waits_for_close,
+                long_poll_timeout_returns_an_empty_page,
+                small_snapshot_is_complete,
+                large_snapshot_keeps_head_and_tail;
+            communicate:
+                communicate_passes_eight_mebibytes_through_cat,
+                communicate_does_not_deadlock_if_the_child_writes_first,
+                communicate_works_if_the_child_never_reads,
+                communicate_works_if_the_child_closes_stdin_early,
+                communicate_works_without_input,
+                communicate_works_on_a_terminal,
+                communicate_keeps_head_and_tail_up_to_the_cap,
+                communicate_times_out,
+                communicate_reports_a_concurrent_terminate;
+            process_lifetime:
+                dropping_the_last_handle_kills_the_tree,
+                event_stream_outlives_the_handle_and_reports_the_exit,
+                dropping_the_handle_kills_descendants_of_an_exited_process,
+                cancelled_start_leaves_nothing_running,
+                thirty_two_processes_run_concurrently,
+                short_command_is_reported_after_it_ended;
+            read_file:
+                file_round_trip_preserves_every_byte_value,
+                file_round_trip_preserves_an_empty_file,
+                file_round_trip_preserves_three_mebibytes,
+                file_larger_than_a_message_is_read_completely,
+                missing_file_is_not_found,
+                only_regular_files_are_read,
+                file_above_the_size_limit_is_refused,
+                file_used_as_a_directory_is_an_error,
+                symlink_is_followed_when_reading,
+                unreadable_file_is_invalid,
+                files_are_read_concurrently,
+                content_of_several_reads_can_be_held;
+            walk:
+                walk_is_breadth_first_and_sorted_by_name,
+                walk_respects_the_depth_limit,
+                walk_respects_the_entry_limit,
+                walk_respects_the_directory_limit,
+                invalid_walk_limits_are_refused,
+                walk_can_skip_the_content_of_hidden_directories,
+                walk_root_must_be_a_directory,
+                walk_skips_symlinks_and_fifos,
+                walk_can_follow_directory_symlinks_once,
+                walk_reports_unreadable_directories_and_continues,
+                walk_returns_usable_paths_for_non_utf8_names,
+                walk_response_size_is_bounded;
+            file_handle:
+                blocks_are_read_at_any_offset,
+                short_block_read_reports_end_of_file,
+                open_for_replace_creates_or_truncates,
+                blocks_are_written_at_any_offset,
+                holes_read_as_zeros,
+                open_for_update_keeps_unwritten_content,
+                invalid_arguments_leave_the_handle_open,
+                handle_allows_only_its_open_mode,
+                only_regular_files_are_opened,
+                many_handles_are_open_concurrently,
+                handle_stays_open_until_its_last_clone_is_dropped,
+                pending_block_operation_keeps_the_handle_open,
+                cancelled_open_leaves_no_handle_open,
+                file_is_streamed_completely;
+            ordering:
+                the_last_of_many_writes_wins,
+                await_order_does_not_change_write_order,
+                mixed_changes_apply_in_call_order,
+                reads_see_changes_answered_before,
+                unawaited_change_does_not_block_later_calls;
+            watch:
+                watch_reports_changes_of_a_file,
+                watch_reports_both_names_of_a_rename,
+                watch_reports_changes_made_through_the_environment,
+                watch_covers_new_directories_and_their_content,
+                watch_reports_moves_into_and_out_of_the_tree,
+                non_recursive_watch_covers_only_direct_entries,
+                single_file_can_be_watched,
+                watch_through_a_symlink_reports_real_paths,
+                burst_is_reported_completely_or_as_overflow,
+                stalled_watcher_is_told_about_lost_changes,
+                two_watches_of_one_directory_both_report,
+                dropping_a_watch_ends_it,
+                watch_reports_removal_of_its_root,
+                missing_path_cannot_be_watched;
+            search:
+                search_reports_path_and_line_of_each_match,
+                single_file_can_be_searched,
+                plain_text_is_not_a_regular_expression,
+                search_can_ignore_case,
+                search_returns_context_lines,
+                glob_selects_the_searched_files,
+                invalid_pattern_is_refused,
+                search_respects_the_match_limit,
+                search_respects_ignore_files,
+                special_files_do_not_block_a_search,
+                non_utf8_and_long_lines_are_shown_truncated,
+                search_response_size_is_bounded,
+                search_root_must_exist;
+            http_stream:
+                streamed_body_arrives_as_it_is_sent,
+                an_empty_body_can_be_streamed,
+                large_streamed_body_arrives_complete,
+                bodies_are_streamed_concurrently,
+                truncated_streamed_body_is_an_error,
+                streamed_body_times_out,
+                missing_response_fails_the_streamed_request,
+                unread_body_does_not_block_other_calls,
+                dropping_a_body_ends_the_download,
+                dropping_a_stalled_body_ends_the_download;
+        }
+    };
+}
+
+/// Passes the families to `$tests` whose cases depend only on the host behind the transport.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! host_families {
+    ($tests:ident, $($subject:expr),+) => {
+        $crate::$tests! { $($subject),+;
             terminal:
                 terminal_echoes_input,
                 terminal_is_one_stream_and_the_controlling_terminal,
@@ -68,27 +224,6 @@ macro_rules! conformance_suite {
                 signal_after_exit_does_nothing,
                 exit_is_reported_while_signals_are_in_flight,
                 terminate_racing_with_exit_keeps_the_status;
-            read_output:
-                read_does_not_consume_output,
-                read_without_byte_limit_returns_the_process_next_seq,
-                read_with_byte_limit_returns_the_page_next_seq,
-                byte_limit_never_splits_a_chunk_and_returns_at_least_one,
-                long_poll_wakes_on_output,
-                long_poll_wakes_on_exit,
-                poll_after_exit_waits_for_close,
-                long_poll_timeout_returns_an_empty_page,
-                small_snapshot_is_complete,
-                large_snapshot_keeps_head_and_tail;
-            communicate:
-                communicate_passes_eight_mebibytes_through_cat,
-                communicate_does_not_deadlock_if_the_child_writes_first,
-                communicate_works_if_the_child_never_reads,
-                communicate_works_if_the_child_closes_stdin_early,
-                communicate_works_without_input,
-                communicate_works_on_a_terminal,
-                communicate_keeps_head_and_tail_up_to_the_cap,
-                communicate_times_out,
-                communicate_reports_a_concurrent_terminate;
             collect:
                 collect_window_ends_with_the_process,
                 collect_window_ends_at_its_timeout,
@@ -126,26 +261,6 @@ macro_rules! conformance_suite {
                 working_directory_of_another_host_is_refused,
                 relative_program_is_resolved_from_the_working_directory,
                 id_in_use_is_refused_where_ids_are_tracked;
-            process_lifetime:
-                dropping_the_last_handle_kills_the_tree,
-                event_stream_outlives_the_handle_and_reports_the_exit,
-                dropping_the_handle_kills_descendants_of_an_exited_process,
-                cancelled_start_leaves_nothing_running,
-                thirty_two_processes_run_concurrently,
-                short_command_is_reported_after_it_ended;
-            read_file:
-                file_round_trip_preserves_every_byte_value,
-                file_round_trip_preserves_an_empty_file,
-                file_round_trip_preserves_three_mebibytes,
-                file_larger_than_a_message_is_read_completely,
-                missing_file_is_not_found,
-                only_regular_files_are_read,
-                file_above_the_size_limit_is_refused,
-                file_used_as_a_directory_is_an_error,
-                symlink_is_followed_when_reading,
-                unreadable_file_is_invalid,
-                files_are_read_concurrently,
-                content_of_several_reads_can_be_held;
             write_file:
                 write_creates_and_truncates,
                 parents_are_created_only_on_request,
@@ -183,19 +298,6 @@ macro_rules! conformance_suite {
                 non_utf8_names_are_listed_lossily,
                 listing_a_non_directory_fails,
                 directory_above_the_entry_limit_is_refused;
-            walk:
-                walk_is_breadth_first_and_sorted_by_name,
-                walk_respects_the_depth_limit,
-                walk_respects_the_entry_limit,
-                walk_respects_the_directory_limit,
-                invalid_walk_limits_are_refused,
-                walk_can_skip_the_content_of_hidden_directories,
-                walk_root_must_be_a_directory,
-                walk_skips_symlinks_and_fifos,
-                walk_can_follow_directory_symlinks_once,
-                walk_reports_unreadable_directories_and_continues,
-                walk_returns_usable_paths_for_non_utf8_names,
-                walk_response_size_is_bounded;
             remove:
                 remove_works_for_every_file_type,
                 remove_does_not_touch_a_symlink_target,
@@ -219,47 +321,11 @@ macro_rules! conformance_suite {
                 rename_keeps_a_target_it_cannot_replace,
                 rename_needs_a_source_and_a_target_directory,
                 directory_is_not_renamed_into_itself;
-            file_handle:
-                blocks_are_read_at_any_offset,
-                short_block_read_reports_end_of_file,
-                open_for_replace_creates_or_truncates,
-                blocks_are_written_at_any_offset,
-                holes_read_as_zeros,
-                open_for_update_keeps_unwritten_content,
-                invalid_arguments_leave_the_handle_open,
-                handle_allows_only_its_open_mode,
-                only_regular_files_are_opened,
-                many_handles_are_open_concurrently,
-                handle_stays_open_until_its_last_clone_is_dropped,
-                pending_block_operation_keeps_the_handle_open,
-                cancelled_open_leaves_no_handle_open,
-                file_is_streamed_completely;
-            ordering:
-                the_last_of_many_writes_wins,
-                await_order_does_not_change_write_order,
-                mixed_changes_apply_in_call_order,
-                reads_see_changes_answered_before,
-                unawaited_change_does_not_block_later_calls;
             paths:
                 unusual_names_round_trip,
                 names_up_to_the_host_limit_are_accepted,
                 dot_segments_are_normalised_before_lookup,
                 path_of_another_host_is_invalid;
-            watch:
-                watch_reports_changes_of_a_file,
-                watch_reports_both_names_of_a_rename,
-                watch_reports_changes_made_through_the_environment,
-                watch_covers_new_directories_and_their_content,
-                watch_reports_moves_into_and_out_of_the_tree,
-                non_recursive_watch_covers_only_direct_entries,
-                single_file_can_be_watched,
-                watch_through_a_symlink_reports_real_paths,
-                burst_is_reported_completely_or_as_overflow,
-                stalled_watcher_is_told_about_lost_changes,
-                two_watches_of_one_directory_both_report,
-                dropping_a_watch_ends_it,
-                watch_reports_removal_of_its_root,
-                missing_path_cannot_be_watched;
             watch_missing:
                 missing_watch_fires_when_the_path_appears,
                 missing_watch_fires_on_a_rename_into_place,
@@ -269,20 +335,6 @@ macro_rules! conformance_suite {
                 missing_watch_refuses_paths_in_another_state,
                 replaced_missing_watch_does_not_wait_forever,
                 dropped_missing_watch_frees_its_slot;
-            search:
-                search_reports_path_and_line_of_each_match,
-                single_file_can_be_searched,
-                plain_text_is_not_a_regular_expression,
-                search_can_ignore_case,
-                search_returns_context_lines,
-                glob_selects_the_searched_files,
-                invalid_pattern_is_refused,
-                search_respects_the_match_limit,
-                search_respects_ignore_files,
-                special_files_do_not_block_a_search,
-                non_utf8_and_long_lines_are_shown_truncated,
-                search_response_size_is_bounded,
-                search_root_must_exist;
             find:
                 find_matches_names_by_glob,
                 find_ranks_query_matches,
@@ -306,17 +358,6 @@ macro_rules! conformance_suite {
                 invalid_http_request_is_refused,
                 http_header_can_end_with_a_host_variable,
                 cancelled_http_request_is_aborted;
-            http_stream:
-                streamed_body_arrives_as_it_is_sent,
-                an_empty_body_can_be_streamed,
-                large_streamed_body_arrives_complete,
-                bodies_are_streamed_concurrently,
-                truncated_streamed_body_is_an_error,
-                streamed_body_times_out,
-                missing_response_fails_the_streamed_request,
-                unread_body_does_not_block_other_calls,
-                dropping_a_body_ends_the_download,
-                dropping_a_stalled_body_ends_the_download;
             configuration:
                 missing_configuration_yields_no_layer,
                 selected_user_keys_are_returned,
@@ -373,17 +414,39 @@ macro_rules! conformance_suite {
                 unenforceable_policy_is_refused_for_files;
         }
     };
-    ($name:ident, $make:expr; $($family:ident: $($case:ident),+;)+) => {
-        mod $name {
-            use super::*;
+}
 
-            $($(
-                #[tokio::test]
-                async fn $case() {
-                    $crate::cases::$family::$case(&$make.await).await;
-                }
-            )+)+
-        }
+#[doc(hidden)]
+#[macro_export]
+macro_rules! case_tests {
+    ($make:expr; $($family:ident: $($case:ident),+;)+) => {
+        $($(
+            #[tokio::test]
+            async fn $case() {
+                $crate::cases::$family::$case(&$make.await).await;
+            }
+        )+)+
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! family_tests {
+    ($start:expr, $connect:expr; $($family:ident: $($case:ident),+;)+) => {
+        $(
+            #[tokio::test]
+            async fn $family() {
+                let host = ::std::rc::Rc::new($start.await);
+                let mut cases = $crate::concurrent_cases::ConcurrentCases::default();
+                $(
+                    let shared = ::std::rc::Rc::clone(&host);
+                    cases.start(stringify!($case), async move {
+                        $crate::cases::$family::$case(&$connect(&shared).await).await;
+                    });
+                )+
+                cases.finish().await;
+            }
+        )+
     };
 }
 

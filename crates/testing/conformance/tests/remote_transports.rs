@@ -1,5 +1,5 @@
-//! Runs the suite over every transport: memory, stdio, unix socket, websocket, and relay through a
-//! hub.
+//! Runs the suite over memory and websocket, and its transport-dependent families over every other
+//! transport: stdio, unix socket, and relay through a hub.
 #![expect(
     clippy::unwrap_used,
     reason = "a subject that cannot be built fails its case"
@@ -13,9 +13,10 @@ use exec_client::client::ExecServerClient;
 use exec_conformance::{
     conformance_suite,
     difference::RELAYED,
-    hub::Hub,
+    hub::{Executor, Hub},
     server::{self, Server},
     subject::{HOST_ENVIRONMENT, Subject},
+    transport_suite,
 };
 use exec_core::output_log::RetentionLimits;
 use exec_env::environment::Environment;
@@ -32,6 +33,7 @@ use exec_transport::{
     memory,
 };
 use exec_wire::{initialize::ServerInfo, limits};
+use tempfile::TempDir;
 
 const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
 
@@ -101,9 +103,10 @@ fn local_backend() -> LocalBackend {
     })
 }
 
-conformance_suite!(remote_stdio, over_stdio());
+// Each connection starts its own server.
+transport_suite!(remote_stdio, async {}, over_stdio);
 
-async fn over_stdio() -> Subject {
+async fn over_stdio((): &()) -> Subject {
     let home = server::home();
     let link = stdio_program(home.path()).start().unwrap();
     Subject::remote(link, PROBE, home).await
@@ -129,17 +132,22 @@ fn stdio_program(home: &Path) -> ServerProgram {
     }
 }
 
-conformance_suite!(remote_unix, over_unix());
+transport_suite!(remote_unix, unix_server(), over_unix);
 
-async fn over_unix() -> Subject {
+async fn unix_server() -> (Server, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let server = Server::listen(&format!("unix://{}", socket.display())).await;
+    (server, directory)
+}
+
+async fn over_unix((_, directory): &(Server, TempDir)) -> Subject {
+    let socket = directory.path().join("socket");
     let link = WebSocketConnector::new(ServerAddress::Unix(socket))
         .open()
         .await
         .unwrap();
-    Subject::remote(link, PROBE, (server, directory)).await
+    Subject::remote(link, PROBE, ()).await
 }
 
 conformance_suite!(remote_websocket, over_websocket());
@@ -153,11 +161,15 @@ async fn over_websocket() -> Subject {
     Subject::remote(link, PROBE, server).await
 }
 
-conformance_suite!(remote_relay, over_relay());
+transport_suite!(remote_relay, hub_with_executor(), over_relay);
 
-async fn over_relay() -> Subject {
+async fn hub_with_executor() -> (Hub, Executor) {
     let hub = Hub::start().await;
     let executor = hub.executor().await;
+    (hub, executor)
+}
+
+async fn over_relay((hub, _): &(Hub, Executor)) -> Subject {
     let client = ExecServerClient::connect_relay(hub.args()).await.unwrap();
-    Subject::of_client(&client, RELAYED, PROBE, (hub, executor))
+    Subject::of_client(&client, RELAYED, PROBE, ())
 }
