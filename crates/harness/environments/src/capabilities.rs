@@ -6,15 +6,11 @@
 //! capabilities below the roots that it has resolved. Not here: which roots a step has
 //! ([`roots`](crate::roots)), and starting the servers that a plugin declares.
 
-mod front_matter;
 mod metadata;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    front_matter::FrontMatter,
-    metadata::{PluginMetadata, RootCapabilities, SkillMetadata},
-};
+pub use self::metadata::{PluginMetadata, RootCapabilities, SkillMetadata};
 
 use std::{
     collections::{BTreeMap, BTreeSet},

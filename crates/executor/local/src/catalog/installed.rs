@@ -2,10 +2,10 @@
 
 mod plugin_cache;
 mod skill_metadata;
-mod yaml;
 
 use std::path::Path;
 
+use exec_env::front_matter::{FrontMatter, FrontMatterError};
 use exec_wire::{
     discovery::{
         CapabilityFile, DiscoveredCapabilities, DiscoveredRoot, InstalledPlugin, InstalledSkill,
@@ -19,7 +19,7 @@ use futures_util::stream::{self, StreamExt};
 
 use self::{
     plugin_cache::CachedPlugin,
-    skill_metadata::{FrontMatter, FrontMatterError, SkillMetadata},
+    skill_metadata::{SkillMetadata, one_line},
 };
 use crate::catalog::{
     CatalogConfig, CatalogReader, DiscoveryBudget,
@@ -202,6 +202,9 @@ enum SkillError {
     /// Caller: the front matter is invalid.
     #[error(transparent)]
     FrontMatter(#[from] FrontMatterError),
+    /// Caller: the description is missing.
+    #[error("its front matter has no description")]
+    NoDescription,
     /// Caller: the name is too long.
     #[error("its name exceeds {MAX_NAME} characters, or {MAX_QUALIFIED_NAME} with the plugin name")]
     LongName,
@@ -215,7 +218,9 @@ fn parse_skill(
 ) -> Result<InstalledSkill, SkillError> {
     let path = &files.instructions.path;
     let front_matter = FrontMatter::parse(&files.instructions.contents)?;
-    let name = front_matter.name.unwrap_or_else(|| directory_name(path));
+    let description = front_matter.description.ok_or(SkillError::NoDescription)?;
+    let name = front_matter.name.map(|name| one_line(&name));
+    let name = name.unwrap_or_else(|| directory_name(path));
     if name.chars().count() > MAX_NAME {
         return Err(SkillError::LongName);
     }
@@ -234,8 +239,8 @@ fn parse_skill(
     } = metadata.unwrap_or_default();
     Ok(InstalledSkill {
         name,
-        description: front_matter.description,
-        short_description: front_matter.short_description,
+        description: one_line(&description),
+        short_description: front_matter.short_description.map(|text| one_line(&text)),
         path: path.clone(),
         discovery_root: root.cloned(),
         dependencies,
@@ -282,6 +287,33 @@ mod tests {
 
     use super::*;
     use crate::filesystem::LocalFileSystem;
+
+    fn parse(matter: &str) -> Result<InstalledSkill, SkillError> {
+        let files = SkillFiles {
+            instructions: CapabilityFile {
+                path: PathUri::from_native(Path::new("/skills/s/SKILL.md")).unwrap(),
+                contents: format!("---\n{matter}\n---\nbody"),
+            },
+            metadata: None,
+        };
+        parse_skill(&files, &SkillNamespaces::new(&[]), None)
+    }
+
+    #[test]
+    fn multi_line_text_becomes_one_line() {
+        for text in [">\n  a\n  b", "|\n\n  a\n\n  b", "a\n  b", "\" a \\n b \""] {
+            let skill = parse(&format!("name: {text}\ndescription: {text}")).unwrap();
+            assert_eq!((&*skill.name, &*skill.description), ("a b", "a b"));
+        }
+    }
+
+    #[test]
+    fn skill_without_description_is_invalid() {
+        for matter in ["name: n", "description: ''"] {
+            assert_eq!(parse(matter), Err(SkillError::NoDescription));
+        }
+        assert_eq!(parse("description: d").unwrap().name, "s");
+    }
 
     #[tokio::test]
     async fn budget_counts_skill_descriptions_but_not_their_bodies() {

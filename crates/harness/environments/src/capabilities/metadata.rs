@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use exec_env::front_matter::FrontMatter;
 use exec_wire::{
     discovery::{CapabilityFile, DiscoveredRoot, PluginFiles, SkillFiles},
     path_uri::PathUri,
 };
 use serde_json::Value;
-
-use super::front_matter::FrontMatter;
 
 /// Capabilities below a root. Excludes the instructions of skills, which are read on use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -114,7 +113,8 @@ impl PluginMetadata {
 impl SkillMetadata {
     fn from_files(files: SkillFiles, namespaces: &[PluginNamespace]) -> Self {
         let path = files.instructions.path;
-        let head = FrontMatter::read(&files.instructions.contents);
+        // A skill without valid front matter is still listed, by its directory.
+        let head = FrontMatter::parse(&files.instructions.contents).unwrap_or_default();
         let name = head.name.unwrap_or_else(|| {
             path.parent()
                 .as_ref()

@@ -1,13 +1,12 @@
-//! Metadata of a skill: the front matter of `SKILL.md` and the optional `agents/openai.yaml`.
+//! Metadata of a skill beside its `SKILL.md`: the optional `agents/openai.yaml`.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
+use exec_env::yaml::{YamlScalar, YamlValue};
 use exec_wire::discovery::{SkillDependencies, SkillPolicy, SkillTool};
-
-use super::yaml::{YamlScalar, YamlValue};
 
 /// Dependencies and policy of a skill from `agents/openai.yaml`. An invalid file has no effect.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -177,122 +176,20 @@ const MAX_NAME_CHARS: usize = 64;
 /// Maximum length of a tool's other texts, as in the stock server.
 const MAX_TEXT_CHARS: usize = 1024;
 
-/// Front matter of a `SKILL.md`, between its first two lines of dashes.
-#[derive(Debug, Eq, PartialEq)]
-pub(super) struct FrontMatter {
-    /// Absent: the skill is named after its directory.
-    pub(super) name: Option<String>,
-    pub(super) description: String,
-    pub(super) short_description: Option<String>,
-}
-
-/// Why front matter is invalid. The author of the file must act.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum FrontMatterError {
-    /// Caller: the opening or closing line is missing.
-    #[error("it does not begin with front matter between two lines of `---`")]
-    Missing,
-    /// Caller: the front matter is not valid YAML.
-    #[error("its front matter is not YAML")]
-    NotYaml,
-    /// Caller: a field has the wrong type.
-    #[error("`{0}` in its front matter has the wrong type")]
-    Kind(&'static str),
-    /// Caller: the description is missing.
-    #[error("its front matter has no description")]
-    NoDescription,
-}
-
-impl FrontMatter {
-    /// Parses the front matter of a file.
-    pub(super) fn parse(text: &str) -> Result<Self, FrontMatterError> {
-        let matter = front_matter_text(text).ok_or(FrontMatterError::Missing)?;
-        let yaml = YamlValue::parse(&matter).or_else(|| YamlValue::parse(&quote_values(&matter)));
-        let Some(YamlValue::Map(members)) = yaml else {
-            return Err(FrontMatterError::NotYaml);
-        };
-        let short_description = match members.get("metadata") {
-            Some(YamlValue::Map(metadata)) => text_line(metadata, "short-description")
-                .ok_or(FrontMatterError::Kind("metadata"))?,
-            Some(metadata) if !metadata.is_null() => {
-                return Err(FrontMatterError::Kind("metadata"));
-            }
-            Some(_) | None => None,
-        };
-        let description = text_line(&members, "description");
-        let description = description.ok_or(FrontMatterError::Kind("description"))?;
-        Ok(Self {
-            name: text_line(&members, "name").ok_or(FrontMatterError::Kind("name"))?,
-            description: description.ok_or(FrontMatterError::NoDescription)?,
-            short_description,
-        })
-    }
-}
-
-fn front_matter_text(text: &str) -> Option<String> {
-    let mut lines = text.lines();
-    if lines.next()?.trim() != "---" {
-        return None;
-    }
-    let mut matter = String::new();
-    for line in lines {
-        if line.trim() == "---" {
-            return Some(matter);
-        }
-        matter.push_str(line);
-        matter.push('\n');
-    }
-    None
-}
-
 /// Returns a field as one line of text: `Some(None)` if it is absent, `None` if it is not text.
 fn text_line(members: &BTreeMap<String, YamlValue>, name: &str) -> Option<Option<String>> {
     match members.get(name) {
         None => Some(None),
         Some(value) if value.is_null() => Some(None),
         Some(YamlValue::Scalar(scalar)) => {
-            let words: Vec<&str> = scalar.text.split_whitespace().collect();
-            Some((!words.is_empty()).then(|| words.join(" ")))
+            Some(Some(one_line(&scalar.text)).filter(|line| !line.is_empty()))
         }
         Some(YamlValue::List(_) | YamlValue::Map(_)) => None,
     }
 }
 
-/// Quotes unquoted values that YAML would reject, such as `description: use: with care`. A tab
-/// after a key becomes a space.
-fn quote_values(matter: &str) -> String {
-    let mut quoted = String::with_capacity(matter.len());
-    for line in matter.lines() {
-        match member(line) {
-            Some((name, value)) if needs_quotes(value) => {
-                let value = without_comment(value).replace('\'', "''");
-                quoted.extend([name, ": '", &value, "'"]);
-            }
-            Some((name, value)) => quoted.extend([name, ": ", value]),
-            None => quoted.push_str(line),
-        }
-        quoted.push('\n');
-    }
-    quoted
-}
-
-/// Splits a line at the first colon that a space or tab follows.
-fn member(line: &str) -> Option<(&str, &str)> {
-    let colon = line
-        .as_bytes()
-        .windows(2)
-        .position(|two| matches!(two, b": " | b":\t"))?;
-    let (name, value) = line.split_at(colon);
-    Some((name, value[1..].trim()))
-}
-
-fn needs_quotes(value: &str) -> bool {
-    let is_marked = value.starts_with(['"', '\'', '|', '>']);
-    !is_marked && (value.contains(": ") || value.starts_with(['[', '{', '`', '@']))
-}
-
-fn without_comment(value: &str) -> &str {
-    value
-        .split_once(" #")
-        .map_or(value, |(value, _)| value.trim_end())
+/// Joins the words of a text with single spaces.
+pub(super) fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ")
 }

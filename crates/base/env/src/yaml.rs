@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle};
 
 /// A YAML value.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum YamlValue {
+pub enum YamlValue {
     /// Text. Numbers and booleans are plain text.
     Scalar(YamlScalar),
     /// A sequence.
@@ -20,11 +20,11 @@ pub(super) enum YamlValue {
 
 /// A scalar.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct YamlScalar {
+pub struct YamlScalar {
     /// Text of the scalar.
-    pub(super) text: String,
+    pub text: String,
     /// Neither quoted nor a block scalar.
-    pub(super) plain: bool,
+    pub plain: bool,
 }
 
 /// Maximum depth. Valid files nest four levels.
@@ -36,7 +36,7 @@ const MAX_VALUES: usize = 65_536;
 
 impl YamlValue {
     /// Parses a text with a single document. Returns `None` if it is invalid or exceeds a limit.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut builder = TreeBuilder::default();
         for event in Parser::new_from_str(text) {
             builder.handle(event.ok()?.0)?;
@@ -45,7 +45,7 @@ impl YamlValue {
     }
 
     /// Returns whether the value is null.
-    pub(super) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         let is_null_text = |text: &str| matches!(text, "" | "~" | "null" | "Null" | "NULL");
         matches!(self, Self::Scalar(YamlScalar { text, plain: true }) if is_null_text(text))
     }
