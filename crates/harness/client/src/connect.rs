@@ -6,10 +6,12 @@
 //! program for one client. Not here: executors behind a relay (`relay`), the links themselves
 //! (`exec-transport`), and recovery (`driver`).
 
+#[cfg(feature = "remote")]
 mod relay;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "remote")]
 pub use self::relay::{RelayConnector, RelayExecServerConnectArgs};
 
 use std::{

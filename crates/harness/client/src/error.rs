@@ -3,6 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use exec_env::environment::DisconnectReason;
+#[cfg(feature = "remote")]
 use exec_registry::{api::RegistryErrorCode, registry::RegistryError};
 use exec_transport::connect;
 use exec_wire::{
@@ -249,6 +250,7 @@ impl From<connect::ConnectError> for ConnectError {
         }
         match classify_refusal(&error) {
             Some(RefusalKind::Denied) => return Self::Denied(text),
+            #[cfg(feature = "remote")]
             Some(RefusalKind::Offline) => return Self::Offline(text),
             None => {}
         }
@@ -264,6 +266,7 @@ impl From<connect::ConnectError> for ConnectError {
 /// A refusal by the registry or an HTTP server that a person can act on.
 enum RefusalKind {
     Denied,
+    #[cfg(feature = "remote")]
     Offline,
 }
 
@@ -276,6 +279,7 @@ fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
         connect::ConnectError::Refused {
             status: 401 | 403, ..
         } => Some(RefusalKind::Denied),
+        #[cfg(feature = "remote")]
         connect::ConnectError::Grant { source, .. } => match source.downcast_ref()? {
             RegistryError::Denied { .. } => Some(RefusalKind::Denied),
             RegistryError::Refused {

@@ -15,6 +15,7 @@ mod websocket_connector;
 
 use std::{io, path::PathBuf, time::Duration};
 
+#[cfg(feature = "relay")]
 use exec_relay::handshake::NoiseHandshakeError;
 use tokio_rustls::rustls::{self, CertificateError};
 
@@ -155,6 +156,7 @@ pub enum ConnectError {
     #[error("executor key changed")]
     ExecutorChanged,
     /// Peer: the handshake with the executor failed.
+    #[cfg(feature = "relay")]
     #[error("handshake with the executor failed")]
     Handshake(#[from] NoiseHandshakeError),
     /// Peer: the executor reset the stream without a reason.
@@ -208,11 +210,12 @@ impl ConnectError {
             | Self::Closed
             | Self::NotWebSocket(_)
             | Self::ExecutorChanged
-            | Self::Handshake(_)
             | Self::StreamRefused
             | Self::Relay(_)
             | Self::ProxyRefused { .. }
             | Self::NotProxy(_) => ConnectFault::Peer,
+            #[cfg(feature = "relay")]
+            Self::Handshake(_) => ConnectFault::Peer,
             Self::Grant { fault, .. } => *fault,
         }
     }
@@ -229,11 +232,11 @@ impl ConnectError {
                 matches!(status, 408 | 429 | 500..=599)
             }
             Self::Grant { is_passing, .. } => *is_passing,
+            Self::Closed | Self::StreamRefused => true,
             // An executor that has just registered again rejects handshakes for its previous
             // registration.
-            Self::Closed | Self::StreamRefused | Self::Handshake(NoiseHandshakeError::Rejected) => {
-                true
-            }
+            #[cfg(feature = "relay")]
+            Self::Handshake(NoiseHandshakeError::Rejected) => true,
             error => error.fault() == ConnectFault::Transport,
         }
     }

@@ -13,6 +13,7 @@ pub mod listen_url;
 pub mod listener;
 pub mod memory;
 pub mod metrics;
+#[cfg(feature = "relay")]
 pub mod relay;
 pub mod tls;
 pub mod trace;

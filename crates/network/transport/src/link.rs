@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+#[cfg(feature = "relay")]
 use exec_relay::stream::RelayStreamError;
 use exec_wire::{limits, outgoing_message::OutgoingMessage};
 use tokio::{
@@ -146,7 +147,9 @@ impl LinkReadError {
             Self::InvalidUtf8 => Some(1007),
             Self::TooLong(_) => Some(1009),
             Self::Stalled => Some(1013),
-            Self::Io(_) | Self::Exited(_) | Self::ExecutorChanged | Self::Stream(_) => None,
+            Self::Io(_) | Self::Exited(_) | Self::ExecutorChanged => None,
+            #[cfg(feature = "relay")]
+            Self::Stream(_) => None,
         }
     }
 }
@@ -177,6 +180,7 @@ pub enum LinkReadError {
     #[error("executor key changed")]
     ExecutorChanged,
     /// The stream through a relay failed.
+    #[cfg(feature = "relay")]
     #[error(transparent)]
     Stream(RelayStreamError),
 }

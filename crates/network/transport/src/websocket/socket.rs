@@ -55,13 +55,18 @@ impl Default for SocketLimits {
     /// The limits of both ends of a relay.
     fn default() -> Self {
         Self {
-            max_message_bytes: exec_relay::limits::FRAME_BYTES,
+            max_message_bytes: RELAY_FRAME_BYTES,
             ping_interval: Duration::from_secs(30),
             pong_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
         }
     }
 }
+
+/// Maximum size of a relay frame.
+const RELAY_FRAME_BYTES: usize = 256 << 10;
+#[cfg(feature = "relay")]
+const _: () = assert!(RELAY_FRAME_BYTES == exec_relay::limits::FRAME_BYTES);
 
 /// Buffer memory that a writer keeps between flushes. Only a masking side copies payloads.
 const RETAINED_BUFFER_BYTES: usize = 256 << 10;
