@@ -52,6 +52,7 @@ const MAP: &[Layer] = &[
         &["exec-process", "exec-fs", "exec-sandbox", "exec-proxy"],
     ),
     layer("exec-hub", 6, &["exec-process", "exec-fs", "exec-local"]),
+    layer("exec-settings", 6, &["hyper"]),
     layer("exec-tools", 6, &["exec-transport"]),
     layer("exec-cli", 7, &[]),
     layer("exec-server", 8, &[]),

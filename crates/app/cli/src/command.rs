@@ -16,6 +16,7 @@ mod file_changes;
 mod files;
 mod logs;
 mod ls;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod operand;
 mod print;
@@ -33,6 +34,8 @@ use clap::Subcommand;
 
 use crate::command::connect::drain_connections;
 
+#[cfg(feature = "mcp")]
+pub use self::mcp::McpCommand;
 pub use self::{
     attach::AttachCommand,
     bench::BenchCommand,
@@ -47,7 +50,6 @@ pub use self::{
     file_changes::{MkdirCommand, MvCommand, RmCommand},
     logs::LogsCommand,
     ls::LsCommand,
-    mcp::McpCommand,
     print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
     ps::PsCommand,
@@ -57,8 +59,6 @@ pub use self::{
     watch::WatchCommand,
 };
 pub use crate::doctor::examine;
-
-pub(crate) use self::connect::LocalSocket;
 
 /// Command for people.
 #[derive(Clone, Debug, Subcommand)]
@@ -100,6 +100,7 @@ pub enum UserCommand {
     /// Lists, adds and checks environments.
     Env(EnvCommand),
     /// Serves the tools for agents as an MCP server.
+    #[cfg(feature = "mcp")]
     Mcp(McpCommand),
     /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
@@ -137,6 +138,7 @@ impl UserCommand {
             Self::Grep(command) => command.run().await,
             Self::Watch(command) => command.run().await,
             Self::Env(command) => command.run().await,
+            #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,
             Self::Bench(command) => command.run().await,
             Self::Completions(command) => command.run(cli).await,

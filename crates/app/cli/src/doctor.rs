@@ -18,20 +18,17 @@ use exec_sandbox::{
         probe,
     },
 };
+use exec_settings::{local_socket::LocalSocket, settings_source::VariableLookup};
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::{
-    command::{
-        LocalSocket,
-        connect::{ConnectedEnv, EnvArgs},
-        failure::CommandFailure,
-        process_session::TerminalUse,
-        quantity::DurationArg,
-        run::{self, ExecArgs, StartRequest},
-    },
-    settings_source::VariableLookup,
+use crate::command::{
+    connect::{ConnectedEnv, EnvArgs},
+    failure::CommandFailure,
+    process_session::TerminalUse,
+    quantity::DurationArg,
+    run::{self, ExecArgs, StartRequest},
 };
 
 pub use self::advice::{DoctorAdvice, advice};

@@ -19,7 +19,7 @@
 #[cfg(test)]
 mod tests;
 
-pub use crate::settings_source::VariableLookup;
+pub use exec_settings::settings_source::VariableLookup;
 
 /// The user's terminal. Everything may be missing: variables are only hints.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

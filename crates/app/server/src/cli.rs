@@ -4,33 +4,33 @@
 //! status 2; errors in combination with the environment or the file are found by `config`, `remote`
 //! and `hub`, and exit with status 1.
 
+#[cfg(feature = "cli")]
+mod argv;
 mod executor_args;
+#[cfg(feature = "hub")]
 mod hub_args;
-#[cfg(test)]
+#[cfg(all(test, feature = "cli", feature = "hub"))]
 mod tests;
 
-use std::{
-    ffi::{OsStr, OsString},
-    path::PathBuf,
-};
+use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Arg, Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+#[cfg(feature = "cli")]
+use clap::Args;
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
-use crate::{
-    command::{EnvArgs, NamedSignal, UserCommand},
-    config::{ConfigOverride, ServerSettings, Strictness, Switch},
-};
+#[cfg(feature = "cli")]
+use crate::command::{EnvArgs, UserCommand};
+use crate::config::{ConfigOverride, ServerSettings, Strictness, Switch};
 
-pub use self::{
-    executor_args::{
-        ChatGptAuthArgs, ForwardArgs, IgnoredOptions, RegistrationArgs, RemoteTransport,
-        TransportArgs,
-    },
-    hub_args::{
-        HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken,
-        TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
-    },
+pub use self::executor_args::{
+    ChatGptAuthArgs, ForwardArgs, IgnoredOptions, RegistrationArgs, TransportArgs,
 };
+#[cfg(feature = "hub")]
+pub use self::hub_args::{
+    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken,
+    TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
+};
+pub use crate::remote::RemoteTransport;
 
 /// Runs commands and file operations where the code lives: here, on a server, or behind a hub.
 ///
@@ -103,6 +103,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Works in an environment.
+    #[cfg(feature = "cli")]
     #[command(flatten)]
     People(Box<UserCommand>),
     /// Reports what this machine can enforce, and what would help where it cannot.
@@ -111,6 +112,7 @@ pub enum Command {
     /// options before the command apply: `exec-server --sandbox-mechanism landlock doctor` reports
     /// what Landlock alone would do. Run it where the server runs: under the same account, in the
     /// same container; --env lets the server of an environment run it.
+    #[cfg(feature = "cli")]
     #[command(after_help = DOCTOR_STATUS)]
     Doctor(DoctorArgs),
     /// Offers a server that listens elsewhere through a registry.
@@ -122,10 +124,12 @@ pub enum Command {
     ///
     /// It prints its URL to stdout once it is bound. Clients need a token: `exec-server hub token
     /// create` makes one.
+    #[cfg(feature = "hub")]
     Hub(Box<HubArgs>),
 }
 
 /// Options of `exec-server doctor`.
+#[cfg(feature = "cli")]
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Environment to examine; this machine by default.
@@ -147,8 +151,10 @@ impl Cli {
     where
         I: IntoIterator<Item: Into<OsString> + Clone>,
     {
-        let line = line.into_iter().map(Into::into).collect();
-        let cli = Self::try_parse_from(rewrite_argv(line)?)?;
+        let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+        #[cfg(feature = "cli")]
+        let line = argv::rewrite_argv(line)?;
+        let cli = Self::try_parse_from(line)?;
         if cli.command.is_some() && cli.registration.remote.is_some() {
             let text = "--remote before a command has no effect; `forward` has its own";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
@@ -170,6 +176,7 @@ impl Cli {
     }
 }
 
+#[cfg(feature = "cli")]
 const DOCTOR_STATUS: &str = "\
 Exit status: 0 if every kind of policy can be enforced, 1 if not, 2 for a wrong command line.";
 
@@ -191,6 +198,18 @@ const LISTENER: [&str; 12] = [
     "insecure_no_auth",
 ];
 
+/// Help of a server without the commands for people.
+#[cfg(not(feature = "cli"))]
+const AFTER_HELP: &str = "\
+Server options are read from four sources, the first of which wins: the flag, `-c`, the environment \
+(EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), and the configuration \
+file. Relative paths start at the working directory in all of them. Options under Remote are flags \
+only.
+
+Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start or continue, 2 for a wrong command \
+line.";
+
+#[cfg(feature = "cli")]
 const AFTER_HELP: &str = "\
 Server options are read from four sources, the first of which wins: the flag, `-c`, the environment \
 (EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), and the configuration \
@@ -238,138 +257,3 @@ Exit status of a command for people: that of the command it ran (128+n if signal
    78  no such environment              124  time limit reached
   126  command cannot be executed       127  command not found
   130  Ctrl-C";
-
-/// Predicates of `find` that ours lacks.
-const FIND_PREDICATES: [&str; 12] = [
-    "-iname",
-    "-path",
-    "-ipath",
-    "-wholename",
-    "-regex",
-    "-type",
-    "-maxdepth",
-    "-mindepth",
-    "-mtime",
-    "-size",
-    "-exec",
-    "-print",
-];
-
-/// Rewrites a command line, which starts with the program name, for clap: it cannot express `find
-/// -name GLOB` and `kill -9 ID` of other tools, and `--network` with and without a value.
-///
-/// # Errors
-/// When a command receives an unsupported option of the tool of the same name.
-fn rewrite_argv(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
-    let command = line
-        .get(1)
-        .and_then(|word| word.to_str())
-        .unwrap_or_default();
-    let is_find = match command {
-        "find" => true,
-        "kill" => false,
-        "run" | "shell" | "watch" | "mcp" => return Ok(join_network_value(line)),
-        _ => return Ok(line),
-    };
-    for word in line.iter_mut().skip(2) {
-        let Some(text) = word.to_str() else { continue };
-        match text {
-            "--" => break,
-            "-name" if is_find => *word = "--glob".into(),
-            text if is_find && FIND_PREDICATES.contains(&text) => {
-                let what = format!(
-                    "`find` does not support `{text}`: use `--glob GLOB` or `--name QUERY`, or \
-                     run the host's own: exec-server run -- find …"
-                );
-                return Err(Cli::command().error(ErrorKind::UnknownArgument, what));
-            }
-            text if !is_find => {
-                let signal = text.strip_prefix('-').filter(|name| !name.starts_with('-'));
-                let signal = signal.filter(|name| name.parse::<NamedSignal>().is_ok());
-                if let Some(signal) = signal {
-                    *word = format!("--signal={signal}").into();
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(line)
-}
-
-/// Joins `--network` with the next word if that is one of its values. Otherwise clap would take any
-/// word, even the command in `run --sandbox read-only --network make`.
-fn join_network_value(line: Vec<OsString>) -> Vec<OsString> {
-    if !line.iter().any(|word| word == "--network") {
-        return line;
-    }
-    let mut cli = Cli::command();
-    cli.build();
-    let name = line.get(1).cloned().unwrap_or_default();
-    let Some(command) = cli.find_subcommand(name) else {
-        return line;
-    };
-    let mut words = line.into_iter().peekable();
-    let mut joined: Vec<OsString> = words.by_ref().take(2).collect();
-    while let Some(mut word) = words.next() {
-        let Some(follows) = option_value(command, &word) else {
-            // The rest is the command to run.
-            joined.push(word);
-            break;
-        };
-        if word == "--network"
-            && let Some(value) = words.next_if(|word| word == "full" || word == "loopback")
-        {
-            word.push("=");
-            word.push(value);
-        }
-        joined.push(word);
-        if follows == OptionValue::NextWord {
-            joined.extend(words.next());
-        }
-    }
-    joined.extend(words);
-    joined
-}
-
-/// Where the value of an option is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum OptionValue {
-    /// In the next word.
-    NextWord,
-    /// In the same word, or absent.
-    SameWord,
-}
-
-/// Returns where the value of an option is; `None` if the word is not an option.
-fn option_value(command: &clap::Command, word: &OsStr) -> Option<OptionValue> {
-    let text = word
-        .to_str()?
-        .strip_prefix('-')
-        .filter(|text| !text.is_empty())?;
-    let found = |is_it: &dyn Fn(&&Arg) -> bool| {
-        let argument = command.get_arguments().find(is_it);
-        argument.is_some_and(|argument| {
-            let values = argument
-                .get_num_args()
-                .map_or(0, |values| values.min_values());
-            values > 0 && !argument.is_require_equals_set()
-        })
-    };
-    if let Some(long) = text.strip_prefix('-') {
-        if long.is_empty() {
-            return None;
-        }
-        return Some(match found(&|argument| argument.get_long() == Some(long)) {
-            true => OptionValue::NextWord,
-            false => OptionValue::SameWord,
-        });
-    }
-    // The first letter with a value takes the rest of the word, if any.
-    let mut letters = text.char_indices();
-    let with_value =
-        letters.find(|(_, letter)| found(&|argument| argument.get_short() == Some(*letter)));
-    Some(match with_value {
-        Some((at, letter)) if at + letter.len_utf8() == text.len() => OptionValue::NextWord,
-        Some(_) | None => OptionValue::SameWord,
-    })
-}

@@ -76,23 +76,27 @@
 //! The most common names are re-exported here. [`protocol`] has the protocol types; [`process`],
 //! [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of their subject.
 
+#[cfg(feature = "executor")]
 pub mod cli;
 pub mod config;
+#[cfg(feature = "hub")]
 pub mod hub;
+#[cfg(feature = "remote")]
 pub mod remote;
 mod server_runtime;
 pub mod telemetry;
 
-use exec_cli::{local_machine, shutdown_signal};
+use exec_settings::{local_machine, shutdown_signal};
 
-pub use exec_cli::{command, doctor, environments};
+#[cfg(feature = "cli")]
+pub use exec_cli::{command, doctor};
+#[cfg(feature = "remote")]
+pub use exec_client::connect::RelayExecServerConnectArgs;
 pub use exec_client::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
     client::{ConnectionState, ExecServerClient, ExecServerClientConnectOptions},
-    connect::{
-        RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
-    },
+    connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
     error::{ConnectError, ExecServerError, FaultParty},
     filesystem::RemoteFileSystem,
     http::RemoteHttpClient,
@@ -135,6 +139,8 @@ pub use exec_local::{
     http_client::LocalHttpClient,
 };
 pub use exec_process::LocalProcess;
+#[cfg(feature = "remote")]
+pub use exec_settings::environments;
 pub use exec_transport::{
     connect::{
         BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders, ServerAddress,
@@ -152,9 +158,10 @@ pub use exec_wire::{
     process::{ProcessSignal, ProcessSummary, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
 
+#[cfg(feature = "remote")]
+pub use self::remote::{RemoteEnvironmentConfig, run_remote_environment};
 pub use self::{
     local_machine::{ExecServerRuntimePaths, local_environment, run_if_helper},
-    remote::{RemoteEnvironmentConfig, run_remote_environment},
     server_runtime::{run_main, run_main_with_listen_url},
     shutdown_signal::StdinClose,
 };

@@ -2,16 +2,28 @@
 
 use std::{io::Write, process::ExitCode};
 
+#[cfg(feature = "cli")]
 use anyhow::Context;
+#[cfg(feature = "cli")]
 use clap::CommandFactory;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig,
-    cli::{Cli, Command, DoctorArgs, HubArgs, HubCommand},
-    command::{CommandFailure, warn_of_foreign_keys},
-    config::{self, LogConfig, ServerConfig, VariableLookup},
-    doctor, hub,
+    cli::{Cli, Command},
+    config::{self, LogConfig, VariableLookup},
     remote::{self, ForwardConfig, RemoteConfigError},
     telemetry::{self, Telemetry},
+};
+#[cfg(feature = "cli")]
+use exec_server::{
+    cli::DoctorArgs,
+    command::{CommandFailure, warn_of_foreign_keys},
+    config::ServerConfig,
+    doctor,
+};
+#[cfg(feature = "hub")]
+use exec_server::{
+    cli::{HubArgs, HubCommand},
+    hub,
 };
 
 fn main() -> ExitCode {
@@ -80,6 +92,7 @@ fn detach_from_terminal() {
 
 /// Returns the exit status of an error. Usage errors have their own.
 fn status(error: &anyhow::Error) -> ExitCode {
+    #[cfg(feature = "cli")]
     if let Some(failure) = error.downcast_ref::<CommandFailure>() {
         return failure.kind.into();
     }
@@ -101,7 +114,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(command) = &cli.command {
         let logs = LogConfig::of_command(&cli.settings, lookup);
         // Logging is set up only on request, to start commands quickly.
-        if !matches!(command, Command::People(_)) || logs.level.is_some() {
+        if !is_for_people(command) || logs.level.is_some() {
             Telemetry::logs(&logs).end();
         }
     }
@@ -110,11 +123,14 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
             let config = ForwardConfig::find(forward, lookup)?;
             return block_on_current_thread(completed(remote::run_forward(config)));
         }
+        #[cfg(feature = "hub")]
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
+        #[cfg(feature = "cli")]
         Some(Command::People(line)) => {
             let line = line.clone();
             return block_on_current_thread(async { Ok(line.run(Cli::command).await?) });
         }
+        #[cfg(feature = "cli")]
         Some(Command::Doctor(doctor)) if doctor.env_args.env.is_some() => {
             let DoctorArgs { env_args, json } = doctor.clone();
             let options: &[&str] = if json { &["--json"] } else { &[] };
@@ -122,12 +138,16 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
                 Ok(doctor::examine_remote(&env_args, options).await?)
             });
         }
-        Some(Command::Doctor(_)) | None => {}
+        #[cfg(feature = "cli")]
+        Some(Command::Doctor(_)) => {}
+        None => {}
     }
     let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
     let chatgpt = cli.chatgpt.clone();
+    #[cfg(feature = "cli")]
     let command = cli.command.clone();
     let config = config::load(cli, lookup)?;
+    #[cfg(feature = "cli")]
     if let Some(Command::Doctor(doctor)) = command {
         return block_on_current_thread(examine(config, doctor));
     }
@@ -144,6 +164,19 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     telemetry.end();
     outcome
+}
+
+/// Returns whether a command works in an environment, for a person who waits for it.
+fn is_for_people(command: &Command) -> bool {
+    match command {
+        #[cfg(feature = "cli")]
+        Command::People(_) => true,
+        #[cfg(feature = "cli")]
+        Command::Doctor(_) => false,
+        #[cfg(feature = "hub")]
+        Command::Hub(_) => false,
+        Command::Forward(_) => false,
+    }
 }
 
 /// Maps success to the exit status 0.
@@ -167,6 +200,7 @@ fn block_on_current_thread(
 }
 
 /// Runs a hub, on all cores, or one of its subcommands.
+#[cfg(feature = "hub")]
 fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     match &hub.command {
         Some(HubCommand::Token(command)) => {
@@ -188,6 +222,7 @@ fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode
 }
 
 /// Prints what this machine can enforce. Exits with status 1 unless it is everything.
+#[cfg(feature = "cli")]
 async fn examine(config: ServerConfig, options: DoctorArgs) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::error!("{warning}");
@@ -205,6 +240,7 @@ async fn examine(config: ServerConfig, options: DoctorArgs) -> anyhow::Result<Ex
     })
 }
 
+#[cfg(feature = "cli")]
 fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout
@@ -220,8 +256,10 @@ const MAX_BLOCKING_THREADS: usize = 4096;
 /// Prints an error. A broken stderr is ignored: the exit status still reports it.
 fn report(error: &anyhow::Error) {
     let mut stderr = std::io::stderr().lock();
-    drop(match error.downcast_ref::<CommandFailure>() {
-        Some(failure) => writeln!(stderr, "error: {failure}"),
-        None => writeln!(stderr, "Error: {error:#}"),
-    });
+    #[cfg(feature = "cli")]
+    if let Some(failure) = error.downcast_ref::<CommandFailure>() {
+        drop(writeln!(stderr, "error: {failure}"));
+        return;
+    }
+    drop(writeln!(stderr, "Error: {error:#}"));
 }

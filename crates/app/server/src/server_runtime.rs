@@ -29,11 +29,13 @@ use tokio::{
     time::sleep,
 };
 
+#[cfg(feature = "otel")]
+use crate::telemetry::continue_trace;
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
     shutdown_signal::{ShutdownSignal, StdinClose},
-    telemetry::{MetricsRenderer, continue_trace, serve_metrics},
+    telemetry::{MetricsRenderer, serve_metrics},
 };
 
 /// Runs a server on `listen_url` with default settings.
@@ -45,7 +47,11 @@ pub async fn run_main_with_listen_url(
     listen_url: &str,
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
-    run_main(ServerConfig::from_flags(["--listen", listen_url])?, paths).await
+    let config = ServerConfig {
+        listen: listen_url.parse()?,
+        ..ServerConfig::default()
+    };
+    run_main(config, paths).await
 }
 
 /// Runs a server until SIGTERM or SIGINT; on stdio, until its client disconnects; until the end of
@@ -56,8 +62,13 @@ pub async fn run_main_with_listen_url(
 /// connection, and kills running processes.
 ///
 /// # Errors
-/// When it cannot listen, or this machine cannot be inspected.
+/// When it cannot listen, other machines could reach it without authentication, or this machine cannot be inspected.
 pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> anyhow::Result<()> {
+    config.check_exposure()?;
+    anyhow::ensure!(
+        config.tls.is_some() == matches!(config.listen, ListenUrl::Wss(_)),
+        "a wss:// listener needs a certificate and a key, and others have none"
+    );
     let mut runtime = ServerRuntime::new(&config, &paths)?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
@@ -221,7 +232,10 @@ impl ServerRuntime {
             let machine = machine.clone();
             move || machine.environment()
         };
+        #[cfg(feature = "otel")]
         let service = Service::with_tracing(service_config(config), open, continue_trace);
+        #[cfg(not(feature = "otel"))]
+        let service = Service::new(service_config(config), open);
         Ok(Self {
             machine,
             metrics_renderer: MetricsRenderer::new(service.clone()),
@@ -355,7 +369,7 @@ fn busy_poll_time() -> Duration {
     if cores > 1 { BUSY_POLL } else { Duration::ZERO }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "executor"))]
 mod tests {
     use super::*;
 

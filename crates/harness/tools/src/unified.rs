@@ -22,6 +22,7 @@ mod tool_policy;
 mod wait;
 mod write_stdin;
 
+#[cfg(feature = "mcp")]
 pub(crate) use self::plain_text::PlainText;
 pub use self::{
     call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},

@@ -16,6 +16,7 @@ use exec_client::{
     error::{ConnectError, ExecServerError},
 };
 use exec_env::environment::Environment;
+use exec_settings::environments::{EndpointError, EnvEndpoint, TokenSource};
 use exec_transport::connect::{ServerAddress, WebSocketScheme};
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 use futures_util::future::{BoxFuture, FutureExt, join_all};
@@ -26,14 +27,10 @@ use crate::{
         failure::{CommandFailure, FailureKind},
         quantity::DurationArg,
     },
-    environments::{EndpointError, EnvEndpoint, TokenSource},
     terminal_detection::DetectedTerminal,
 };
 
-pub(crate) use self::{
-    local_server::LocalSocket,
-    route::{EnvRoute, RouteKind, select},
-};
+pub(crate) use self::route::{EnvRoute, RouteKind, select};
 
 /// Environment with an open connection.
 #[derive(Clone, Debug)]

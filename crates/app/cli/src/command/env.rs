@@ -10,19 +10,17 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgGroup, Args, Subcommand};
 use exec_environments::manager::EnvironmentId;
+use exec_settings::environments::EnvironmentsFault;
 use toml::Value;
 
-use crate::{
-    command::{
-        connect::select,
-        env::{
-            environments_file::{EnvironmentsFile, appended, ids, with_default, without},
-            status::{EnvListCommand, EnvStatusCommand},
-        },
-        failure::{CommandFailure, FailureKind},
-        print::print_stderr,
+use crate::command::{
+    connect::select,
+    env::{
+        environments_file::{EnvironmentsFile, appended, ids, with_default, without},
+        status::{EnvListCommand, EnvStatusCommand},
     },
-    environments::EnvironmentsFault,
+    failure::{CommandFailure, FailureKind},
+    print::print_stderr,
 };
 
 pub use self::status::warn_of_foreign_keys;

@@ -12,6 +12,11 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use exec_env::environment::Environment;
+use exec_settings::{
+    local_machine::{ExecServerRuntimePaths, local_environment},
+    settings_source::read_text,
+    shutdown_signal::{ShutdownSignal, StdinClose},
+};
 use exec_tools::mcp::{
     AgentWorkspace, GitAccess, McpHttpEndpoint, McpHttpOptions, McpTools, NetworkMode,
     WorkspaceAccess,
@@ -27,15 +32,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{
-    command::{
-        connect::{ConnectedEnv, EnvArgs},
-        failure::{CommandFailure, FailureKind},
-        run::NetworkChoice,
-    },
-    local_machine::{ExecServerRuntimePaths, local_environment},
-    settings_source::read_text,
-    shutdown_signal::{ShutdownSignal, StdinClose},
+use crate::command::{
+    connect::{ConnectedEnv, EnvArgs},
+    failure::{CommandFailure, FailureKind},
+    run::NetworkChoice,
 };
 
 /// Serves the tools for agents as an MCP server.

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use crate::settings_source::duration;
+use exec_settings::settings_source::duration;
 
 /// Positive duration, such as `90`, `1.5s`, `200ms`, `10m`, `2h`, `1d` or `1w`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
+use clap::{Args, CommandFactory, error::ErrorKind};
 use exec_registry::{api::RegistryEnvironmentId, forward::ForwardDestination, http::BaseUrl};
 
-use crate::cli::Cli;
+use crate::{cli::Cli, remote::RemoteTransport};
 
 /// Registry, identity and credentials of an executor.
 #[derive(Args, Clone, Debug, Default)]
@@ -152,16 +152,6 @@ impl TransportArgs {
         }
         self.check(registration, &ChatGptAuthArgs::default())
     }
-}
-
-/// How harnesses connect to an executor.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
-pub enum RemoteTransport {
-    /// Through a relay that cannot read the traffic.
-    #[default]
-    Noise,
-    /// Over a websocket that the registry names; its other end reads the traffic.
-    Direct,
 }
 
 /// Options of `exec-server forward`.

@@ -3,13 +3,13 @@
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Subcommand};
-use exec_cli::settings_source::duration;
 use exec_hub::{
     nats::{NatsPrefix, NatsServers, ReplicaCount},
     principal::{PrincipalName, Role},
     store::NodeName,
 };
 use exec_registry::http::BaseUrl;
+use exec_settings::settings_source::duration;
 use exec_transport::http::HostNames;
 
 /// Options of `exec-server hub`.

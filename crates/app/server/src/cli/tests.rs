@@ -140,7 +140,7 @@ fn help_has_headings_defaults_and_examples() {
 fn network_value_is_optional_and_parsed_only_before_the_command() {
     let rewritten = |line: &str| {
         let words = line.split(' ').map(OsString::from).collect();
-        let words = rewrite_argv(words).unwrap();
+        let words = argv::rewrite_argv(words).unwrap();
         let words = words.iter().map(|word| word.to_str().unwrap());
         words.collect::<Vec<_>>().join(" ")
     };

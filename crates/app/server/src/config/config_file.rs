@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
 };
 
-use exec_cli::settings_source;
+use exec_settings::settings_source;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::{ConfigError, ServerSettings, SettingError, SettingOrigin};

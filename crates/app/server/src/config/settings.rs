@@ -4,7 +4,7 @@
 use std::{error::Error, ffi::OsString, num::NonZeroUsize, path::PathBuf, str::FromStr};
 
 use clap::Args;
-use exec_cli::settings_source::{VariableLookup, config_directory, path};
+use exec_settings::settings_source::{VariableLookup, config_directory, path};
 use exec_transport::{auth::TokenDigest, http::HostNames, listen_url::ListenUrl};
 
 use super::{

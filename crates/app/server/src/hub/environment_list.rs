@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use exec_cli::{command::TextTable, settings_source};
+use exec_cli::command::TextTable;
 use exec_env::credential::CredentialVariable;
 use exec_hub::{
     admin::{EnvironmentList, ExecutorTransport, HubEnvironmentStatus},
     store::EnvironmentId,
 };
 use exec_registry::http::BaseUrl;
+use exec_settings::settings_source;
 use exec_transport::tls::TrustStore;
 use http::StatusCode;
 use reqwest::{Client, Response, redirect::Policy};

@@ -3,7 +3,6 @@
 use std::{io::Write, os::fd::AsFd, sync::Arc};
 
 use anyhow::{Context, ensure};
-use exec_cli::settings_source::text;
 use exec_registry::{
     api::{RegistryEnvironmentId, sigv4::SigningScope},
     aws::AwsKeyChain,
@@ -18,16 +17,14 @@ use exec_registry::{
     registry::RegistryClient,
 };
 use exec_relay::identity::NoiseIdentity;
+use exec_settings::token_file::TokenFile;
 use rustix::fs::{FileType, fstat};
 use tokio::sync::watch;
 
 use crate::{
-    cli::{ChatGptAuthArgs, ForwardArgs, RegistrationArgs, RemoteTransport},
-    config::{STDIN_CLOSE, Switch, VariableLookup},
     local_machine::ExecServerRuntimePaths,
     remote::{
-        AwsSettings, OutboundNetwork, RemoteConfigError, RemoteCredentials,
-        RemoteEnvironmentConfig, TokenFile,
+        AwsSettings, OutboundNetwork, RemoteCredentials, RemoteEnvironmentConfig, RemoteTransport,
     },
     server_runtime::ServerRuntime,
     shutdown_signal::{self, ShutdownSignal, StdinClose},
@@ -286,62 +283,12 @@ fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
 /// What to forward, and where.
 #[derive(Debug)]
 pub struct ForwardConfig {
-    destination: ForwardDestination,
-    registry_url: BaseUrl,
-    environment_id: RegistryEnvironmentId,
-    credentials: RemoteCredentials,
-    network: OutboundNetwork,
-    stdin_close: StdinClose,
-}
-
-impl ForwardConfig {
-    /// Builds the configuration from flags and variables.
-    ///
-    /// # Errors
-    /// When there are no credentials, or a variable is invalid.
-    pub fn find(
-        flags: &ForwardArgs,
-        lookup: VariableLookup<'_>,
-    ) -> Result<Self, RemoteConfigError> {
-        let registration = &flags.registration;
-        let (Some(registry_url), Some(environment_id)) =
-            (&registration.remote, &registration.environment_id)
-        else {
-            return Err(RemoteConfigError::NoRegistry);
-        };
-        let exists = |path: &std::path::Path| path.exists();
-        Ok(Self {
-            destination: flags.connect.clone(),
-            credentials: RemoteCredentials::choose(
-                registration,
-                &flags.transport,
-                &ChatGptAuthArgs::default(),
-                lookup,
-                &exists,
-            )?,
-            network: OutboundNetwork::find(lookup, registry_url)?,
-            registry_url: registry_url.clone(),
-            environment_id: environment_id.clone(),
-            stdin_close: stdin_close(registration, lookup)?,
-        })
-    }
-}
-
-/// Returns the role of stdin, from flag or variable.
-fn stdin_close(
-    registration: &RegistrationArgs,
-    lookup: VariableLookup<'_>,
-) -> Result<StdinClose, RemoteConfigError> {
-    let variable = STDIN_CLOSE;
-    let set = text(lookup, variable)?.map(|text| text.parse());
-    let set: Option<Switch> = set
-        .transpose()
-        .map_err(|source| RemoteConfigError::Switch { variable, source })?;
-    let ends = registration.exit_on_stdin_close || set.is_some_and(|on| on.0);
-    Ok(match ends {
-        true => StdinClose::Ends,
-        false => StdinClose::Ignored,
-    })
+    pub(super) destination: ForwardDestination,
+    pub(super) registry_url: BaseUrl,
+    pub(super) environment_id: RegistryEnvironmentId,
+    pub(super) credentials: RemoteCredentials,
+    pub(super) network: OutboundNetwork,
+    pub(super) stdin_close: StdinClose,
 }
 
 /// Forwards until SIGTERM or SIGINT, or until the end of stdin like

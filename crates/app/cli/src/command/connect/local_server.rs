@@ -1,13 +1,11 @@
-//! Socket of this machine's own server, and how that server is started.
-//!
-//! Invariant: the socket is in a directory with mode 0700 that belongs to the account, and that no
-//! sandbox can write to. The client still checks the peer's credentials.
+//! Connects to this machine's own server, and starts it if none is running. The client checks the
+//! peer's credentials.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
     process::Stdio,
     sync::Arc,
     time::Duration,
@@ -18,6 +16,10 @@ use exec_client::{
     connect::RemoteConnector,
     error::{ConnectError, ExecServerError},
 };
+use exec_settings::{
+    local_socket::{LocalSocket, LocalSocketError},
+    settings_source,
+};
 use exec_transport::listen_url::lock_path;
 use rustix::fs::OFlags;
 use tokio::{
@@ -26,115 +28,10 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use crate::{
-    command::{
-        connect::route::TOKEN,
-        failure::{CommandFailure, FailureKind},
-    },
-    settings_source::{self, VariableLookup},
+use crate::command::{
+    connect::route::TOKEN,
+    failure::{CommandFailure, FailureKind},
 };
-
-/// Path of the local server's socket.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct LocalSocket(PathBuf);
-
-impl LocalSocket {
-    /// Finds the path: `EXEC_SERVER_SOCKET`, else `exec-server/server.sock` in the account's
-    /// runtime directory, else `exec-server/run/server.sock` in its state directory. None of these
-    /// is below a temporary directory, which sandboxes can usually write to.
-    pub(crate) fn find(lookup: VariableLookup<'_>) -> Self {
-        let path = |name| absolute(name, lookup);
-        if let Some(socket) = path("EXEC_SERVER_SOCKET") {
-            return Self(socket);
-        }
-        // After `su` or `sudo`, the variable may still name the directory of another account.
-        let uid = rustix::process::geteuid().as_raw();
-        let runtime = path("XDG_RUNTIME_DIR").filter(|runtime| {
-            fs::metadata(runtime).is_ok_and(|runtime| runtime.is_dir() && runtime.uid() == uid)
-        });
-        let directory = match runtime {
-            Some(runtime) => runtime.join("exec-server"),
-            None => state_directory(lookup)
-                .unwrap_or_else(|| PathBuf::from(format!("/run/user/{uid}/exec-server"))),
-        };
-        Self(directory.join("server.sock"))
-    }
-
-    /// Returns directories that no sandbox may write to: the socket's directory, which is created
-    /// now, and the state directory's socket directory, if it exists.
-    pub(crate) fn protected_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
-        let socket = Self::find(lookup);
-        let own = socket.secure().ok().and_then(|()| socket.0.parent());
-        let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
-        let mut directories: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
-        directories.extend(state.filter(|state| own != Some(state.as_path())));
-        directories
-    }
-
-    /// Returns the path of the socket.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Returns the path of a file next to the socket.
-    pub(super) fn sibling(&self, extension: &str) -> PathBuf {
-        self.0.with_extension(extension)
-    }
-
-    /// Creates the directory if it is missing. Rejects one that another account owns or can access.
-    pub(super) fn secure(&self) -> Result<(), CommandFailure> {
-        let directory = self.0.parent().unwrap_or(Path::new("/"));
-        let checked = match check(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make(directory).and_then(|()| check(directory))
-            }
-            checked => checked,
-        };
-        checked.map_err(|error| {
-            let displayed = directory.display();
-            let what = format!("cannot use `{displayed}` for the socket of this machine: {error}");
-            CommandFailure::new(FailureKind::Unreachable, what)
-                .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
-        })
-    }
-}
-
-/// Returns the socket directory in the account's state directory, which survives a reboot.
-fn state_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
-    let state = absolute("XDG_STATE_HOME", lookup)
-        .or_else(|| Some(absolute("HOME", lookup)?.join(".local/state")))?;
-    Some(state.join("exec-server/run"))
-}
-
-/// Returns a variable that holds an absolute path.
-fn absolute(name: &str, lookup: VariableLookup<'_>) -> Option<PathBuf> {
-    let path = PathBuf::from(lookup(name)?);
-    path.is_absolute().then_some(path)
-}
-
-/// Creates a directory with mode 0700, and its parents. Tolerates concurrent creation.
-fn make(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .recursive(true)
-        .create(directory)
-}
-
-/// Checks a directory without following symbolic links.
-fn check(directory: &Path) -> io::Result<()> {
-    let found = fs::symlink_metadata(directory)?;
-    let wrong = |why| Err(io::Error::other(why));
-    if !found.is_dir() {
-        return wrong("it is not a directory");
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return wrong("it belongs to another account");
-    }
-    if found.mode() & 0o077 != 0 {
-        return wrong("other accounts can use it");
-    }
-    Ok(())
-}
 
 /// Limit until the server answers, including all retries.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -150,7 +47,7 @@ pub(super) async fn connect(
     socket: &LocalSocket,
     client: &str,
 ) -> Result<ExecServerClient, CommandFailure> {
-    socket.secure()?;
+    socket.secure().map_err(unsafe_directory)?;
     match try_connect(socket, client).await {
         Err(error) if is_absent(&error) => {}
         outcome => return outcome.map_err(|error| unreachable(socket, &error)),
@@ -203,6 +100,12 @@ fn is_absent(error: &ExecServerError) -> bool {
             ConnectError::Link(_) | ConnectError::Busy(_) | ConnectError::Broken(_)
         )
     )
+}
+
+fn unsafe_directory(error: LocalSocketError) -> CommandFailure {
+    let what = format!("{error}: {}", error.source);
+    CommandFailure::new(FailureKind::Unreachable, what)
+        .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
 }
 
 fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure {

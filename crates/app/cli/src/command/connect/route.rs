@@ -11,19 +11,20 @@ use exec_env::{
     filesystem::{ExecutorFileSystem, FileError},
 };
 use exec_environments::manager::EnvironmentId;
-use exec_transport::connect::{BearerToken, ServerAddress};
-use exec_wire::{environment::EnvironmentInfo, fs::CanonicalizePath, path_uri::PathUri};
-
-use crate::{
-    command::{
-        connect::{EnvArgs, local_server::LocalSocket},
-        failure::{CommandFailure, FailureKind},
-        files::{file_failure, retry_disconnected},
-    },
+use exec_settings::{
     environments::{
         EnvEndpoint, EnvironmentSelection, RELAY_VARIABLES, SelectionInputs, UrlEndpoint,
     },
+    local_socket::LocalSocket,
     settings_source::{self, VariableLookup},
+};
+use exec_transport::connect::{BearerToken, ServerAddress};
+use exec_wire::{environment::EnvironmentInfo, fs::CanonicalizePath, path_uri::PathUri};
+
+use crate::command::{
+    connect::EnvArgs,
+    failure::{CommandFailure, FailureKind},
+    files::{file_failure, retry_disconnected},
 };
 
 /// Environment and the way to connect to it.

@@ -7,19 +7,19 @@ use std::{
 };
 
 use exec_local::filesystem::LocalFileSystem;
+use exec_settings::{
+    environments::{EnvEndpoint, UrlEndpoint},
+    local_socket::LocalSocket,
+    settings_source::VariableLookup,
+};
 use exec_wire::environment::EnvironmentInfo;
 
-use crate::{
-    command::{
-        connect::{
-            EnvArgs,
-            local_server::LocalSocket,
-            route::{self, EnvRoute, RouteKind},
-        },
-        failure::FailureKind,
+use crate::command::{
+    connect::{
+        EnvArgs,
+        route::{self, EnvRoute, RouteKind},
     },
-    environments::{EnvEndpoint, UrlEndpoint},
-    settings_source::VariableLookup,
+    failure::FailureKind,
 };
 
 fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {

@@ -11,13 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use toml::Value;
-
-use crate::{
-    command::failure::{CommandFailure, FailureKind},
+use exec_settings::{
     environments::{self, EnvironmentSelection, EnvironmentsError, SelectionInputs},
     settings_source::{self, VariableLookup},
 };
+use toml::Value;
+
+use crate::command::failure::{CommandFailure, FailureKind};
 
 /// Limit for waiting on the lock.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,19 +7,20 @@ use std::{
 
 use clap::Args;
 use exec_environments::manager::EnvironmentId;
+use exec_settings::{
+    environments::{EnvEndpoint, EnvironmentSelection, SelectionInputs, foreign_keys},
+    local_socket::LocalSocket,
+    settings_source::{self, VariableLookup},
+};
 use exec_transport::connect::ServerAddress;
 use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::{
-    command::{
-        connect::{ConnectedEnv, EnvRoute, LocalSocket, select},
-        failure::{CommandFailure, FailureKind},
-        print::{TextTable, json, print, print_stderr},
-    },
-    environments::{EnvEndpoint, EnvironmentSelection, SelectionInputs, foreign_keys},
-    settings_source::{self, VariableLookup},
+use crate::command::{
+    connect::{ConnectedEnv, EnvRoute, select},
+    failure::{CommandFailure, FailureKind},
+    print::{TextTable, json, print, print_stderr},
 };
 
 /// Limit for one environment. A hub waits for its executor for a while.

@@ -8,7 +8,7 @@ use exec_transport::{
 };
 
 use super::*;
-use exec_cli::shutdown_signal::StdinClose;
+use exec_settings::shutdown_signal::StdinClose;
 
 const OPEN: [&str; 2] = ["--listen", "ws://0.0.0.0:0"];
 const SECRET: [u8; 32] = [b's'; 32];

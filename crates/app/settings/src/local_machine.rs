@@ -20,7 +20,7 @@ use exec_local::{
 use exec_process::spawner::Spawner;
 use exec_wire::limits;
 
-use crate::{command::LocalSocket, environments::CodexHome};
+use crate::{local_socket::LocalSocket, settings_source::CodexHome};
 
 /// Returns this machine as an environment, without a server.
 ///
@@ -159,7 +159,7 @@ const SYSTEM: &str = "/etc/codex";
 
 /// Directories of configuration, plugins and skills.
 #[derive(Debug)]
-pub(crate) struct CatalogPaths {
+struct CatalogPaths {
     codex_home: PathBuf,
     user_home: Option<PathBuf>,
     hostname: Option<String>,
@@ -167,7 +167,7 @@ pub(crate) struct CatalogPaths {
 
 impl CatalogPaths {
     /// Finds the directories. Without a home, uses the root directory.
-    pub(crate) fn find(config: &LocalConfig) -> Self {
+    fn find(config: &LocalConfig) -> Self {
         let user_home = config.host.home.clone();
         // Only the variable counts: the account's home may be known without `HOME`.
         let variable = CodexHome::find(&|name| match name {
@@ -191,7 +191,7 @@ impl CatalogPaths {
     }
 
     /// Builds a catalog that reads through `files`.
-    pub(crate) fn catalog(self, files: Arc<dyn ExecutorFileSystem>) -> LocalCatalog {
+    fn catalog(self, files: Arc<dyn ExecutorFileSystem>) -> LocalCatalog {
         LocalCatalog::new(CatalogConfig {
             files,
             codex_home: self.codex_home,

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Variables that together select a relay.
-pub(crate) const VARIABLES: [&str; 3] = [
+pub const RELAY_VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
     CredentialVariable::NoiseAuthToken.name(),
@@ -153,9 +153,9 @@ pub(super) fn of_variables(
         Ok(text.filter(|text| !text.is_empty()))
     };
     let values = [
-        value(VARIABLES[0])?,
-        value(VARIABLES[1])?,
-        value(VARIABLES[2])?,
+        value(RELAY_VARIABLES[0])?,
+        value(RELAY_VARIABLES[1])?,
+        value(RELAY_VARIABLES[2])?,
     ];
     if values.iter().all(Option::is_none) {
         return Ok(None);
@@ -163,7 +163,7 @@ pub(super) fn of_variables(
     let missing = || {
         let absent = values.iter().position(Option::is_none).unwrap_or_default();
         SelectionError::RelayIncomplete {
-            missing: VARIABLES[absent],
+            missing: RELAY_VARIABLES[absent],
         }
     };
     let [Some(registry), Some(environment_id), Some(token)] = &values else {
@@ -173,12 +173,12 @@ pub(super) fn of_variables(
     let account = value(ACCOUNT)?.map(|account| AccountId::new(&account));
     Ok(Some(RelayEndpoint {
         registry_url: BaseUrl::parse(registry)
-            .map_err(|error| refused(VARIABLES[0], error.into()))?,
+            .map_err(|error| refused(RELAY_VARIABLES[0], error.into()))?,
         environment_id: EnvironmentName::new(environment_id)
-            .map_err(|error| refused(VARIABLES[1], error.into()))?,
+            .map_err(|error| refused(RELAY_VARIABLES[1], error.into()))?,
         auth_token: RegistryToken::new(token)
-            .map(|token| TokenSource::Variable(VARIABLES[2].to_owned(), token))
-            .map_err(|error| refused(VARIABLES[2], error.into()))?,
+            .map(|token| TokenSource::Variable(RELAY_VARIABLES[2].to_owned(), token))
+            .map_err(|error| refused(RELAY_VARIABLES[2], error.into()))?,
         chatgpt_account_id: account
             .transpose()
             .map_err(|error| refused(ACCOUNT, error.into()))?,

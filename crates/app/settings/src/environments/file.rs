@@ -13,12 +13,13 @@ use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, ServerAddress, Serve
 use toml::de::DeTable;
 
 use crate::environments::{
-    CodexHome, EnvEndpoint, EnvironmentSelection, EnvironmentsError, EnvironmentsFault,
-    ProgramEndpoint, SelectionInputs, UrlEndpoint, UrlSetting,
+    EnvEndpoint, EnvironmentSelection, EnvironmentsError, EnvironmentsFault, ProgramEndpoint,
+    SelectionInputs, UrlEndpoint, UrlSetting,
     endpoint::{INITIALIZE_TIMEOUT, network_address},
     reader::{TomlDocument, TomlItem, TomlSection},
     relay,
 };
+use crate::settings_source::CodexHome;
 
 /// Parses an `environments.toml`. `path` is used in messages and as the base of relative paths;
 /// tokens elsewhere are read through `inputs`.
@@ -35,7 +36,7 @@ pub fn parse(
 
 /// Parses a file like [`parse`] and adds the environments of `base`. The file's own come first and
 /// override those of `base` with the same id; missing settings are taken from `base`.
-pub(crate) fn parse_over(
+pub fn parse_over(
     path: &Path,
     text: &str,
     inputs: SelectionInputs<'_>,

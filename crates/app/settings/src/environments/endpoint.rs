@@ -27,7 +27,7 @@ use crate::{
     environments::EnvironmentSelection,
     local_machine::{ExecServerRuntimePaths, LocalMachine},
     outbound_network::OutboundNetwork,
-    settings_source::TokenFile,
+    token_file::TokenFile,
 };
 
 /// How to connect to the server of an environment.
@@ -56,7 +56,7 @@ pub struct UrlEndpoint {
 
 impl UrlEndpoint {
     /// Creates an endpoint without a token and with default timeouts.
-    pub(crate) fn new(url: &str) -> Self {
+    pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
             auth_bearer_token: None,
@@ -199,10 +199,10 @@ impl EnvironmentSource for RemoteSource {
 impl EnvEndpoint {
     /// Connects to the server under this client name. Reads files and variables anew for each
     /// connection. Dropping the future leaves nothing open.
-    pub(crate) async fn connect(
-        self,
-        client_name: &str,
-    ) -> Result<ExecServerClient, EndpointError> {
+    ///
+    /// # Errors
+    /// When a setting is invalid or the server cannot be reached.
+    pub async fn connect(self, client_name: &str) -> Result<ExecServerClient, EndpointError> {
         let client_name = client_name.to_owned();
         let client = match self {
             Self::Url(url) => {
@@ -234,7 +234,7 @@ impl EnvEndpoint {
 
 /// Failure to connect to the server.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EndpointError {
+pub enum EndpointError {
     /// Caller: a file or variable is invalid.
     #[error(transparent)]
     Settings(Box<dyn std::error::Error + Send + Sync>),

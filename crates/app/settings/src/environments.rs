@@ -21,18 +21,16 @@ use exec_environments::manager::EnvironmentId;
 
 use crate::{
     environments::endpoint::network_address,
-    settings_source::{self, VariableLookup},
+    settings_source::{self, CodexHome, VariableLookup},
 };
 
 pub use self::{
-    endpoint::{EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint},
-    file::{ForeignKey, RemoteEntry, foreign_keys, parse},
+    endpoint::{
+        EndpointError, EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint,
+    },
+    file::{ForeignKey, RemoteEntry, foreign_keys, parse, parse_over},
     reader::{EnvironmentsError, EnvironmentsFault},
-    relay::RelaySettingError,
-};
-
-pub(crate) use self::{
-    endpoint::EndpointError, file::parse_over, relay::VARIABLES as RELAY_VARIABLES,
+    relay::{RELAY_VARIABLES, RelaySettingError},
 };
 
 /// Environments of a harness.
@@ -92,7 +90,7 @@ impl EnvironmentSelection {
     }
 
     /// Reads the settings of Codex, without the relay variables.
-    pub(crate) fn of_codex(inputs: SelectionInputs<'_>) -> Result<Self, SelectionError> {
+    pub fn of_codex(inputs: SelectionInputs<'_>) -> Result<Self, SelectionError> {
         let home = CodexHome::find(inputs.lookup);
         let file = |name: &str| {
             let path = home.as_ref().map(|home| home.path().join(name));
@@ -174,7 +172,7 @@ pub enum SelectionError {
     /// Caller: some of the relay variables are missing.
     #[error(
         "environment variable {missing} is missing: set all of {}",
-        relay::VARIABLES.join(", ")
+        RELAY_VARIABLES.join(", ")
     )]
     RelayIncomplete {
         /// The first missing variable.
@@ -241,24 +239,4 @@ fn url_variable(lookup: VariableLookup<'_>) -> Result<UrlSetting, SelectionError
     value
         .and_then(|value| UrlSetting::parse(&value))
         .ok_or(SelectionError::Url)
-}
-
-/// The Codex home: `CODEX_HOME`, else `.codex` in the account's home.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct CodexHome(PathBuf);
-
-impl CodexHome {
-    /// Finds the directory. An empty variable counts as not set.
-    pub fn find(lookup: VariableLookup<'_>) -> Option<Self> {
-        let path = |name| lookup(name).filter(|value| !value.is_empty());
-        path("CODEX_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(path("HOME")?).join(".codex")))
-            .map(Self)
-    }
-
-    /// Returns the path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
 }
