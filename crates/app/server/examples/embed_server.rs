@@ -7,6 +7,8 @@
 //! The server runs commands through a helper, which is this program again: a program that links the
 //! crate becomes the helper before `main` when it is started as one. Nothing else is installed.
 
+use std::time::Duration;
+
 use exec_server::{ExecServerRuntimePaths, config::ServerConfig, run_main};
 
 // A single-threaded runtime suffices.
@@ -17,8 +19,12 @@ async fn main() -> anyhow::Result<()> {
 
     let url = std::env::args().nth(1);
     let url = url.unwrap_or_else(|| exec_server::DEFAULT_LISTEN_URL.to_owned());
-    // Settings as on the command line; no variable or file is read.
-    let config = ServerConfig::from_flags(["--listen", &url, "--session-ttl", "60"])?;
+    // No flag, variable or file is read. The feature `executor` has `ServerConfig::from_flags`.
+    let config = ServerConfig {
+        listen: url.parse()?,
+        session_ttl: Duration::from_secs(60),
+        ..ServerConfig::default()
+    };
 
     // Prints the URL with the actual port, and serves until SIGTERM or SIGINT.
     run_main(config, ExecServerRuntimePaths::default()).await

@@ -68,8 +68,20 @@
 //! ([`hub`]). Harnesses connect through its relay with [`ExecServerClient::connect_relay`],
 //! end-to-end encrypted.
 //!
-//! [`run_main`] takes further settings from [`config::ServerConfig::from_flags`]. The `examples`
-//! directory of this crate has more.
+//! [`run_main`] takes further settings in a [`config::ServerConfig`]. The `examples` directory of
+//! this crate has more.
+//!
+//! # Features
+//!
+//! The features are additive, and all on by default, as the program needs them. An embedder sets
+//! `default-features = false` and adds what it uses; none is needed for the client, the local
+//! environment and the server.
+//!
+//! - `remote`: [`environments`], [`ExecServerClient::connect_relay`] and [`remote`]
+//! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`])
+//! - `cli`: the commands for people ([`command`], [`doctor`]), and `mcp` for `exec-server mcp`
+//! - `hub`: the registry and relay ([`hub`])
+//! - `otel`: spans for an OpenTelemetry collector
 //!
 //! # Names
 //!

@@ -369,10 +369,23 @@ fn busy_poll_time() -> Duration {
     if cores > 1 { BUSY_POLL } else { Duration::ZERO }
 }
 
-#[cfg(all(test, feature = "executor"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn listeners_that_would_be_open_or_unencrypted_are_refused() {
+        for (listen, expected) in [
+            ("ws://0.0.0.0:0", "without authentication"),
+            ("wss://127.0.0.1:0", "needs a certificate"),
+        ] {
+            let refused = run_main_with_listen_url(listen, ExecServerRuntimePaths::default()).await;
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[cfg(feature = "executor")]
     #[test]
     fn explanation_names_allowed_clients_and_next_command() {
         let explained = |flags: &[&str]| {

@@ -25,6 +25,13 @@ async fn run_command_prints_output_and_exits_with_the_status() {
 }
 
 #[tokio::test]
+async fn embed_client_runs_a_command_with_the_client_alone() {
+    let server = Server::start(&[]).await;
+    let output = run_example("embed_client", &[&server.url]).await;
+    assert!(written(&output).starts_with("Linux "), "{output:?}");
+}
+
+#[tokio::test]
 async fn run_command_explains_errors() {
     let server = Server::start(&[]).await;
     let output = run_example("run_command", &[&server.url, "/nonexistent"]).await;
