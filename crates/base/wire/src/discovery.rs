@@ -3,11 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    method::{Method, MethodName},
-    path_uri::PathUri,
-    sandbox::SandboxPolicy,
-};
+use crate::{path_uri::PathUri, sandbox::SandboxPolicy};
 
 /// `capabilityRoots/discoverV1`: reads the capability files below each root. Problems are reported
 /// per root and do not fail the call.
@@ -15,11 +11,6 @@ use crate::{
 pub struct DiscoverRoots {
     /// At most [`limits::MAX_DISCOVERY_ROOTS`](crate::limits::MAX_DISCOVERY_ROOTS) roots.
     pub roots: Vec<DiscoveryRoot>,
-}
-
-impl Method for DiscoverRoots {
-    const NAME: MethodName = MethodName::CapabilityRootsDiscover;
-    type Result = DiscoveredRoots;
 }
 
 /// Directory to search.
@@ -107,11 +98,6 @@ pub struct DiscoverCapabilities {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for DiscoverCapabilities {
-    const NAME: MethodName = MethodName::CapabilitiesDiscover;
-    type Result = DiscoveredCapabilities;
 }
 
 /// Response to `capabilities/discoverV2`.

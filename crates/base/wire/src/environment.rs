@@ -3,20 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    method::{Method, MethodName},
-    path_uri::PathUri,
-};
+use crate::path_uri::PathUri;
 
 /// `environment/info`: describes the host.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(expecting = "no parameters")]
 pub struct ReadEnvironmentInfo;
-
-impl Method for ReadEnvironmentInfo {
-    const NAME: MethodName = MethodName::EnvironmentInfo;
-    type Result = EnvironmentInfo;
-}
 
 /// Host that commands run on.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -105,11 +97,6 @@ pub struct ServerCapabilities {
 #[serde(expecting = "no parameters")]
 pub struct ReadEnvironmentStatus;
 
-impl Method for ReadEnvironmentStatus {
-    const NAME: MethodName = MethodName::EnvironmentStatus;
-    type Result = EnvironmentStatus;
-}
-
 /// Response to `environment/status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EnvironmentStatus {
@@ -127,11 +114,6 @@ pub struct ReadEnvironmentConfig {
     pub config_paths: Vec<Vec<String>>,
     /// Keys of `requirements.toml`, each as a literal key path.
     pub requirements_paths: Vec<Vec<String>>,
-}
-
-impl Method for ReadEnvironmentConfig {
-    const NAME: MethodName = MethodName::EnvironmentConfigRead;
-    type Result = EnvironmentConfig;
 }
 
 /// Response to `environmentConfig/read`.

@@ -11,9 +11,7 @@ use crate::{
     base64_bytes::{Base64Bytes, UncheckedBase64},
     id::HandleId,
     limits,
-    method::{Method, MethodName},
     path_uri::PathUri,
-    process::EmptyResult,
     sandbox::SandboxPolicy,
 };
 
@@ -34,11 +32,6 @@ pub struct ReadFile {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for ReadFile {
-    const NAME: MethodName = MethodName::FsReadFile;
-    type Result = FileContent;
 }
 
 /// Content of a file.
@@ -77,11 +70,6 @@ pub struct WriteFile {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for WriteFile {
-    const NAME: MethodName = MethodName::FsWriteFile;
-    type Result = EmptyResult;
-}
-
 /// `fs/getMetadata`: returns the metadata of a path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,11 +82,6 @@ pub struct GetMetadata {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for GetMetadata {
-    const NAME: MethodName = MethodName::FsGetMetadata;
-    type Result = FileMetadata;
 }
 
 /// Metadata of a path. Symbolic links are followed and reported.
@@ -133,11 +116,6 @@ pub struct CanonicalizePath {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for CanonicalizePath {
-    const NAME: MethodName = MethodName::FsCanonicalize;
-    type Result = CanonicalPath;
-}
-
 /// Path without symbolic links.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CanonicalPath {
@@ -166,11 +144,6 @@ pub struct CreateDirectory {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for CreateDirectory {
-    const NAME: MethodName = MethodName::FsCreateDirectory;
-    type Result = EmptyResult;
-}
-
 /// `fs/readDirectory`: lists a directory.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -180,11 +153,6 @@ pub struct ReadDirectory {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for ReadDirectory {
-    const NAME: MethodName = MethodName::FsReadDirectory;
-    type Result = DirectoryListing;
 }
 
 /// Entries of a directory, unordered.
@@ -217,11 +185,6 @@ pub struct WalkTree {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for WalkTree {
-    const NAME: MethodName = MethodName::FsWalk;
-    type Result = WalkResult;
 }
 
 /// Limits of a walk.
@@ -300,11 +263,6 @@ pub struct RemovePath {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for RemovePath {
-    const NAME: MethodName = MethodName::FsRemove;
-    type Result = EmptyResult;
-}
-
 /// `fs/copy`: copies a file, a symbolic link or a tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -318,11 +276,6 @@ pub struct CopyPath {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for CopyPath {
-    const NAME: MethodName = MethodName::FsCopy;
-    type Result = EmptyResult;
 }
 
 /// `fs/rename`: renames a file, a symbolic link or a directory atomically.
@@ -341,11 +294,6 @@ pub struct RenamePath {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for RenamePath {
-    const NAME: MethodName = MethodName::FsRename;
-    type Result = EmptyResult;
-}
-
 /// `fs/open`: opens a regular file under a handle id chosen by the client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -360,11 +308,6 @@ pub struct OpenFile {
     /// Sandbox policy, checked only when the file is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for OpenFile {
-    const NAME: MethodName = MethodName::FsOpen;
-    type Result = OpenedFile;
 }
 
 /// Access mode of a file handle.
@@ -400,11 +343,6 @@ pub struct ReadBlock {
     pub len: u64,
 }
 
-impl Method for ReadBlock {
-    const NAME: MethodName = MethodName::FsReadBlock;
-    type Result = BlockContent;
-}
-
 /// Block of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -429,22 +367,12 @@ pub struct WriteBlock {
     pub chunk: Option<Base64Bytes>,
 }
 
-impl Method for WriteBlock {
-    const NAME: MethodName = MethodName::FsWriteBlock;
-    type Result = EmptyResult;
-}
-
 /// `fs/close`: closes a file handle. Unknown handles are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloseFile {
     /// Id of the file handle.
     pub handle_id: HandleId,
-}
-
-impl Method for CloseFile {
-    const NAME: MethodName = MethodName::FsClose;
-    type Result = EmptyResult;
 }
 
 /// `fs/search`: finds matching lines.
@@ -473,11 +401,6 @@ pub struct SearchText {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for SearchText {
-    const NAME: MethodName = MethodName::FsSearch;
-    type Result = SearchResult;
 }
 
 fn default_true() -> bool {
@@ -532,11 +455,6 @@ pub struct FindPaths {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for FindPaths {
-    const NAME: MethodName = MethodName::FsFind;
-    type Result = FoundPaths;
 }
 
 fn default_results() -> usize {

@@ -7,12 +7,7 @@ use serde::{
     de::{self, Visitor},
 };
 
-use crate::{
-    base64_bytes::Base64Bytes,
-    id::HttpRequestId,
-    method::{Method, MethodName},
-    process::EmptyResult,
-};
+use crate::{base64_bytes::Base64Bytes, id::HttpRequestId};
 
 /// `http/request`: makes an HTTP request. An HTTP error status is a successful response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -43,11 +38,6 @@ pub struct HttpRequest {
     /// Streams the body in `http/request/bodyDelta` notifications.
     #[serde(default)]
     pub stream_response: bool,
-}
-
-impl Method for HttpRequest {
-    const NAME: MethodName = MethodName::HttpRequest;
-    type Result = HttpResponse;
 }
 
 /// Decodes a timeout. Errors have the stock server's text.
@@ -99,11 +89,6 @@ const INVALID_NUMBER: &str = "invalid number";
 pub struct CancelHttpRequest {
     /// Request id. Requests without an active stream are ignored.
     pub request_id: HttpRequestId,
-}
-
-impl Method for CancelHttpRequest {
-    const NAME: MethodName = MethodName::HttpRequestCancel;
-    type Result = EmptyResult;
 }
 
 /// Request header. `Debug` hides the value because it may be a secret.

@@ -2,11 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    environment::EnvironmentInfo,
-    id::SessionId,
-    method::{Method, MethodName},
-};
+use crate::{environment::EnvironmentInfo, id::SessionId};
 
 /// `initialize`: the first request of a connection. Opens a session or resumes one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -20,11 +16,6 @@ pub struct InitializeParams {
     /// Extensions that the client supports. Unknown ones are not granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extensions: Option<Vec<String>>,
-}
-
-impl Method for InitializeParams {
-    const NAME: MethodName = MethodName::Initialize;
-    type Result = InitializeResponse;
 }
 
 /// Response to `initialize`. Older peers send only the first member.

@@ -1,6 +1,34 @@
-//! Method table: the list from which router, client and PROTOCOL.md are derived.
+//! Method table: the list from which router, client and PROTOCOL.md are derived. Each row has the
+//! types of parameters and result, and the name of a process id among the parameters.
 
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use crate::{
+    discovery::{DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoots},
+    environment::{
+        EnvironmentConfig, EnvironmentInfo, EnvironmentStatus, ReadEnvironmentConfig,
+        ReadEnvironmentInfo, ReadEnvironmentStatus,
+    },
+    fs::{
+        BlockContent, CanonicalPath, CanonicalizePath, CloseFile, CopyPath, CreateDirectory,
+        DirectoryListing, FileContent, FileMetadata, FindPaths, FoundPaths, GetMetadata, OpenFile,
+        OpenedFile, ReadBlock, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
+        SearchText, StartWatch, StopWatch, WalkResult, WalkTree, WatchMissing, WatchMissingResult,
+        WatchResult, WriteBlock, WriteFile,
+    },
+    http::{CancelHttpRequest, HttpRequest, HttpResponse},
+    id::{HandleId, ProcessId},
+    initialize::{InitializeParams, InitializeResponse},
+    message::{ParamsError, decode_params},
+    process::{
+        AttachProcess, AttachResult, CloseStdin, CommandStarted, CommandWritten, EmptyResult,
+        ExecCommand, ListProcesses, OutputPage, ProcessList, ProcessSnapshot, ReadProcess,
+        ReleaseProcess, ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, StartResult,
+        TerminateCommand, TerminateProcess, TerminateResult, WaitProcess, WaitResult, WriteCommand,
+        WriteProcess, WriteResult,
+    },
+};
 
 /// Method of the protocol. Its type is the type of its parameters.
 pub trait Method: DeserializeOwned + Serialize {
@@ -26,7 +54,10 @@ pub enum OrderingClass {
 }
 
 macro_rules! methods {
-    ($($variant:ident = $name:literal, $family:literal, $ordering:ident, $summary:literal;)+) => {
+    ($(
+        $variant:ident($params:ident $(: $process_id:ident)?) -> $result:ty =
+            $name:literal, $family:literal, $ordering:ident, $summary:literal;
+    )+) => {
         /// Method that a client may call.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum MethodName {
@@ -62,52 +93,85 @@ macro_rules! methods {
                 match self { $(Self::$variant => OrderingClass::$ordering,)+ }
             }
         }
+
+        /// A request of any method, with its decoded parameters.
+        #[derive(Debug)]
+        #[expect(clippy::large_enum_variant, reason = "callers box it")]
+        pub enum MethodCall {
+            $(#[doc = concat!("`", $name, "`")] $variant($params),)+
+        }
+
+        impl MethodCall {
+            /// Decodes the parameters of a method.
+            pub fn decode(
+                method: MethodName,
+                params: Option<&RawValue>,
+            ) -> Result<Self, ParamsError> {
+                Ok(match method {
+                    $(MethodName::$variant => Self::$variant(decode_params(params)?),)+
+                })
+            }
+
+            /// Returns the process id in the parameters.
+            pub fn process_id(&self) -> Option<&ProcessId> {
+                match self {
+                    $(Self::$variant($params { $($process_id,)? .. }) => {
+                        None $(.or(Some($process_id)))?
+                    })+
+                }
+            }
+        }
+
+        $(impl Method for $params {
+            const NAME: MethodName = MethodName::$variant;
+            type Result = $result;
+        })+
     };
 }
 
 methods! {
-    Initialize = "initialize", "initialize", Control, "opens or resumes a session";
-    EnvironmentInfo = "environment/info", "environment info", Control, "describes the host";
-    EnvironmentStatus = "environment/status", "environment status", Control, "reports that the connection is ready";
-    EnvironmentConfigRead = "environmentConfig/read", "environment config", Reads, "reads selected keys of the Codex configuration";
-    CapabilityRootsDiscover = "capabilityRoots/discoverV1", "capability discovery", Reads, "reads plugins and skills below given directories";
-    CapabilitiesDiscover = "capabilities/discoverV2", "capability discovery", Reads, "lists installed plugins and skills";
-    HttpRequest = "http/request", "http", Reads, "makes an HTTP request from the host";
-    HttpRequestCancel = "http/request/cancel", "http", Control, "cancels a request or its streamed body";
-    ProcessStart = "process/start", "exec", Starts, "starts a process";
-    ProcessRead = "process/read", "exec", Reads, "returns retained output, or waits for more";
-    ProcessWrite = "process/write", "exec", Changes, "queues bytes for stdin";
-    ProcessCloseStdin = "process/closeStdin", "exec", Changes, "closes stdin after all earlier writes";
-    ProcessResize = "process/resize", "exec", Control, "resizes a terminal";
-    ProcessSignal = "process/signal", "exec", Control, "signals the process group";
-    ProcessTerminate = "process/terminate", "exec", Control, "ends a process and its tree";
-    ProcessWait = "process/wait", "exec", Reads, "waits for the exit or the close of a process";
-    ProcessSnapshot = "process/snapshot", "exec", Reads, "returns head and tail of the output";
-    ProcessAttach = "process/attach", "exec", Reads, "follows a detached process, or takes one over";
-    ProcessRelease = "process/release", "exec", Reads, "stops following a process, or forgets a finished one";
-    ProcessList = "process/list", "exec", Reads, "lists processes";
-    FsReadFile = "fs/readFile", "filesystem", Reads, "reads a whole file";
-    FsWriteFile = "fs/writeFile", "filesystem", Files, "creates or replaces a file";
-    FsCreateDirectory = "fs/createDirectory", "filesystem", Files, "creates a directory";
-    FsGetMetadata = "fs/getMetadata", "filesystem", Reads, "returns type, size and times of a path";
-    FsCanonicalize = "fs/canonicalize", "filesystem", Reads, "resolves every link of a path";
-    FsReadDirectory = "fs/readDirectory", "filesystem", Reads, "lists a directory";
-    FsWalk = "fs/walk", "filesystem", Reads, "lists a tree";
-    FsRemove = "fs/remove", "filesystem", Files, "removes a file, a link or a tree";
-    FsCopy = "fs/copy", "filesystem", Files, "copies a file, a link or a tree";
-    FsRename = "fs/rename", "filesystem", Files, "renames atomically";
-    FsOpen = "fs/open", "filesystem", Changes, "opens a file for access by blocks";
-    FsReadBlock = "fs/readBlock", "filesystem", Reads, "reads a block of an open file";
-    FsWriteBlock = "fs/writeBlock", "filesystem", Files, "writes a block of an open file";
-    FsClose = "fs/close", "filesystem", Control, "closes an open file";
-    FsWatchMissing = "fs/watchMissing", "filesystem", Changes, "notifies once when a missing path appears";
-    FsWatch = "fs/watch", "filesystem", Changes, "reports changes of a file or a tree";
-    FsUnwatch = "fs/unwatch", "filesystem", Changes, "ends a watch";
-    FsSearch = "fs/search", "filesystem", Reads, "finds lines in files";
-    FsFind = "fs/find", "filesystem", Reads, "finds files and directories by name";
-    CommandExec = "command/exec", "exec", Starts, "starts a process, in the first dialect";
-    CommandExecWrite = "command/exec/write", "exec", Changes, "writes to it";
-    CommandExecTerminate = "command/exec/terminate", "exec", Control, "ends it";
+    Initialize(InitializeParams) -> InitializeResponse = "initialize", "initialize", Control, "opens or resumes a session";
+    EnvironmentInfo(ReadEnvironmentInfo) -> EnvironmentInfo = "environment/info", "environment info", Control, "describes the host";
+    EnvironmentStatus(ReadEnvironmentStatus) -> EnvironmentStatus = "environment/status", "environment status", Control, "reports that the connection is ready";
+    EnvironmentConfigRead(ReadEnvironmentConfig) -> EnvironmentConfig = "environmentConfig/read", "environment config", Reads, "reads selected keys of the Codex configuration";
+    CapabilityRootsDiscover(DiscoverRoots) -> DiscoveredRoots = "capabilityRoots/discoverV1", "capability discovery", Reads, "reads plugins and skills below given directories";
+    CapabilitiesDiscover(DiscoverCapabilities) -> DiscoveredCapabilities = "capabilities/discoverV2", "capability discovery", Reads, "lists installed plugins and skills";
+    HttpRequest(HttpRequest) -> HttpResponse = "http/request", "http", Reads, "makes an HTTP request from the host";
+    HttpRequestCancel(CancelHttpRequest) -> EmptyResult = "http/request/cancel", "http", Control, "cancels a request or its streamed body";
+    ProcessStart(StartProcess: process_id) -> StartResult = "process/start", "exec", Starts, "starts a process";
+    ProcessRead(ReadProcess: process_id) -> OutputPage = "process/read", "exec", Reads, "returns retained output, or waits for more";
+    ProcessWrite(WriteProcess: process_id) -> WriteResult = "process/write", "exec", Changes, "queues bytes for stdin";
+    ProcessCloseStdin(CloseStdin: process_id) -> WriteResult = "process/closeStdin", "exec", Changes, "closes stdin after all earlier writes";
+    ProcessResize(ResizeProcess: process_id) -> EmptyResult = "process/resize", "exec", Control, "resizes a terminal";
+    ProcessSignal(SignalProcess: process_id) -> EmptyResult = "process/signal", "exec", Control, "signals the process group";
+    ProcessTerminate(TerminateProcess: process_id) -> TerminateResult = "process/terminate", "exec", Control, "ends a process and its tree";
+    ProcessWait(WaitProcess: process_id) -> WaitResult = "process/wait", "exec", Reads, "waits for the exit or the close of a process";
+    ProcessSnapshot(SnapshotProcess: process_id) -> ProcessSnapshot = "process/snapshot", "exec", Reads, "returns head and tail of the output";
+    ProcessAttach(AttachProcess: process_id) -> AttachResult = "process/attach", "exec", Reads, "follows a detached process, or takes one over";
+    ProcessRelease(ReleaseProcess: process_id) -> EmptyResult = "process/release", "exec", Reads, "stops following a process, or forgets a finished one";
+    ProcessList(ListProcesses) -> ProcessList = "process/list", "exec", Reads, "lists processes";
+    FsReadFile(ReadFile) -> FileContent = "fs/readFile", "filesystem", Reads, "reads a whole file";
+    FsWriteFile(WriteFile) -> EmptyResult = "fs/writeFile", "filesystem", Files, "creates or replaces a file";
+    FsCreateDirectory(CreateDirectory) -> EmptyResult = "fs/createDirectory", "filesystem", Files, "creates a directory";
+    FsGetMetadata(GetMetadata) -> FileMetadata = "fs/getMetadata", "filesystem", Reads, "returns type, size and times of a path";
+    FsCanonicalize(CanonicalizePath) -> CanonicalPath = "fs/canonicalize", "filesystem", Reads, "resolves every link of a path";
+    FsReadDirectory(ReadDirectory) -> DirectoryListing = "fs/readDirectory", "filesystem", Reads, "lists a directory";
+    FsWalk(WalkTree) -> WalkResult = "fs/walk", "filesystem", Reads, "lists a tree";
+    FsRemove(RemovePath) -> EmptyResult = "fs/remove", "filesystem", Files, "removes a file, a link or a tree";
+    FsCopy(CopyPath) -> EmptyResult = "fs/copy", "filesystem", Files, "copies a file, a link or a tree";
+    FsRename(RenamePath) -> EmptyResult = "fs/rename", "filesystem", Files, "renames atomically";
+    FsOpen(OpenFile) -> OpenedFile = "fs/open", "filesystem", Changes, "opens a file for access by blocks";
+    FsReadBlock(ReadBlock) -> BlockContent = "fs/readBlock", "filesystem", Reads, "reads a block of an open file";
+    FsWriteBlock(WriteBlock) -> EmptyResult = "fs/writeBlock", "filesystem", Files, "writes a block of an open file";
+    FsClose(CloseFile) -> EmptyResult = "fs/close", "filesystem", Control, "closes an open file";
+    FsWatchMissing(WatchMissing) -> WatchMissingResult = "fs/watchMissing", "filesystem", Changes, "notifies once when a missing path appears";
+    FsWatch(StartWatch) -> WatchResult = "fs/watch", "filesystem", Changes, "reports changes of a file or a tree";
+    FsUnwatch(StopWatch) -> EmptyResult = "fs/unwatch", "filesystem", Changes, "ends a watch";
+    FsSearch(SearchText) -> SearchResult = "fs/search", "filesystem", Reads, "finds lines in files";
+    FsFind(FindPaths) -> FoundPaths = "fs/find", "filesystem", Reads, "finds files and directories by name";
+    CommandExec(ExecCommand: process_id) -> CommandStarted = "command/exec", "exec", Starts, "starts a process, in the first dialect";
+    CommandExecWrite(WriteCommand: process_id) -> CommandWritten = "command/exec/write", "exec", Changes, "writes to it";
+    CommandExecTerminate(TerminateCommand: process_id) -> TerminateResult = "command/exec/terminate", "exec", Control, "ends it";
 }
 
 impl MethodName {
@@ -117,6 +181,41 @@ impl MethodName {
             self,
             Self::ProcessWrite | Self::FsWriteFile | Self::FsWriteBlock | Self::HttpRequest
         )
+    }
+}
+
+impl MethodCall {
+    /// Returns the id of the process that the request starts.
+    pub fn started_process(&self) -> Option<&ProcessId> {
+        if let Self::ProcessStart(_) | Self::CommandExec(_) = self {
+            self.process_id()
+        } else {
+            None
+        }
+    }
+
+    /// Returns the file handle that the request reads, writes or closes.
+    pub fn file_handle(&self) -> Option<&HandleId> {
+        if let Self::FsReadBlock(ReadBlock { handle_id, .. })
+        | Self::FsWriteBlock(WriteBlock { handle_id, .. })
+        | Self::FsClose(CloseFile { handle_id }) = self
+        {
+            Some(handle_id)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the file handle id that the request opens or closes, which changes its meaning for
+    /// later requests.
+    pub fn changed_handle(&self) -> Option<&HandleId> {
+        if let Self::FsOpen(OpenFile { handle_id, .. }) | Self::FsClose(CloseFile { handle_id }) =
+            self
+        {
+            Some(handle_id)
+        } else {
+            None
+        }
     }
 }
 
@@ -180,5 +279,27 @@ mod tests {
             assert_eq!(MethodName::parse(method.as_str()), Some(method));
         }
         assert_eq!(MethodName::parse("process/nope"), None);
+    }
+
+    fn decode(method: MethodName, params: &str) -> MethodCall {
+        let params: &RawValue = serde_json::from_str(params).unwrap();
+        MethodCall::decode(method, Some(params)).unwrap()
+    }
+
+    #[test]
+    fn call_knows_its_process_and_its_file_handle() {
+        let read = decode(MethodName::ProcessRead, r#"{"processId":"p"}"#);
+        assert_eq!(read.process_id(), ProcessId::new("p").ok().as_ref());
+        assert_eq!(read.started_process(), None);
+        let list = decode(MethodName::ProcessList, "{}");
+        assert_eq!(list.process_id(), None);
+        let handle = HandleId::new("h");
+        let close = decode(MethodName::FsClose, r#"{"handleId":"h"}"#);
+        assert_eq!(close.file_handle(), Some(&handle));
+        assert_eq!(close.changed_handle(), Some(&handle));
+        let block = r#"{"handleId":"h","offset":0,"len":1}"#;
+        let block = decode(MethodName::FsReadBlock, block);
+        assert_eq!(block.file_handle(), Some(&handle));
+        assert_eq!(block.changed_handle(), None);
     }
 }

@@ -11,7 +11,6 @@ use crate::{
     base64_bytes::Base64Bytes,
     environment::ShellProgram,
     id::{ProcessId, WriteId},
-    method::{Method, MethodName},
     network::{ManagedNetwork, NetworkProxy},
     path_uri::PathUri,
     sandbox::SandboxPolicy,
@@ -23,28 +22,6 @@ pub use self::output::{
     ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, ReadProcess,
     ReleaseProcess, ResourceUsage, SnapshotProcess,
 };
-
-macro_rules! method {
-    ($type:ty, $name:ident, $result:ty) => {
-        impl Method for $type {
-            const NAME: MethodName = MethodName::$name;
-            type Result = $result;
-        }
-    };
-}
-
-method!(StartProcess, ProcessStart, StartResult);
-method!(ReadProcess, ProcessRead, OutputPage);
-method!(WriteProcess, ProcessWrite, WriteResult);
-method!(CloseStdin, ProcessCloseStdin, WriteResult);
-method!(ResizeProcess, ProcessResize, EmptyResult);
-method!(SignalProcess, ProcessSignal, EmptyResult);
-method!(TerminateProcess, ProcessTerminate, TerminateResult);
-method!(WaitProcess, ProcessWait, WaitResult);
-method!(SnapshotProcess, ProcessSnapshot, ProcessSnapshot);
-method!(AttachProcess, ProcessAttach, AttachResult);
-method!(ReleaseProcess, ProcessRelease, EmptyResult);
-method!(ListProcesses, ProcessList, ProcessList);
 
 /// Empty object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
@@ -422,11 +399,6 @@ pub struct ExecCommand {
     pub arg0: Option<String>,
 }
 
-impl Method for ExecCommand {
-    const NAME: MethodName = MethodName::CommandExec;
-    type Result = CommandStarted;
-}
-
 /// Response to `command/exec`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -453,11 +425,6 @@ pub struct WriteCommand {
     pub chunk: Base64Bytes,
 }
 
-impl Method for WriteCommand {
-    const NAME: MethodName = MethodName::CommandExecWrite;
-    type Result = CommandWritten;
-}
-
 /// Response to `command/exec/write`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CommandWritten {
@@ -471,11 +438,6 @@ pub struct CommandWritten {
 pub struct TerminateCommand {
     /// Process id.
     pub process_id: ProcessId,
-}
-
-impl Method for TerminateCommand {
-    const NAME: MethodName = MethodName::CommandExecTerminate;
-    type Result = TerminateResult;
 }
 
 /// `command/exec/exited`: the process ended.

@@ -4,6 +4,7 @@
 //! The writer takes messages from the send queue, pulls process events from the output logs,
 //! encodes them and flushes as soon as neither has more.
 
+mod decoded_request;
 mod request_dispatcher;
 
 use std::{

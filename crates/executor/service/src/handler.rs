@@ -15,6 +15,7 @@ use exec_wire::{
     id::{ProcessId, SessionId},
     initialize::{InitializeParams, InitializeResponse, ProtocolExtension},
     message::RequestId,
+    method::MethodCall,
     outgoing_message::OutgoingMessage,
     process::{AcknowledgeProcess, EmptyResult},
 };
@@ -25,7 +26,6 @@ use tracing::Span;
 use self::http_streams::HttpStreams;
 use crate::{
     connection_files::ConnectionFiles,
-    method_call::MethodCall,
     metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
@@ -33,17 +33,15 @@ use crate::{
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
-/// Result of dispatching a request: its response, or a future that produces it.
+/// When a request has its result.
 pub(crate) enum Dispatch {
     /// The request is complete.
-    Ready(EncodedResponse),
-    /// The request is running. Conflicting requests wait for it. It may send its own response.
-    Running(BoxFuture<'static, HandlerOutcome>),
+    Ready(RequestResult),
+    /// The request is running. Conflicting requests wait for it.
+    Running(BoxFuture<'static, RequestResult>),
     /// The request has taken effect or only reads, and waits for something. No request waits for
     /// it.
-    Waiting(BoxFuture<'static, EncodedResponse>),
-    /// Like `Waiting`, but the future sends its own response because messages follow it.
-    Streaming(BoxFuture<'static, RequestOutcome>),
+    Waiting(BoxFuture<'static, RequestResult>),
 }
 
 /// Handles the requests of one connection.
@@ -97,9 +95,9 @@ impl RequestHandler {
     /// Opens or resumes the connection's session.
     pub(crate) async fn initialize(
         &mut self,
-        params: InitializeParams,
+        params: &InitializeParams,
     ) -> Result<InitializeResponse, RpcError> {
-        let requested = params.extensions.unwrap_or_default();
+        let requested = params.extensions.as_deref().unwrap_or_default();
         let granted: Vec<ProtocolExtension> = ProtocolExtension::ALL
             .iter()
             .copied()
@@ -165,25 +163,16 @@ impl RequestHandler {
         }
     }
 
-    /// Resolves the file handle of a block request, unless it is already pinned.
-    pub(crate) fn pin_file_handle(&self, call: &mut MethodCall) {
-        let (id, file) = if let MethodCall::ReadBlock(params, file) = call {
-            (&params.handle_id, file)
-        } else if let MethodCall::WriteBlock(params, _, file) = call {
-            (&params.handle_id, file)
-        } else {
-            return;
-        };
-        if file.is_none() {
-            *file = self.files.handle(id);
-        }
+    /// Resolves the file handle of a block request.
+    pub(crate) fn file_handle(&self, call: &MethodCall) -> PinnedFile {
+        self.files.handle(call.file_handle()?)
     }
 
     /// Dispatches a request to its handler. Immediate effects are complete when this returns.
-    pub(crate) fn dispatch(&self, id: RequestId, call: MethodCall) -> Dispatch {
+    pub(crate) fn dispatch(&self, id: RequestId, call: MethodCall, file: PinnedFile) -> Dispatch {
         let Some(session) = self.session.clone() else {
             let error = RpcError::invalid_request("connection has no session");
-            return Dispatch::Ready(EncodedResponse::error(&id, &error));
+            return Dispatch::Ready(RequestResult::error(&id, &error));
         };
         let handlers = HandlerContext {
             shared: &self.shared,
@@ -199,80 +188,80 @@ impl RequestHandler {
                     "initialize may only be sent once per connection",
                 )),
             ),
-            MethodCall::EnvironmentInfo => {
+            MethodCall::EnvironmentInfo(_) => {
                 let backend = Arc::clone(&handlers.session.environment.backend);
                 Dispatch::Waiting(
-                    async move { EncodedResponse::new(&id, &backend.info().await) }.boxed(),
+                    async move { RequestResult::new(&id, &backend.info().await) }.boxed(),
                 )
             }
-            MethodCall::EnvironmentStatus => respond_now(
+            MethodCall::EnvironmentStatus(_) => respond_now(
                 &id,
                 Ok(EnvironmentStatus {
                     status: "ready".to_owned(),
                 }),
             ),
-            MethodCall::ReadConfig(params) => {
+            MethodCall::EnvironmentConfigRead(params) => {
                 handlers.catalog_request(id, |catalog| catalog.read_config(params))
             }
-            MethodCall::DiscoverRoots(params) => {
+            MethodCall::CapabilityRootsDiscover(params) => {
                 handlers.catalog_request(id, |catalog| catalog.discover_roots(params))
             }
-            MethodCall::Discover(params) => {
+            MethodCall::CapabilitiesDiscover(params) => {
                 handlers.catalog_request(id, |catalog| catalog.discover(params))
             }
-            MethodCall::Http(request, body) => handlers.http_request(id, *request, body),
-            MethodCall::CancelHttp(params) => handlers.cancel_http(&id, &params),
-            MethodCall::Start(params) => handlers.start(id, *params),
-            MethodCall::Read(params) => handlers.read(id, &params),
-            MethodCall::Write(params, data) => handlers.write(id, params, data),
-            MethodCall::CloseStdin(params) => handlers.close_stdin(id, params),
-            MethodCall::Resize(params) => handlers.resize(id, &params),
-            MethodCall::Signal(params) => handlers.signal(id, &params),
-            MethodCall::Terminate(params) => handlers.terminate(id, &params),
-            MethodCall::Wait(params) => handlers.wait(id, &params),
-            MethodCall::Snapshot(params) => handlers.snapshot(id, &params.process_id),
-            MethodCall::Attach(params) => respond_now(&id, handlers.attach(&params)),
-            MethodCall::Release(params) => respond_now(&id, handlers.release(&params)),
-            MethodCall::List(params) => respond_now(&id, Ok(handlers.list(params))),
-            MethodCall::ReadFile(params) => handlers.read_file(id, params),
-            MethodCall::WriteFile(params, data) => handlers.write_file(id, params, data),
-            MethodCall::CreateDirectory(params) => {
+            MethodCall::HttpRequest(request) => handlers.http_request(id, request),
+            MethodCall::HttpRequestCancel(params) => handlers.cancel_http(&id, &params),
+            MethodCall::ProcessStart(params) => handlers.start(id, params),
+            MethodCall::ProcessRead(params) => handlers.read(id, &params),
+            MethodCall::ProcessWrite(params) => handlers.write(id, params),
+            MethodCall::ProcessCloseStdin(params) => handlers.close_stdin(id, params),
+            MethodCall::ProcessResize(params) => handlers.resize(id, &params),
+            MethodCall::ProcessSignal(params) => handlers.signal(id, &params),
+            MethodCall::ProcessTerminate(params) => handlers.terminate(id, &params),
+            MethodCall::ProcessWait(params) => handlers.wait(id, &params),
+            MethodCall::ProcessSnapshot(params) => handlers.snapshot(id, &params.process_id),
+            MethodCall::ProcessAttach(params) => respond_now(&id, handlers.attach(&params)),
+            MethodCall::ProcessRelease(params) => respond_now(&id, handlers.release(&params)),
+            MethodCall::ProcessList(params) => respond_now(&id, Ok(handlers.list(params))),
+            MethodCall::FsReadFile(params) => handlers.read_file(id, params),
+            MethodCall::FsWriteFile(params) => handlers.write_file(id, params),
+            MethodCall::FsCreateDirectory(params) => {
                 files::file_done(id, handlers.file_system().create_directory(params))
             }
-            MethodCall::GetMetadata(params) => {
+            MethodCall::FsGetMetadata(params) => {
                 files::file_result(id, handlers.file_system().metadata(params), |metadata| {
                     metadata
                 })
             }
-            MethodCall::Canonicalize(params) => handlers.canonicalize(id, params),
-            MethodCall::ReadDirectory(params) => handlers.read_directory(id, params),
-            MethodCall::Walk(params) => handlers.list_request(id, |files| files.walk(params)),
-            MethodCall::Remove(params) => {
+            MethodCall::FsCanonicalize(params) => handlers.canonicalize(id, params),
+            MethodCall::FsReadDirectory(params) => handlers.read_directory(id, params),
+            MethodCall::FsWalk(params) => handlers.list_request(id, |files| files.walk(params)),
+            MethodCall::FsRemove(params) => {
                 files::file_done(id, handlers.file_system().remove(params))
             }
-            MethodCall::Copy(params) => files::file_done(id, handlers.file_system().copy(params)),
-            MethodCall::Rename(params) => {
+            MethodCall::FsCopy(params) => files::file_done(id, handlers.file_system().copy(params)),
+            MethodCall::FsRename(params) => {
                 files::file_done(id, handlers.file_system().rename(params))
             }
-            MethodCall::OpenFile(params) => handlers.open_file(id, params),
-            MethodCall::ReadBlock(params, file) => handlers.read_block(id, params, file),
-            MethodCall::WriteBlock(params, data, file) => {
-                handlers.write_block(id, params, data, file)
+            MethodCall::FsOpen(params) => handlers.open_file(id, params),
+            MethodCall::FsReadBlock(params) => handlers.read_block(id, params, file),
+            MethodCall::FsWriteBlock(params) => handlers.write_block(id, params, file),
+            MethodCall::FsClose(params) => handlers.close_file(&id, &params),
+            MethodCall::FsWatchMissing(params) => handlers.watch_missing(id, params),
+            MethodCall::FsWatch(params) => handlers.watch(id, params),
+            MethodCall::FsUnwatch(params) => handlers.unwatch(&id, &params),
+            MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
+            MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
+            MethodCall::CommandExec(params) => handlers.exec(id, params),
+            MethodCall::CommandExecWrite(params) => handlers.exec_write(id, params),
+            MethodCall::CommandExecTerminate(params) => {
+                handlers.exec_terminate(id, &params.process_id)
             }
-            MethodCall::CloseFile(params) => handlers.close_file(&id, &params),
-            MethodCall::WatchMissing(params) => handlers.watch_missing(id, params),
-            MethodCall::Watch(params) => handlers.watch(id, params),
-            MethodCall::Unwatch(params) => handlers.unwatch(&id, &params),
-            MethodCall::Search(params) => handlers.list_request(id, |files| files.search(params)),
-            MethodCall::Find(params) => handlers.list_request(id, |files| files.find(params)),
-            MethodCall::Exec(params) => handlers.exec(id, *params),
-            MethodCall::ExecWrite(params) => handlers.exec_write(id, params),
-            MethodCall::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),
         }
     }
 }
 
-pub(crate) use self::files::{FileData, PinnedFile};
+pub(crate) use self::files::PinnedFile;
 
 /// Shared state that every handler needs.
 struct HandlerContext<'a> {
@@ -312,7 +301,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn respond_now<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Dispatch {
-    Dispatch::Ready(EncodedResponse::new(id, &result))
+    Dispatch::Ready(RequestResult::new(id, &result))
 }
 
 /// Responds at once if the future is ready, which is the normal case. Otherwise waits for it.
@@ -329,26 +318,24 @@ where
     let mut future = future;
     match (&mut future).now_or_never() {
         Some(outcome) => respond_now(&id, result(outcome)),
-        None => Dispatch::Waiting(
-            async move { EncodedResponse::new(&id, &result(future.await)) }.boxed(),
-        ),
+        None => {
+            Dispatch::Waiting(async move { RequestResult::new(&id, &result(future.await)) }.boxed())
+        }
     }
 }
 
-/// An encoded response and the outcome to record for its request.
+/// Result of a request: the encoded response and the outcome to record.
 #[derive(Debug)]
-pub(crate) struct EncodedResponse {
-    pub(crate) message: OutgoingMessage,
+pub(crate) struct RequestResult {
+    /// Absent if it was sent.
+    message: Option<OutgoingMessage>,
     pub(crate) outcome: RequestOutcome,
 }
 
-impl EncodedResponse {
+impl RequestResult {
     pub(crate) fn new<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Self {
         match result {
-            Ok(result) => Self {
-                message: OutgoingMessage::result(id, result),
-                outcome: RequestOutcome::Ok,
-            },
+            Ok(result) => Self::ok(OutgoingMessage::result(id, result)),
             Err(error) => Self::error(id, error),
         }
     }
@@ -360,34 +347,43 @@ impl EncodedResponse {
         member: &'static str,
         data: Bytes,
     ) -> Self {
+        Self::ok(OutgoingMessage::result_with_data(id, result, member, data))
+    }
+
+    fn ok(message: OutgoingMessage) -> Self {
         Self {
-            message: OutgoingMessage::result_with_data(id, result, member, data),
+            message: Some(message),
             outcome: RequestOutcome::Ok,
         }
     }
 
     pub(crate) fn error(id: &RequestId, error: &RpcError) -> Self {
         Self {
-            message: OutgoingMessage::error(id, error),
+            message: Some(OutgoingMessage::error(id, error)),
             outcome: RequestOutcome::of(error),
         }
     }
-}
 
-/// How a running handler finished.
-#[derive(Debug)]
-pub(crate) enum HandlerOutcome {
-    /// The dispatcher must send this response.
-    Respond(EncodedResponse),
-    /// The handler has sent the response itself.
-    Responded(RequestOutcome),
-}
+    /// Takes the response, unless it was sent.
+    pub(crate) fn take_message(&mut self) -> Option<OutgoingMessage> {
+        self.message.take()
+    }
 
-impl HandlerOutcome {
-    pub(crate) fn outcome(&self) -> RequestOutcome {
-        match self {
-            Self::Respond(response) => response.outcome,
-            Self::Responded(outcome) => *outcome,
+    /// Sends the response, unless it was sent. A handler does this itself if messages follow it or
+    /// if it holds a permit until then.
+    pub(crate) async fn send(self, send_queue: &SendQueue) -> Self {
+        self.send_with(send_queue, || {}).await
+    }
+
+    /// Sends the response like [`Self::send`], and calls `before_send` when there is space for it.
+    pub(crate) async fn send_with(
+        mut self,
+        send_queue: &SendQueue,
+        before_send: impl FnOnce(),
+    ) -> Self {
+        if let Some(message) = self.message.take() {
+            send_queue.send_with(message, before_send).await;
         }
+        self
     }
 }

@@ -8,7 +8,6 @@
 mod connection;
 mod connection_files;
 mod handler;
-mod method_call;
 pub mod metrics;
 mod request_guard;
 mod send_queue;

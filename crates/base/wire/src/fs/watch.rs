@@ -3,13 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_false;
-use crate::{
-    id::WatchId,
-    method::{Method, MethodName},
-    path_uri::PathUri,
-    process::EmptyResult,
-    sandbox::SandboxPolicy,
-};
+use crate::{id::WatchId, path_uri::PathUri, sandbox::SandboxPolicy};
 
 /// `fs/watchMissing`: notifies once when one of several missing paths appears.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -25,11 +19,6 @@ pub struct WatchMissing {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-impl Method for WatchMissing {
-    const NAME: MethodName = MethodName::FsWatchMissing;
-    type Result = WatchMissingResult;
 }
 
 /// Response to `fs/watchMissing`.
@@ -63,11 +52,6 @@ pub struct StartWatch {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-impl Method for StartWatch {
-    const NAME: MethodName = MethodName::FsWatch;
-    type Result = WatchResult;
-}
-
 fn default_true() -> bool {
     true
 }
@@ -85,11 +69,6 @@ pub struct WatchResult {
 pub struct StopWatch {
     /// Id of the watch.
     pub watch_id: WatchId,
-}
-
-impl Method for StopWatch {
-    const NAME: MethodName = MethodName::FsUnwatch;
-    type Result = EmptyResult;
 }
 
 /// `fs/changed`: changes since the previous notification.

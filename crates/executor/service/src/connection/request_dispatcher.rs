@@ -19,8 +19,8 @@ use exec_transport::link::{BinarySupport, MessageReader, Principal};
 use exec_wire::{
     error::{ErrorCode, RpcError},
     limits,
-    message::{RequestId, RpcMessage, TraceContext, split_binary},
-    method::{MethodName, OrderingClass},
+    message::{RequestId, RpcMessage, TraceContext},
+    method::{MethodCall, MethodName, OrderingClass},
     outgoing_message::OutgoingMessage,
 };
 use futures_util::{
@@ -32,9 +32,11 @@ use serde_json::value::RawValue;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking, yield_now};
 use tracing::Instrument;
 
+use super::decoded_request::{
+    DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage, split_frame,
+};
 use crate::{
-    handler::{Dispatch, EncodedResponse, HandlerOutcome, RequestHandler},
-    method_call::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage, MethodCall},
+    handler::{Dispatch, PinnedFile, RequestHandler, RequestResult},
     metrics::RequestOutcome,
     request_guard::RequestGuard,
     send_queue::SendQueue,
@@ -77,7 +79,9 @@ pub(super) enum ReadOutcome {
 /// A request that passed the checks of [`RequestDispatcher::admit`].
 struct AdmittedRequest {
     id: RequestId,
-    call: MethodCall,
+    call: Box<MethodCall>,
+    /// The file that the handle of the request named when the request arrived.
+    file: PinnedFile,
     guard: RequestGuard,
 }
 
@@ -180,39 +184,18 @@ impl RequestDispatcher {
             self.decoding = Some(spawn_blocking(move || LargeMessage::decode(frame)));
             return;
         }
-        let decoded = match split_binary(&frame) {
-            None => Ok((frame, None)),
-            Some(Ok((header, data))) => Ok((header, Some(data))),
-            Some(Err(error)) => Err(error.to_string()),
+        let (text, data) = match split_frame(frame) {
+            Ok(parts) => parts,
+            Err(reason) => return self.reject_malformed(&reason),
         };
-        let message = match &decoded {
-            Ok((text, data)) => {
-                RpcMessage::decode_with(text, data.clone()).map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.clone()),
-        };
+        let message = RpcMessage::decode_with(&text, data);
         match message.map(|message| self.gate.handle_message(message)) {
-            Ok(MessageAction::Request(mut request)) => {
-                let has_data = request.data.is_some();
-                let decoded = match MethodName::parse(&request.method) {
-                    Some(method) => {
-                        let granted = self.check_data(has_data);
-                        let call = granted.and_then(|()| MethodCall::decode(method, &mut request));
-                        DecodedMethod::Known(method, call)
-                    }
-                    None => DecodedMethod::Unknown(request.method.into_owned()),
-                };
-                let request = DecodedRequest {
-                    id: request.id,
-                    trace: request.trace,
-                    has_data,
-                    decoded,
-                    bytes,
-                };
-                self.handle_request(request).await;
+            Ok(MessageAction::Request(request)) => {
+                self.handle_request(DecodedRequest::new(request, bytes))
+                    .await;
             }
             Ok(input) => self.handle_non_request(input),
-            Err(reason) => self.reject_malformed(&reason),
+            Err(error) => self.reject_malformed(&error.to_string()),
         }
     }
 
@@ -257,7 +240,12 @@ impl RequestDispatcher {
         match self.admit(method, request.has_data, call) {
             Ok((ordering, call)) => {
                 guard.record_process(call.process_id());
-                let request = AdmittedRequest { id, call, guard };
+                let request = AdmittedRequest {
+                    id,
+                    call,
+                    file: None,
+                    guard,
+                };
                 self.handle_call(request, ordering, bytes).await;
             }
             Err(error) => {
@@ -313,8 +301,8 @@ impl RequestDispatcher {
         &self,
         method: MethodName,
         has_data: bool,
-        call: Result<MethodCall, RpcError>,
-    ) -> Result<(OrderingClass, MethodCall), RpcError> {
+        call: Result<Box<MethodCall>, RpcError>,
+    ) -> Result<(OrderingClass, Box<MethodCall>), RpcError> {
         self.check_data(has_data)?;
         let call = call?;
         self.gate.admit(method)?;
@@ -333,50 +321,43 @@ impl RequestDispatcher {
 
     async fn handle_call(
         &mut self,
-        request: AdmittedRequest,
+        mut request: AdmittedRequest,
         ordering: OrderingClass,
         bytes: usize,
     ) {
-        let AdmittedRequest {
-            id,
-            mut call,
-            guard,
-        } = request;
-        if let MethodCall::Initialize(params) = call {
+        if let MethodCall::Initialize(params) = &*request.call {
             let opened = self.handler.initialize(params);
-            let opened = opened.instrument(guard.span.clone()).await;
+            let opened = opened.instrument(request.guard.span.clone()).await;
             if let Ok(opened) = &opened {
                 self.gate.handle_initialize(&opened.extensions);
             }
-            let response = EncodedResponse::new(&id, &opened);
-            guard.finish(response.outcome);
-            return self.send_response(response.message, None);
+            let result = RequestResult::new(&request.id, &opened);
+            return self.complete(result, request.guard, None);
         }
         // In serial mode a handle id is resolved when the request runs.
         let ordering = if self.serial {
             ordering
         } else {
-            self.pin_file_handle(&mut call, ordering)
+            self.pin_file_handle(&mut request, ordering)
         };
         if ordering == OrderingClass::Control && !self.serial {
             // Control requests run at once and are exempt from the limit.
             let ticket = self.requests.submit_unordered();
-            self.dispatch(AdmittedRequest { id, call, guard }, ticket);
+            self.dispatch(request, ticket);
         } else if self.requests.len() >= limits::MAX_REQUESTS_IN_FLIGHT
-            && !matches!(call, MethodCall::Unwatch(_))
+            && !matches!(*request.call, MethodCall::FsUnwatch(_))
         {
             let max = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {max} requests are in flight"));
-            guard.finish(RequestOutcome::of(&error));
-            self.send_response(OutgoingMessage::error(&id, &error), None);
+            let result = RequestResult::error(&request.id, &error);
+            self.complete(result, request.guard, None);
         } else {
             let claim = OrderingClaim {
                 ordering,
-                starts: call.started_process().cloned(),
-                changes_handle: call.changed_handle().cloned(),
+                starts: request.call.started_process().cloned(),
+                changes_handle: request.call.changed_handle().cloned(),
                 bytes,
             };
-            let request = AdmittedRequest { id, call, guard };
             self.requests.submit(claim, QueuedItem::Request(request));
             self.start_ready();
         }
@@ -386,27 +367,33 @@ impl RequestDispatcher {
     /// queue, cannot overtake a queued block. Skips ids that a queued `fs/open` or `fs/close` will
     /// change. Returns the ordering of the request: an `fs/close` queues if an operation on the
     /// same id is pending.
-    fn pin_file_handle(&mut self, call: &mut MethodCall, ordering: OrderingClass) -> OrderingClass {
-        let Some(id) = call.file_handle() else {
+    fn pin_file_handle(
+        &mut self,
+        request: &mut AdmittedRequest,
+        ordering: OrderingClass,
+    ) -> OrderingClass {
+        let Some(id) = request.call.file_handle() else {
             return ordering;
         };
+        let closes = matches!(*request.call, MethodCall::FsClose(_));
         if self.requests.will_change(id) {
-            return if matches!(call, MethodCall::CloseFile(_)) {
+            return if closes {
                 OrderingClass::Changes
             } else {
                 ordering
             };
         }
-        if let MethodCall::CloseFile(close) = call {
+        if closes {
             for queued in self.requests.queued_mut() {
                 if let QueuedItem::Request(earlier) = queued
-                    && earlier.call.file_handle() == Some(&close.handle_id)
+                    && earlier.file.is_none()
+                    && earlier.call.file_handle() == Some(id)
                 {
-                    self.handler.pin_file_handle(&mut earlier.call);
+                    earlier.file = self.handler.file_handle(&earlier.call);
                 }
             }
         } else {
-            self.handler.pin_file_handle(call);
+            request.file = self.handler.file_handle(&request.call);
         }
         ordering
     }
@@ -457,42 +444,43 @@ impl RequestDispatcher {
 
     /// Runs a request.
     fn dispatch(&mut self, request: AdmittedRequest, ticket: OrderTicket) {
-        let AdmittedRequest { id, call, guard } = request;
-        let (send_queue, span) = (Arc::clone(&self.send_queue), guard.span.clone());
-        match span.in_scope(|| self.handler.dispatch(id, call)) {
-            Dispatch::Ready(response) => {
-                guard.finish(response.outcome);
-                self.send_response(response.message, Some(ticket));
-            }
-            Dispatch::Running(outcome) => {
-                let run = async move {
-                    let outcome = outcome.await;
-                    guard.finish(outcome.outcome());
-                    if let HandlerOutcome::Respond(response) = outcome {
-                        send_queue.send(response.message).await;
-                    }
-                    ticket
-                };
-                self.running.push(run.instrument(span).boxed());
-            }
-            Dispatch::Waiting(response) => {
+        let AdmittedRequest {
+            id,
+            call,
+            file,
+            guard,
+        } = request;
+        let span = guard.span.clone();
+        let result = match span.in_scope(|| self.handler.dispatch(id, *call, file)) {
+            Dispatch::Ready(result) => return self.complete(result, guard, Some(ticket)),
+            Dispatch::Running(result) => result,
+            Dispatch::Waiting(result) => {
                 self.release(ticket);
-                let send = async move {
-                    let response = response.await;
-                    guard.finish(response.outcome);
-                    send_queue.send(response.message).await;
-                    ticket
-                };
-                self.running.push(send.instrument(span).boxed());
+                result
             }
-            Dispatch::Streaming(outcome) => {
-                self.release(ticket);
-                let send = async move {
-                    guard.finish(outcome.await);
-                    ticket
-                };
-                self.running.push(send.instrument(span).boxed());
-            }
+        };
+        let send_queue = Arc::clone(&self.send_queue);
+        let run = async move {
+            let result = result.await;
+            guard.finish(result.outcome);
+            result.send(&send_queue).await;
+            ticket
+        };
+        self.running.push(run.instrument(span).boxed());
+    }
+
+    /// Records the result of a request and sends its response.
+    fn complete(
+        &mut self,
+        mut result: RequestResult,
+        guard: RequestGuard,
+        ticket: Option<OrderTicket>,
+    ) {
+        guard.finish(result.outcome);
+        match (result.take_message(), ticket) {
+            (Some(message), ticket) => self.send_response(message, ticket),
+            (None, Some(ticket)) => self.requests.finish(ticket),
+            (None, None) => {}
         }
     }
 

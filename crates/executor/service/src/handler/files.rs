@@ -12,7 +12,6 @@ use exec_env::{
     },
 };
 use exec_wire::{
-    base64_bytes::Base64Error,
     error::RpcError,
     fs::{
         BlockContent, CanonicalPath, CloseFile, DirectoryListing, FileContent,
@@ -31,14 +30,8 @@ use futures_util::{
 };
 use serde::Serialize;
 
-use super::{Dispatch, EncodedResponse, HandlerContext, HandlerOutcome, respond_now};
-use crate::{
-    connection_files::{OpenHandle, check_handle},
-    metrics::RequestOutcome,
-};
-
-/// Decoded data of a request. Invalid base64 is an error of this request, not a malformed message.
-pub(crate) type FileData = Result<Bytes, Base64Error>;
+use super::{Dispatch, HandlerContext, RequestResult, respond_now};
+use crate::connection_files::{OpenHandle, check_handle};
 
 impl HandlerContext<'_> {
     pub(super) fn file_system(&self) -> &Arc<dyn ExecutorFileSystem> {
@@ -52,15 +45,20 @@ impl HandlerContext<'_> {
             move |content| match content {
                 Ok(data) => {
                     metrics.file_read_bytes.add_bytes(data.len());
-                    EncodedResponse::with_data(&id, &FileContent::default(), "dataBase64", data)
+                    RequestResult::with_data(&id, &FileContent::default(), "dataBase64", data)
                 }
-                Err(error) => EncodedResponse::error(&id, &error.into()),
+                Err(error) => RequestResult::error(&id, &error.into()),
             },
         )
     }
 
-    pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: FileData) -> Dispatch {
-        match data {
+    pub(super) fn write_file(&self, id: RequestId, mut write: WriteFile) -> Dispatch {
+        // Decoding has checked that there is data.
+        match write
+            .data_base64
+            .take()
+            .map_or(Ok(Bytes::new()), |data| data.0)
+        {
             Ok(data) => {
                 let bytes = data.len();
                 self.written(id, bytes, self.file_system().write_file(write, data))
@@ -104,9 +102,8 @@ impl HandlerContext<'_> {
             // The semaphore is never closed.
             let _permit = files.list_permits.acquire().await;
             let list = operation(&*file_system).await;
-            let response = EncodedResponse::new(&id, &list.map_err(RpcError::from));
-            send_queue.send(response.message).await;
-            HandlerOutcome::Responded(response.outcome)
+            let result = RequestResult::new(&id, &list.map_err(RpcError::from));
+            result.send(&send_queue).await
         };
         Dispatch::Running(run.boxed())
     }
@@ -152,12 +149,12 @@ impl HandlerContext<'_> {
             Ok(FileBlock { data, eof }) => {
                 let content = BlockContent { chunk: None, eof };
                 metrics.file_read_bytes.add_bytes(data.len());
-                EncodedResponse::with_data(&id, &content, "chunk", data)
+                RequestResult::with_data(&id, &content, "chunk", data)
             }
             Err(error) => {
                 // Close the handle after a read error.
                 files.fail(&handle_id, &handle);
-                EncodedResponse::error(&id, &error.into())
+                RequestResult::error(&id, &error.into())
             }
         })
     }
@@ -166,9 +163,10 @@ impl HandlerContext<'_> {
         &self,
         id: RequestId,
         write: WriteBlock,
-        data: Bytes,
         file: PinnedFile,
     ) -> Dispatch {
+        // Decoding has checked that there is data.
+        let data = write.chunk.unwrap_or_default().0;
         let (handle_id, offset) = (&write.handle_id, write.offset);
         let checked = check_handle(handle_id);
         let checked = checked.and_then(|()| check_block("write", offset, data.len()));
@@ -232,7 +230,7 @@ where
     R: Serialize,
 {
     run_file_operation(operation, move |outcome| {
-        EncodedResponse::new(&id, &outcome.map(result).map_err(RpcError::from))
+        RequestResult::new(&id, &outcome.map(result).map_err(RpcError::from))
     })
 }
 
@@ -244,13 +242,11 @@ pub(super) fn file_done(id: RequestId, operation: FileFuture<()>) -> Dispatch {
 /// Responds at once if the operation completed without waiting, otherwise runs it.
 fn run_file_operation<T: Send + 'static>(
     mut operation: FileFuture<T>,
-    finish: impl FnOnce(Result<T, FileError>) -> EncodedResponse + Send + 'static,
+    finish: impl FnOnce(Result<T, FileError>) -> RequestResult + Send + 'static,
 ) -> Dispatch {
     match (&mut operation).now_or_never() {
         Some(outcome) => Dispatch::Ready(finish(outcome)),
-        None => Dispatch::Running(
-            async move { HandlerOutcome::Respond(finish(operation.await)) }.boxed(),
-        ),
+        None => Dispatch::Running(async move { finish(operation.await) }.boxed()),
     }
 }
 
@@ -275,14 +271,11 @@ impl HandlerContext<'_> {
         let run = async move {
             let mut watcher = match watching.await {
                 Ok(watcher) => watcher,
-                Err(error) => {
-                    return HandlerOutcome::Respond(EncodedResponse::error(&id, &error.into()));
-                }
+                Err(error) => return RequestResult::error(&id, &error.into()),
             };
             let path = watcher.path.clone();
-            send_queue
-                .send(OutgoingMessage::result(&id, &WatchResult { path }))
-                .await;
+            let result = RequestResult::new(&id, &Ok(WatchResult { path }));
+            let result = result.send(&send_queue).await;
             let notify = async move {
                 let mut ended = false;
                 while !ended {
@@ -300,7 +293,7 @@ impl HandlerContext<'_> {
                 }
             };
             reservation.finish(tokio::spawn(notify).abort_handle());
-            HandlerOutcome::Responded(RequestOutcome::Ok)
+            result
         };
         Dispatch::Running(run.boxed())
     }
@@ -324,17 +317,11 @@ impl HandlerContext<'_> {
         let run = async move {
             let fired = match watching.await {
                 Ok(fired) => fired,
-                Err(error) => {
-                    return HandlerOutcome::Respond(EncodedResponse::error(&id, &error.into()));
-                }
+                Err(error) => return RequestResult::error(&id, &error.into()),
             };
             let watching = fired.is_some();
-            send_queue
-                .send(OutgoingMessage::result(
-                    &id,
-                    &WatchMissingResult { watching },
-                ))
-                .await;
+            let result = RequestResult::new(&id, &Ok(WatchMissingResult { watching }));
+            let result = result.send(&send_queue).await;
             if let Some(fired) = fired {
                 let notify = async move {
                     fired.await;
@@ -345,7 +332,7 @@ impl HandlerContext<'_> {
                 };
                 files.set_missing_watch(tokio::spawn(notify).abort_handle());
             }
-            HandlerOutcome::Responded(RequestOutcome::Ok)
+            result
         };
         Dispatch::Running(run.boxed())
     }
@@ -364,9 +351,8 @@ impl HandlerContext<'_> {
             // The semaphore is never closed.
             let _permit = files.list_permits.acquire().await;
             let result = operation(&*catalog).await;
-            let response = EncodedResponse::new(&id, &result.map_err(RpcError::from));
-            send_queue.send(response.message).await;
-            HandlerOutcome::Responded(response.outcome)
+            let result = RequestResult::new(&id, &result.map_err(RpcError::from));
+            result.send(&send_queue).await
         };
         Dispatch::Running(run.boxed())
     }

@@ -28,20 +28,16 @@ use futures_util::{
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
 
-use super::{Dispatch, EncodedResponse, HandlerContext, respond_now};
-use crate::{connection_files::AbortOnDrop, metrics::RequestOutcome, send_queue::SendQueue};
+use super::{Dispatch, HandlerContext, RequestResult, respond_now};
+use crate::{connection_files::AbortOnDrop, send_queue::SendQueue};
 
 /// Maximum size of a body part. The wire allows more, but responses wait while a part occupies the
 /// send queue.
 const BODY_PART_BYTES: usize = 256 << 10;
 
 impl HandlerContext<'_> {
-    pub(super) fn http_request(
-        &self,
-        id: RequestId,
-        request: HttpRequest,
-        body: Option<Bytes>,
-    ) -> Dispatch {
+    pub(super) fn http_request(&self, id: RequestId, mut request: HttpRequest) -> Dispatch {
+        let body = request.body_base64.take().map(|body| body.0);
         let bytes = body.as_ref().map_or(0, Bytes::len);
         let upload = match self.streams.admit_upload(bytes) {
             Ok(upload) => upload,
@@ -96,7 +92,7 @@ impl HandlerContext<'_> {
                 Ok(response) => {
                     http_response(&id, response.status, response.headers, response.body)
                 }
-                Err(error) => EncodedResponse::error(&id, &error.into()),
+                Err(error) => RequestResult::error(&id, &error.into()),
             }
         };
         Dispatch::Waiting(encoded.boxed())
@@ -121,19 +117,16 @@ impl HandlerContext<'_> {
             drop(upload);
             let response = response?;
             let head = http_response(&head_id, response.status, response.headers, Bytes::new());
-            head_queue.send(head.message).await;
-            Ok(response.body)
+            Ok((head.send(&head_queue).await, response.body))
         };
         let head = self.cancellable(reservation.id(), head.boxed());
         let run = async move {
-            let body = match head.await {
-                Ok(body) => body,
+            let (result, body) = match head.await {
+                Ok(head) => head,
                 Err(error) => {
-                    let error_response = EncodedResponse::error(&id, &error.into());
-                    send_queue
-                        .send_with(error_response.message, || reservation.release())
-                        .await;
-                    return error_response.outcome;
+                    let result = RequestResult::error(&id, &error.into());
+                    let release = || reservation.release();
+                    return result.send_with(&send_queue, release).await;
                 }
             };
             let reservation = Arc::new(reservation);
@@ -144,9 +137,9 @@ impl HandlerContext<'_> {
                 reservation: Arc::clone(&reservation),
             };
             reservation.attach_task(tokio::spawn(stream.run(body)).abort_handle());
-            RequestOutcome::Ok
+            result
         };
-        Dispatch::Streaming(run.boxed())
+        Dispatch::Waiting(run.boxed())
     }
 }
 
@@ -224,13 +217,13 @@ fn http_response(
     status: u16,
     headers: Vec<HttpResponseHeader>,
     body: Bytes,
-) -> EncodedResponse {
+) -> RequestResult {
     let head = HttpResponse {
         status,
         headers,
         body_base64: None,
     };
-    EncodedResponse::with_data(id, &head, "bodyBase64", body)
+    RequestResult::with_data(id, &head, "bodyBase64", body)
 }
 
 /// HTTP requests and body streams of one connection.

@@ -2,7 +2,6 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use exec_core::output_log::{FollowStart, LogPage};
 use exec_env::{
     environment::{Command, ProcessIo, StdinMode},
@@ -26,7 +25,7 @@ use exec_wire::{
 use futures_util::future::FutureExt;
 
 use super::{
-    Dispatch, EncodedResponse, HandlerContext, respond_now, respond_when_ready, start::StartPlan,
+    Dispatch, HandlerContext, RequestResult, respond_now, respond_when_ready, start::StartPlan,
 };
 use crate::{
     connection::MethodFamily,
@@ -49,8 +48,7 @@ impl HandlerContext<'_> {
         match (&mut page).now_or_never() {
             Some(page) => respond_now(&id, page.map_err(process_error)),
             None => Dispatch::Waiting(
-                async move { EncodedResponse::new(&id, &page.await.map_err(process_error)) }
-                    .boxed(),
+                async move { RequestResult::new(&id, &page.await.map_err(process_error)) }.boxed(),
             ),
         }
     }
@@ -234,12 +232,14 @@ fn wait_result(status: ProcessStatus, until: WaitUntil) -> WaitResult {
 }
 
 impl HandlerContext<'_> {
-    pub(super) fn write(&self, id: RequestId, params: WriteProcess, data: Bytes) -> Dispatch {
+    pub(super) fn write(&self, id: RequestId, params: WriteProcess) -> Dispatch {
         let process = match self.find(&params.process_id) {
             ProcessLookup::Unknown => return respond_with_status(&id, WriteStatus::UnknownProcess),
             ProcessLookup::Starting(_) => return respond_with_status(&id, WriteStatus::Starting),
             ProcessLookup::Started(process) => process,
         };
+        // Decoding has checked that there is data.
+        let data = params.chunk.unwrap_or_default().0;
         let (metrics, bytes) = (Arc::clone(&self.shared.metrics), data.len());
         let writing = process.handle.write(Some(params.write_id), data);
         respond_when_ready(id, writing, move |outcome| {

@@ -17,11 +17,10 @@ use exec_wire::{
 };
 use futures_util::future::FutureExt;
 
-use super::{Dispatch, HandlerContext, respond_now};
+use super::{Dispatch, HandlerContext, RequestResult, respond_now};
 use crate::{
     connection::MethodFamily,
-    handler::{EncodedResponse, HandlerOutcome},
-    metrics::{RequestOutcome, StartFailureReason},
+    metrics::StartFailureReason,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
     server_requests::{ClientNetworkWatcher, PolicyClient},
@@ -157,16 +156,16 @@ impl HandlerContext<'_> {
         let finish = async move {
             match run.await {
                 Ok((process, started)) => {
-                    let text = OutgoingMessage::result(&id, &result(process_id.clone(), &started));
+                    let result = RequestResult::new(&id, &Ok(result(process_id.clone(), &started)));
                     notify_started(&send_queue, &process).await;
                     // Send the response before the events.
-                    send_queue.send(text).await;
+                    let result = result.send(&send_queue).await;
                     follow(&send_queue, &process, FollowStart::After(OutputSeq(0)));
-                    HandlerOutcome::Responded(RequestOutcome::Ok)
+                    result
                 }
                 Err(error) => {
                     notify_failed(&send_queue, &process_id, &error).await;
-                    HandlerOutcome::Respond(EncodedResponse::error(&id, &error))
+                    RequestResult::error(&id, &error)
                 }
             }
         };
