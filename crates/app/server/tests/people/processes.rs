@@ -17,6 +17,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 use tokio::{
@@ -74,7 +75,7 @@ fn wait_until_gone(file: &Path) {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let limit = Timespec::try_from(TIMEOUT).unwrap();
         assert_eq!(
-            poll(&mut ended, Some(&limit)).unwrap(),
+            retry_on_intr(|| poll(&mut ended, Some(&limit))).unwrap(),
             1,
             "{pid:?} is alive"
         );
