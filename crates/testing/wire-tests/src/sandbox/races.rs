@@ -9,6 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
@@ -31,6 +32,10 @@ as_every_user!(
 
 /// Attempts per request.
 const ROUNDS: usize = 200;
+/// Swaps in a row, an odd number, and the pause after them, in which the server makes progress.
+/// Several such bursts fall into each request.
+const SWAPS: usize = 15;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Swaps a directory in the workspace with a symlink to the directory outside, repeatedly, until
 /// dropped.
@@ -53,7 +58,10 @@ impl LinkSwapper {
         let ended = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                renameat_with(CWD, &swap, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+                for _ in 0..SWAPS {
+                    renameat_with(CWD, &swap, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+                }
+                thread::sleep(PAUSE);
             }
         });
         Self {
