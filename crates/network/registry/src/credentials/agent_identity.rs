@@ -24,7 +24,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header, er
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha512};
-use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::sleep;
 use url::Url;
 
@@ -442,10 +442,7 @@ impl fmt::Debug for AgentTaskId {
 
 /// Formats a time as RFC 3339 in UTC with whole seconds.
 fn rfc3339(moment: SystemTime) -> String {
-    let written = OffsetDateTime::from(moment).format(RFC3339_SECONDS);
-    // The value provides every component of the format, so formatting cannot fail.
-    written.unwrap_or_default()
+    let seconds = OffsetDateTime::from(moment).truncate_to_second();
+    // Fails only after the year 9999.
+    seconds.format(&Rfc3339).unwrap_or_default()
 }
-
-const RFC3339_SECONDS: &[BorrowedFormatItem<'_>] =
-    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
