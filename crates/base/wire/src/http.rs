@@ -9,6 +9,22 @@ use serde::{
 
 use crate::{base64_bytes::Base64Bytes, id::HttpRequestId};
 
+/// Where Linux distributions keep the trusted roots, as one PEM file. The first usable file is
+/// loaded.
+///
+/// `rustls-native-certs` has the same list, but reads environment variables of the process, which
+/// are not those of the environment, and every file of `/etc/ssl/certs` besides the bundle (2 to
+/// 14 ms instead of 0.3 ms).
+pub const CA_BUNDLES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/etc/ssl/certs/ca-certificates.crt",
+];
+
 /// `http/request`: makes an HTTP request. An HTTP error status is a successful response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

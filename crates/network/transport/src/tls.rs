@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use exec_wire::http::CA_BUNDLES;
 use tokio::task::spawn_blocking;
 use tokio_rustls::{
     TlsAcceptor,
@@ -19,18 +20,6 @@ use tokio_rustls::{
 };
 
 use crate::connect::ConnectError;
-
-/// Files with the platform's root certificates. The first readable one is used. Libraries that
-/// search for them also read environment variables, which only the product crate may do.
-const PLATFORM_BUNDLES: &[&str] = &[
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/ssl/cert.pem",
-    "/opt/etc/ssl/certs/ca-certificates.crt",
-];
 
 /// Certificates that a client trusts for `wss://`. Files are read once, when the first connection
 /// needs them; clones share the result.
@@ -95,7 +84,7 @@ impl TrustStore {
             add_file(&mut store, file)?;
         }
         if self.roots == RootSource::Platform {
-            let loaded = add_first_bundle(&mut store, PLATFORM_BUNDLES.iter().map(Path::new));
+            let loaded = add_first_bundle(&mut store, CA_BUNDLES.iter().map(Path::new));
             if !loaded && self.files.is_empty() {
                 return Err(TlsError::NoRoots);
             }

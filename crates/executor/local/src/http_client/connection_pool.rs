@@ -10,6 +10,7 @@ use std::{
 };
 
 use exec_env::http::HttpError;
+use exec_wire::http::CA_BUNDLES;
 use reqwest::{
     Client, NoProxy, Proxy,
     redirect::{Action, Attempt, Policy},
@@ -28,17 +29,6 @@ const MAX_REDIRECTS: usize = 10;
 const IDLE_PER_HOST: usize = 4;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Usual locations of trusted roots. The first readable file is used. Libraries that search for
-/// them read environment variables of this process, which must not happen here.
-const PLATFORM_ROOTS: &[&str] = &[
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/ssl/cert.pem",
-    "/opt/etc/ssl/certs/ca-certificates.crt",
-];
 const CERT_FILE: &str = "SSL_CERT_FILE";
 const EXTRA_CA_FILE: &str = "CODEX_CA_CERTIFICATE";
 /// Maximum number of files read from `SSL_CERT_DIR`. A typical directory has a few hundred.
@@ -181,7 +171,7 @@ fn load_roots(env: &BTreeMap<OsString, OsString>) -> Result<RootCertStore, HttpE
         require_certificates(&mut store, EXTRA_CA_FILE, Path::new(extra_ca))?;
     }
     if file.is_none() && directories.is_none() {
-        PLATFORM_ROOTS
+        CA_BUNDLES
             .iter()
             .any(|file| add_certificates(&mut store, Path::new(file)));
         return Ok(store);
