@@ -35,7 +35,7 @@ use crate::{
     websocket::{self, LinkOptions, MessageBudget},
 };
 
-pub(crate) use self::connection::PendingConnections;
+pub(crate) use self::connection::{PendingConnection, PendingConnections};
 #[cfg(any(test, fuzzing))]
 pub use self::handshake::http_handshake;
 pub use self::{

@@ -1,7 +1,7 @@
 //! Listening sockets: accepts connections, performs TLS handshakes and upgrades, and hands over
 //! links or sockets.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
@@ -14,7 +14,8 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::{
     confinement::{PeerAccount, is_more_confined},
     http::{
-        AllowedHosts, HttpEndpoint, PendingConnections, refuse_connection, serve_endpoint,
+        AllowedHosts, HttpEndpoint, PendingConnection, PendingConnections, PendingLimits,
+        refuse_connection, serve_endpoint,
         service::{self, HttpPeer, HttpService, HttpServiceOptions},
     },
     link::Link,
@@ -27,7 +28,7 @@ use crate::{
 const MAX_CONNECTIONS: usize = 4096;
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay after a failed accept, for example when the host is out of file descriptors.
+/// Delay after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A bound socket.
@@ -101,26 +102,12 @@ impl Listener {
             // No DNS name resolves to a unix socket.
             endpoint.hosts = AllowedHosts::any();
         }
-        let pending = PendingConnections::new(endpoint.pending);
+        let pending = endpoint.pending;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let budget = MessageBudget::new(MessageBudgetLimits::default());
-        loop {
-            let accepted = tokio::select! {
-                accepted = self.accept() => accepted,
-                () = links.closed() => return,
-            };
-            let stream = match accepted {
-                Ok(Some(stream)) => stream,
-                Ok(None) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection");
-                    sleep(ACCEPT_RETRY).await;
-                    continue;
-                }
-            };
+        let accepting = self.accept_each(pending, |stream, pending| {
             let (endpoint, tls, links) = (endpoint.clone(), tls.clone(), links.clone());
             let (budget, slots) = (budget.clone(), Arc::clone(&slots));
-            let pending = pending.register(stream.peer());
             tokio::spawn(async move {
                 let served = stream.into_link(endpoint, tls, budget, &slots);
                 if let Some(link) = pending.serve(served).await {
@@ -128,6 +115,10 @@ impl Listener {
                     drop(links.send(link).await);
                 }
             });
+        });
+        tokio::select! {
+            never = accepting => match never {},
+            () = links.closed() => {}
         }
     }
 
@@ -144,38 +135,46 @@ impl Listener {
         F: Fn(S::Upgrade, socket::BinarySocket) + Send + Sync + 'static,
     {
         let slots = Arc::new(Semaphore::new(options.max_connections));
-        let pending = PendingConnections::new(options.pending);
         let on_upgrade = Arc::new(on_upgrade);
         let mut connections = JoinSet::new();
-        loop {
+        let accepting = self.accept_each(options.pending, |stream, pending| {
             while connections.try_join_next().is_some() {}
-            let stream = match self.accept().await {
-                Ok(Some(stream)) => stream,
-                Ok(None) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection");
-                    sleep(ACCEPT_RETRY).await;
-                    continue;
-                }
-            };
             let (handler, tls, on_upgrade) =
                 (Arc::clone(&handler), tls.clone(), Arc::clone(&on_upgrade));
             let (options, slots) = (options.clone(), Arc::clone(&slots));
-            let pending = pending.register(stream.peer());
             connections.spawn(async move {
                 let served = stream.into_socket(&*handler, tls, options, slots);
                 if let Some((what, socket)) = pending.serve(served).await {
                     on_upgrade(what, socket);
                 }
             });
+        });
+        match accepting.await {}
+    }
+
+    /// Passes each accepted connection to `serve`, which must not block.
+    async fn accept_each(
+        &mut self,
+        limits: PendingLimits,
+        mut serve: impl FnMut(AcceptedConnection, PendingConnection),
+    ) -> Infallible {
+        let pending = PendingConnections::new(limits);
+        loop {
+            match self.accept().await {
+                Ok(Some(stream)) => {
+                    let pending = pending.register(stream.peer());
+                    serve(stream, pending);
+                }
+                Ok(None) => {}
+                Err(error) => wait_to_accept(&error).await,
+            }
         }
     }
 
     async fn accept(&mut self) -> io::Result<Option<AcceptedConnection>> {
         match &mut self.socket {
             ListenSocket::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                let (stream, peer) = accept_tcp(listener).await;
                 if self.own_account
                     && PeerAccount::of(peer, stream.local_addr()?) == PeerAccount::Other
                 {
@@ -199,6 +198,28 @@ impl Listener {
             }
         }
     }
+}
+
+/// Waits for a TCP connection and sets `TCP_NODELAY`. Retries after a failure, which is logged.
+pub async fn accept_tcp(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%peer, %error, "failed to set TCP_NODELAY");
+                }
+                return (stream, peer);
+            }
+            Err(error) => wait_to_accept(&error).await,
+        }
+    }
+}
+
+/// Waits after a failed accept: mostly, the host is out of file descriptors until a connection
+/// closes.
+async fn wait_to_accept(error: &io::Error) {
+    tracing::warn!(%error, "failed to accept a connection");
+    sleep(ACCEPT_RETRY).await;
 }
 
 enum AcceptedConnection {

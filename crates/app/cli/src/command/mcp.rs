@@ -21,7 +21,10 @@ use exec_tools::mcp::{
     AgentWorkspace, GitAccess, McpHttpEndpoint, McpHttpOptions, McpTools, NetworkMode,
     WorkspaceAccess,
 };
-use exec_transport::auth::{AuthPolicy, AuthRejection, TokenDigest, UnixSeconds};
+use exec_transport::{
+    auth::{AuthPolicy, AuthRejection, TokenDigest, UnixSeconds},
+    listener::accept_tcp,
+};
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -375,16 +378,8 @@ async fn accept(
 ) -> (TcpStream, Option<tokio::sync::OwnedSemaphorePermit>) {
     // The semaphore is never closed.
     let permit = permits.clone().acquire_owned().await.ok();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return (stream, permit),
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                // Out of descriptors: wait until other connections close.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+    let (stream, _) = accept_tcp(listener).await;
+    (stream, permit)
 }
 
 /// Explains why a client is rejected.
@@ -404,9 +399,6 @@ fn rejection_text(rejection: AuthRejection) -> String {
 }
 
 async fn serve_connection(stream: TcpStream, endpoint: McpHttpEndpoint) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "failed to set TCP_NODELAY");
-    }
     let service = service_fn(|request: Request<Incoming>| {
         let endpoint = endpoint.clone();
         async move { Ok::<_, Infallible>(endpoint.handle(request).await) }
