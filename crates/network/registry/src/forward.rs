@@ -6,20 +6,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    future::poll_fn,
-    io,
-    pin::pin,
-    str::FromStr,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, fmt, io, pin::pin, str::FromStr, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::{
     connect::{ConnectError, ServerAddress, ServerAddressError, WebSocketConnector},
-    link::{DataEncoding, Link, LinkReadError, MessageWriter},
+    link::{DataEncoding, Link, LinkReadError},
+    message_pump::{PumpEnd, pump_messages},
     tls::TrustStore,
     websocket::{LinkOptions, TextFraming},
 };
@@ -159,8 +152,6 @@ pub enum ForwardDestinationError {
     Unix,
 }
 
-/// Backpressure limit: while this many bytes are buffered for one side, the other is not read.
-const HIGH_WATER: usize = limits::SEND_BUFFER_BYTES;
 /// Time limit for the destination to acknowledge the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a harness to read the last messages of its destination.
@@ -177,22 +168,42 @@ async fn pump_stream(
         return Ok(());
     };
     if let Some(message) = early {
-        push(&mut *destination.writer, message);
+        let message = OutgoingMessage::Text(message.into());
+        destination.writer.push(message, DataEncoding::Text);
     }
-    let mut pump = StreamPump {
-        stream,
-        destination,
-        write_error: None,
+    let mut write_error = None;
+    let to_destination = async {
+        let (reader, writer) = (&mut *stream.reader, &mut *destination.writer);
+        let end = pump_messages(reader, writer, None, |_| Ok::<_, Infallible>(true)).await;
+        if let PumpEnd::Write(error) = end {
+            write_error = Some(error);
+            // Messages that the destination sent may still be unread.
+            while let Ok(Some(_)) = stream.reader.next().await {}
+        }
     };
-    let end = poll_fn(|cx| pump.poll(cx)).await?;
-    if end == EndedSide::Stream {
-        return Ok(());
+    let to_stream = pump_messages(
+        &mut *destination.reader,
+        &mut *stream.writer,
+        None,
+        |message| match message.len() {
+            // Streams cannot carry empty messages; dropping them has no effect.
+            0 => Ok(false),
+            1..=limits::MAX_MESSAGE_BYTES => Ok(true),
+            _ => Err(ForwardError::TooLong),
+        },
+    );
+    let end = tokio::select! {
+        biased;
+        () = to_destination => return Ok(()),
+        end = to_stream => end,
+    };
+    match (end, write_error) {
+        (PumpEnd::Closed, None) => {}
+        (PumpEnd::Closed, Some(error)) => return Err(ForwardError::Write(error)),
+        (PumpEnd::Read(error), _) => return Err(ForwardError::Read(error)),
+        (PumpEnd::Write(error), _) => return Err(ForwardError::Harness(error)),
+        (PumpEnd::Refused(error), _) => return Err(error),
     }
-    let StreamPump {
-        mut stream,
-        mut destination,
-        ..
-    } = pump;
     // The destination must not wait for a slow harness.
     let (acknowledged, delivered) = tokio::join!(
         timeout(CLOSE_TIMEOUT, destination.writer.close()),
@@ -230,13 +241,6 @@ enum ForwardError {
     Harness(#[source] io::Error),
 }
 
-/// Which side ended first.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum EndedSide {
-    Stream,
-    Destination,
-}
-
 /// Waits for the destination while the stream lives. Buffers one message that arrives meanwhile and
 /// then stops reading, so a disconnected harness is noticed only before its first message.
 async fn open_destination(
@@ -255,118 +259,4 @@ async fn open_destination(
     };
     let opened = opening.await.map_err(ForwardError::Open)?;
     Ok(Some((opened, Some(early))))
-}
-
-/// Moves messages between the two sides.
-struct StreamPump {
-    stream: Link,
-    destination: Link,
-    /// Why writing to the destination failed. Messages it sent may still be unread.
-    write_error: Option<io::Error>,
-}
-
-impl StreamPump {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedSide, ForwardError>> {
-        loop {
-            let to_destination = self.poll_to_destination(cx);
-            if matches!(to_destination, PumpStep::Ended) {
-                return Poll::Ready(Ok(EndedSide::Stream));
-            }
-            let to_stream = self.poll_to_stream(cx)?;
-            if matches!(to_stream, PumpStep::Ended) {
-                return Poll::Ready(match self.write_error.take() {
-                    Some(error) => Err(ForwardError::Write(error)),
-                    None => Ok(EndedSide::Destination),
-                });
-            }
-            if self.write_error.is_none()
-                && let Err(error) = poll_flush_all(&mut *self.destination.writer, cx)
-            {
-                self.write_error = Some(error);
-            }
-            poll_flush_all(&mut *self.stream.writer, cx).map_err(ForwardError::Harness)?;
-            // A side that was not read will not wake us, unless its writer is still full.
-            let again = |step: &PumpStep, writer: &dyn MessageWriter| match step {
-                PumpStep::One => true,
-                PumpStep::Full => writer.buffered() < HIGH_WATER,
-                PumpStep::None | PumpStep::Ended => false,
-            };
-            if !again(&to_destination, &*self.destination.writer)
-                && !again(&to_stream, &*self.stream.writer)
-            {
-                return Poll::Pending;
-            }
-        }
-    }
-
-    /// Moves one message from the stream to the destination.
-    fn poll_to_destination(&mut self, cx: &mut Context<'_>) -> PumpStep {
-        if self.write_error.is_none() && self.destination.writer.buffered() >= HIGH_WATER {
-            return PumpStep::Full;
-        }
-        match self.stream.reader.poll_message(cx) {
-            Poll::Ready(Ok(Some(message))) => {
-                if self.write_error.is_none() {
-                    push(&mut *self.destination.writer, message);
-                }
-                PumpStep::One
-            }
-            // The reason does not matter: the peer is gone.
-            Poll::Ready(Ok(None) | Err(_)) => PumpStep::Ended,
-            Poll::Pending => PumpStep::None,
-        }
-    }
-
-    /// Moves one message from the destination to the stream.
-    fn poll_to_stream(&mut self, cx: &mut Context<'_>) -> Result<PumpStep, ForwardError> {
-        if self.stream.writer.buffered() >= HIGH_WATER {
-            return Ok(PumpStep::Full);
-        }
-        match self.destination.reader.poll_message(cx) {
-            Poll::Ready(Ok(Some(message))) if message.len() > limits::MAX_MESSAGE_BYTES => {
-                Err(ForwardError::TooLong)
-            }
-            Poll::Ready(Ok(Some(message))) => {
-                // Streams cannot carry empty messages; dropping them has no effect.
-                if !message.is_empty() {
-                    push(&mut *self.stream.writer, message);
-                }
-                Ok(PumpStep::One)
-            }
-            Poll::Ready(Ok(None)) => Ok(PumpStep::Ended),
-            Poll::Ready(Err(error)) => Err(ForwardError::Read(error)),
-            Poll::Pending => Ok(PumpStep::None),
-        }
-    }
-}
-
-/// Result of polling one direction.
-enum PumpStep {
-    /// One message was moved.
-    One,
-    /// No message is available.
-    None,
-    /// Not polled: the write buffer is full.
-    Full,
-    /// The reader has ended.
-    Ended,
-}
-
-/// Forwards a message unchanged.
-fn push(to: &mut dyn MessageWriter, message: Bytes) {
-    to.push(OutgoingMessage::Text(message.into()), DataEncoding::Text);
-}
-
-/// Flushes buffered messages and control frames.
-fn poll_flush_all(writer: &mut dyn MessageWriter, cx: &mut Context<'_>) -> io::Result<()> {
-    loop {
-        match writer.poll_flush(cx) {
-            Poll::Ready(flushed) => flushed?,
-            Poll::Pending => return Ok(()),
-        }
-        // Pending registers our waker.
-        if writer.poll_keepalive(cx).is_pending() {
-            return Ok(());
-        }
-    }
 }

@@ -12,6 +12,7 @@ pub mod link;
 pub mod listen_url;
 pub mod listener;
 pub mod memory;
+pub mod message_pump;
 pub mod metrics;
 #[cfg(feature = "relay")]
 pub mod relay;

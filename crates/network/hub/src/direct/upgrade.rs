@@ -6,9 +6,9 @@ use std::{future::poll_fn, io, task::Poll, time::Duration};
 use bytes::Bytes;
 use exec_transport::{
     http::{service::HttpPeer, wants_websocket},
-    link::{DataEncoding, Link, MessageReader, MessageWriter},
+    link::{Link, MessageWriter},
+    message_pump::{PumpEnd, pump_messages},
 };
-use exec_wire::outgoing_message::OutgoingMessage;
 use http::{Method, Response, StatusCode, request::Parts};
 use http_body_util::Full;
 use tokio::{
@@ -331,38 +331,23 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// Messages are buffered whole, so a pair uses memory for the largest message each way. A slow
 /// reader applies backpressure to the other side.
-pub(super) async fn join_links(one: &mut Link, two: &mut Link) {
-    tokio::select! {
-        () = forward_messages(&mut *one.reader, &mut *two.writer) => {}
-        () = forward_messages(&mut *two.reader, &mut *one.writer) => {}
-    }
-}
-
-async fn forward_messages(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
-    loop {
-        let next_message = poll_fn(|cx| {
-            if let Poll::Ready(message) = from.poll_message(cx) {
-                return Poll::Ready(Some(message));
-            }
-            to.poll_keepalive(cx).map(|()| None)
-        });
-        match next_message.await {
-            None => {}
-            Some(Ok(Some(message))) if str::from_utf8(&message).is_ok() => {
-                to.push(OutgoingMessage::Text(message.into()), DataEncoding::Text);
-            }
-            // Binary messages require both ends to negotiate on the same websocket, so they are not
-            // forwarded.
-            Some(Ok(Some(_)) | Ok(None) | Err(_)) => return,
-        }
-        if flush(to).await.is_err() {
-            return;
-        }
+async fn join_links(one: &mut Link, two: &mut Link) {
+    // Binary messages require both ends to negotiate on the same websocket, so they are not
+    // forwarded.
+    let text = |message: &Bytes| str::from_utf8(message).map(|_| true);
+    let limit = Some(WRITE_TIMEOUT);
+    let (end, writer) = tokio::select! {
+        end = pump_messages(&mut *one.reader, &mut *two.writer, limit, text) => (end, &mut two.writer),
+        end = pump_messages(&mut *two.reader, &mut *one.writer, limit, text) => (end, &mut one.writer),
+    };
+    if !matches!(end, PumpEnd::Write(_)) {
+        // A failure does not matter: the connection is closed either way.
+        drop(flush(&mut **writer).await);
     }
 }
 
 /// Flushes, with a timeout that restarts whenever bytes were written.
-pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
+async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
     loop {
         let before = writer.buffered();
         match timeout(WRITE_TIMEOUT, writer.flush()).await {
@@ -374,7 +359,7 @@ pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
 }
 
 /// Closes the websocket within a time limit.
-pub(super) async fn close(writer: &mut dyn MessageWriter) {
+async fn close(writer: &mut dyn MessageWriter) {
     // The result does not matter: the connection is dropped either way.
     drop(timeout(CLOSE_TIMEOUT, writer.close()).await);
 }
