@@ -123,6 +123,22 @@ async fn every_change_works_without_a_sandbox(fixture: &mut SandboxFixture) {
 }
 
 async fn workspace_can_be_changed(fixture: &mut SandboxFixture) {
+    // Names that meant `out` mean the workspace here.
+    let inside = |arg: &&str| {
+        arg.replace("@out/empty", "@work/empty")
+            .replace("@out", "@work")
+            .replace("@work/to-out", "@work/dir/..")
+            .replace("@work/to-file", "@work/file")
+            .replace("../out/", "../work/")
+    };
+    let mut changes = Vec::new();
+    for args in CHANGES {
+        let args: Vec<String> = args.iter().map(inside).collect();
+        let texts: Vec<&str> = args.iter().map(String::as_str).collect();
+        reset_with_empty_directory(fixture);
+        let outside = fixture.run(None, &texts).await;
+        changes.push((args, outside));
+    }
     for network in NetworkPolicy::ALL {
         for kind in [
             FilePolicy::Workspace,
@@ -132,29 +148,20 @@ async fn workspace_can_be_changed(fixture: &mut SandboxFixture) {
             FilePolicy::Denied,
         ] {
             let policy = SandboxPolicy::new(fixture, kind, network);
-            for args in CHANGES {
-                // Names that meant `out` mean the workspace here.
-                let args: Vec<String> = args
-                    .iter()
-                    .map(|arg| arg.replace("@out/empty", "@work/empty"))
-                    .map(|arg| arg.replace("@out", "@work"))
-                    .map(|arg| arg.replace("@work/to-out", "@work/dir/.."))
-                    .map(|arg| arg.replace("@work/to-file", "@work/file"))
-                    .map(|arg| arg.replace("../out/", "../work/"))
-                    .collect();
+            for (args, outside) in &changes {
                 let args: Vec<&str> = args.iter().map(String::as_str).collect();
-                fixture.reset();
-                let empty = fixture.path("work/empty");
-                std::fs::create_dir(&empty).unwrap();
-                fixture.give(&empty);
-                let outside = fixture.run(None, &args).await;
-                fixture.reset();
-                std::fs::create_dir(&empty).unwrap();
-                fixture.give(&empty);
-                fixture.says(Some(&policy), &outside, &args).await;
+                reset_with_empty_directory(fixture);
+                fixture.says(Some(&policy), outside, &args).await;
             }
         }
     }
+}
+
+fn reset_with_empty_directory(fixture: &SandboxFixture) {
+    fixture.reset();
+    let empty = fixture.path("work/empty");
+    std::fs::create_dir(&empty).unwrap();
+    fixture.give(&empty);
 }
 
 async fn read_only_policy_includes_the_workspace(fixture: &mut SandboxFixture) {
