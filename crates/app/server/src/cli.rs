@@ -9,7 +9,8 @@ mod argv;
 mod executor_args;
 #[cfg(feature = "hub")]
 mod hub_args;
-#[cfg(all(test, feature = "cli", feature = "hub"))]
+#[cfg(test)]
+#[cfg(all(feature = "cli", feature = "hub"))]
 mod tests;
 
 use std::{ffi::OsString, path::PathBuf};

@@ -12,7 +12,8 @@ mod option_values;
 mod resolve;
 #[cfg(feature = "executor")]
 mod settings;
-#[cfg(all(test, feature = "executor"))]
+#[cfg(test)]
+#[cfg(feature = "executor")]
 mod tests;
 
 use std::{path::PathBuf, time::Duration};

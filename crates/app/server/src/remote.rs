@@ -6,7 +6,8 @@
 mod executor;
 #[cfg(feature = "executor")]
 mod remote_flags;
-#[cfg(all(test, feature = "executor"))]
+#[cfg(test)]
+#[cfg(feature = "executor")]
 mod tests;
 
 use std::path::PathBuf;

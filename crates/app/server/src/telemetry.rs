@@ -6,10 +6,10 @@
 mod metrics_endpoint;
 #[cfg(feature = "otel")]
 mod span_exporter;
-#[cfg(feature = "executor")]
+#[cfg(any(feature = "executor", feature = "otel"))]
 mod subscriber;
 
-#[cfg(feature = "executor")]
+#[cfg(any(feature = "executor", feature = "otel"))]
 pub use self::subscriber::{Telemetry, bound_stderr_log};
 
 #[cfg(feature = "hub")]

@@ -221,10 +221,6 @@ impl ConnectError {
     }
 
     /// Returns whether a retry may succeed, for example while a server restarts.
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "`fault` decides for all other variants"
-    )]
     pub fn is_passing(&self) -> bool {
         match self {
             // Timeouts, rate limits and server errors pass; other refusals do not.
@@ -237,6 +233,7 @@ impl ConnectError {
             // registration.
             #[cfg(feature = "relay")]
             Self::Handshake(NoiseHandshakeError::Rejected) => true,
+            // `fault` decides for all other variants.
             error => error.fault() == ConnectFault::Transport,
         }
     }

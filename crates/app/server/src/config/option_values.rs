@@ -157,7 +157,8 @@ impl FromStr for MetricsAddress {
 )]
 pub struct MetricsAddressParseError;
 
-#[cfg(all(test, feature = "executor"))]
+#[cfg(test)]
+#[cfg(feature = "executor")]
 mod tests {
     use std::ffi::OsString;
 
