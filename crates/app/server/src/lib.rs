@@ -132,7 +132,7 @@ pub use exec_env::{
     process::{
         self, CollectOptions, CollectedOutput, CommunicateError, CommunicateOptions,
         CommunicateOutput, EventStream, ExecProcess, ExecProcessEvent, OutputHold,
-        OutputReadRequest, ProcessError, ProcessStatus, ProcessTable,
+        OutputReadRequest, ProcessError, ProcessStatus,
     },
 };
 pub use exec_environments::{

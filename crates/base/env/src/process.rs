@@ -6,11 +6,9 @@
 //! finished at its close. Between two windows the process is not paused: chunks that leave the
 //! retained range are counted as missed. Keep an [`OutputHold`] between windows to miss nothing.
 //!
-//! The submodules hold more helpers that work with any process: communicating until the close, and
-//! a table of the processes of a harness.
+//! The submodule communicates with any process until its close.
 
 mod communicate;
-mod table;
 
 use std::{fmt, pin::Pin, time::Duration};
 
@@ -30,14 +28,8 @@ use tokio::{task::coop::consume_budget, time};
 
 use crate::environment::DisconnectReason;
 
-pub use self::{
-    communicate::{
-        CommunicateError, CommunicateOptions, CommunicateOutput, HeadTailBuffer, HeadTailParts,
-    },
-    table::{
-        CheckoutError, EvictedProcess, EvictionPolicy, OutputWindow, ProcessAllocation,
-        ProcessCheckout, ProcessEnd, ProcessNumber, ProcessTable, TableFull,
-    },
+pub use self::communicate::{
+    CommunicateError, CommunicateOptions, CommunicateOutput, HeadTailBuffer, HeadTailParts,
 };
 
 /// A process on a local or remote host.

@@ -26,8 +26,7 @@ pub use self::{
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -35,22 +34,22 @@ use exec_env::environment::{Environment, StdinMode};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, Implementation,
-        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, RequestId, ServerCapabilities, ServerConfig, Tool as Definition,
+        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams,
+        InitializeResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ServerCapabilities, ServerConfig, Tool as Definition,
     },
-    service::{NotificationContext, RequestContext, ServerInitializeError},
+    service::{RequestContext, ServerInitializeError},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::{
-    http::{PendingSession, ResponseDelivery},
+    http::PendingSession,
     session::{
         EditLock, MAX_CALLS, McpContext, McpSession, ProgressSupport, SessionRegistry, SessionSlot,
     },
     tool::{RegisteredTool, ToolError},
 };
-use crate::unified::{AbandonedCommand, CallId, UnifiedExecSettings, WaitWindows};
+use crate::unified::{AbandonedCommand, UnifiedExecSettings, WaitWindows};
 
 /// Environment, workspace and tools shared by all clients.
 #[derive(Clone, Debug)]
@@ -106,7 +105,6 @@ impl McpTools {
             shared: self.shared.clone(),
             transport,
             slot: OnceLock::new(),
-            requests: RequestMap::default(),
         }
     }
 }
@@ -127,7 +125,6 @@ struct McpServer {
     shared: Arc<McpShared>,
     transport: ClientTransport,
     slot: OnceLock<SessionSlot>,
-    requests: RequestMap,
 }
 
 impl McpServer {
@@ -229,33 +226,12 @@ impl ServerHandler for McpServer {
             None => ProgressSupport::Unsupported,
         };
         let ctx = McpContext::new(session.clone(), progress_support);
-        self.requests.add(context.id.clone(), ctx.call().clone());
         let call = tool.call(request.arguments, &ctx);
         let answered = progress::run_with_progress(call, &ctx, &context).await;
-        // A later cancellation is handled by `on_cancelled`.
-        if context.ct.is_cancelled() {
-            session.exec.mark_undelivered(ctx.call());
-        }
-        if let Some(delivery) = ResponseDelivery::of(&context) {
-            let (exec, call) = (session.exec.clone(), ctx.call().clone());
-            delivery.on_failure(move || exec.mark_undelivered(&call));
-        }
         Ok(match answered {
             Ok(answer) => answer.into_result().into(),
             Err(error) => error.into_result().into(),
         })
-    }
-
-    async fn on_cancelled(
-        &self,
-        notification: CancelledNotificationParam,
-        _context: NotificationContext<RoleServer>,
-    ) {
-        let request = notification.request_id.as_ref();
-        let call = request.and_then(|request| self.requests.call(request));
-        if let (Some(call), Ok(session)) = (call, self.session()) {
-            session.exec.mark_undelivered(&call);
-        }
     }
 }
 
@@ -315,37 +291,5 @@ impl McpTools {
         let ended = running.waiting().await;
         self.shut_down().await;
         ended.map(drop).map_err(McpStdioError::Broken)
-    }
-}
-
-/// Maximum number of remembered requests: the pending ones and as many answered ones.
-const MAX_REMEMBERED_REQUESTS: usize = 2 * MAX_CALLS;
-
-/// Maps requests to calls, the latest last.
-///
-/// A client that cancels a request ignores its response, even if it was already sent. The output in
-/// that response must not be lost.
-#[derive(Debug, Default)]
-struct RequestMap(Mutex<VecDeque<(RequestId, CallId)>>);
-
-impl RequestMap {
-    /// Adds a request.
-    fn add(&self, request: RequestId, call: CallId) {
-        let mut requests = self.lock();
-        if requests.len() >= MAX_REMEMBERED_REQUESTS {
-            requests.pop_front();
-        }
-        requests.push_back((request, call));
-    }
-
-    /// Returns the call of a request. If a client reuses an id, the latest request counts.
-    fn call(&self, request: &RequestId) -> Option<CallId> {
-        let requests = self.lock();
-        let latest = requests.iter().rev().find(|(id, _)| id == request);
-        latest.map(|(_, call)| call.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(RequestId, CallId)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

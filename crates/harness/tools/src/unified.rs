@@ -5,11 +5,12 @@
 //! follows each command and reports events, whether or not a call waits. The caller decides what
 //! may run and in which sandbox.
 //!
-//! Each command is in a bounded table from its start until its exit was shown. A call holds its
-//! command meanwhile (`call_guard`).
+//! Each command is in a bounded table (`command_table`) from its start until its exit was shown. A
+//! call holds its command meanwhile (`call_guard`).
 
 mod call;
 mod call_guard;
+mod command_table;
 mod exec_command;
 mod output_buffers;
 mod plain_text;
@@ -22,10 +23,9 @@ mod tool_policy;
 mod wait;
 mod write_stdin;
 
-#[cfg(feature = "mcp")]
-pub(crate) use self::plain_text::PlainText;
 pub use self::{
     call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
+    command_table::ProcessNumber,
     exec_command::ExecCommandError,
     output_buffers::{ToolOutput, Transcript},
     process::{ProcessSummary, UnifiedExecProcess, WatchedState},
@@ -38,38 +38,26 @@ pub use self::{
     write_stdin::WriteStdinError,
 };
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::output_log::ExitInfo;
-use exec_env::{
-    environment::Environment,
-    process::{CheckoutError, EvictionPolicy, ProcessError, ProcessNumber, ProcessTable},
-};
+use exec_env::{environment::Environment, process::ProcessError};
 use exec_wire::{
     environment::EnvironmentInfo,
     error::RpcError,
     path_uri::PathUri,
-    process::{OutputStream, TerminateMode},
+    process::{OutputStream, TerminateMode, WaitUntil},
 };
 use futures_util::future::join_all;
 use tokio::{
     sync::OnceCell,
     time::{Instant, timeout},
 };
-use uuid::Uuid;
 
 use self::{
-    call_guard::{CallGuard, OutputRequest, RecentlyEnded},
-    output_buffers::RestoreOutcome,
+    call_guard::{CallGuard, OutputRequest},
+    command_table::CommandTable,
 };
 
 /// How long the end event of a killed command may take.
@@ -88,11 +76,8 @@ struct UnifiedExecShared {
     settings: Arc<UnifiedExecSettings>,
     policy: Arc<dyn ToolPolicy>,
     events: Arc<dyn EventSink>,
-    table: ProcessTable,
-    running: Mutex<BTreeMap<ProcessNumber, Arc<UnifiedExecProcess>>>,
-    recently_ended: RecentlyEnded,
+    table: CommandTable,
     info: OnceCell<EnvironmentInfo>,
-    is_shut_down: AtomicBool,
 }
 
 impl UnifiedExec {
@@ -103,22 +88,13 @@ impl UnifiedExec {
         policy: Arc<dyn ToolPolicy>,
         events: Arc<dyn EventSink>,
     ) -> Self {
-        let when_full = EvictionPolicy::EvictLeastRecentlyUsed;
-        let suffix = || Uuid::new_v4().simple().to_string();
-        // If all commands were protected, a full table could not evict any.
-        let protected = settings.protected_processes;
-        let protected = protected.min(settings.max_processes.get() / 2);
-        let table = ProcessTable::new(settings.max_processes, when_full, suffix);
         let shared_exec = UnifiedExecShared {
             environment,
+            table: CommandTable::new(&settings),
             settings: Arc::new(settings),
             policy,
             events,
-            table: table.with_protected(protected),
-            running: Mutex::default(),
-            recently_ended: RecentlyEnded::default(),
             info: OnceCell::new(),
-            is_shut_down: AtomicBool::new(false),
         };
         Self {
             shared_exec: Arc::new(shared_exec),
@@ -128,32 +104,22 @@ impl UnifiedExec {
     /// Terminates a command and its process tree: gracefully, then by force. Returns its output
     /// since the last call and its exit. A waiting call returns as well, and then it shows the
     /// output instead.
-    pub async fn terminate(
-        &self,
-        call: &CallId,
-        number: ProcessNumber,
-    ) -> Result<ToolOutput, WriteStdinError> {
+    pub async fn terminate(&self, number: ProcessNumber) -> Result<ToolOutput, WriteStdinError> {
         let started_at = Instant::now();
-        let request = OutputRequest {
-            call,
-            started_at,
-            view: OutputView::Plain,
-            tokens: self.shared_exec.settings.tokens(None),
-        };
         let (process, guard) = match CallGuard::open(&self.shared_exec, number) {
             Ok(guard) => (Arc::clone(guard.process()), Some(guard)),
-            Err(CheckoutError::Busy(_)) => {
-                let process = self.shared_exec.lock().get(&number).cloned();
-                (process.ok_or(CheckoutError::Unknown(number))?, None)
+            Err(error @ WriteStdinError::Busy(_)) => {
+                (self.shared_exec.table.get(number).ok_or(error)?, None)
             }
-            Err(error) => {
-                let output = self.shared_exec.show_ended_again(number, &request);
-                return output.ok_or_else(|| self.shared_exec.open_error(error));
-            }
+            Err(error) => return Err(error),
         };
         self.shared_exec.end(&process).await?;
         Ok(match guard {
-            Some(guard) => guard.finish(&request),
+            Some(guard) => guard.finish(&OutputRequest {
+                started_at,
+                view: OutputView::Plain,
+                tokens: self.shared_exec.settings.tokens(None),
+            }),
             None => {
                 let buffers = process.shared.lock();
                 ToolOutput {
@@ -169,39 +135,36 @@ impl UnifiedExec {
 
     /// Terminates all commands and rejects new ones. Their ends are reported as events.
     pub async fn shut_down(&self) {
-        self.shared_exec.is_shut_down.store(true, Ordering::SeqCst);
-        let running = std::mem::take(&mut *self.shared_exec.lock());
-        let mode = self.shared_exec.terminate_mode();
-        // A command that cannot be terminated is out of reach, and its watcher reports that.
-        drop(self.shared_exec.table.terminate_all(mode).await);
-        join_all(running.into_values().map(kill_and_wait)).await;
+        let (mode, grace) = (
+            self.shared_exec.terminate_mode(),
+            self.shared_exec.settings.terminate_grace,
+        );
+        let ends = self.shared_exec.table.close().into_iter();
+        let ends = ends.map(|process| async move {
+            // A command that cannot be terminated is out of reach, and its watcher reports that.
+            if let Ok(true) = process.process.terminate(mode).await {
+                let exited = process.process.wait(WaitUntil::Exited, Some(grace));
+                drop(exited.await);
+            }
+            kill_and_wait(process).await;
+        });
+        join_all(ends).await;
     }
 
-    /// Records that the answer of a call was not delivered: the next call for its command shows the
-    /// output again, and a command whose exit it had shown is listed again. Has no effect if
-    /// another call for the command was answered since, or if the command was already forgotten.
-    pub fn mark_undelivered(&self, call: &CallId) {
-        let running: Vec<_> = self.shared_exec.lock().values().cloned().collect();
-        let restore = |process: &Arc<UnifiedExecProcess>| {
-            process.shared.lock().restore(call) == RestoreOutcome::Restored
-        };
-        if !running.iter().any(restore) {
-            self.shared_exec.recently_ended.restore(call);
-        }
-    }
-
-    /// Returns the commands in the table and those with an undelivered exit, by number.
+    /// Returns the commands whose exit was not shown yet, by number.
     pub fn processes(&self) -> Vec<ProcessSummary> {
-        let mut processes = self.shared_exec.recently_ended.undelivered();
-        let running = self.shared_exec.lock();
-        processes.extend(running.values().map(|process| process.summary()));
-        processes.sort_by_key(|process| process.number);
-        processes
+        let processes = self.shared_exec.table.all();
+        processes.iter().map(|process| process.summary()).collect()
     }
 
     /// Returns a command. Holding the handle keeps its process tree alive.
     pub fn process(&self, number: ProcessNumber) -> Option<Arc<UnifiedExecProcess>> {
-        self.shared_exec.lock().get(&number).cloned()
+        self.shared_exec.table.get(number)
+    }
+
+    /// Returns the latest command that a call started.
+    pub fn process_started_by(&self, call: &CallId) -> Option<Arc<UnifiedExecProcess>> {
+        self.shared_exec.table.started_by(call)
     }
 }
 
@@ -210,28 +173,6 @@ impl UnifiedExecShared {
     async fn info(&self) -> Result<&EnvironmentInfo, RpcError> {
         let backend = &self.environment.backend;
         self.info.get_or_try_init(|| backend.info()).await
-    }
-
-    /// Shows the undelivered exit of an ended command again.
-    fn show_ended_again(
-        &self,
-        number: ProcessNumber,
-        request: &OutputRequest<'_>,
-    ) -> Option<ToolOutput> {
-        let (details, shared) = self.recently_ended.take(number)?;
-        let output = request.take_output(&details, &shared);
-        self.recently_ended.add(details, shared);
-        Some(output)
-    }
-
-    /// Converts the error of a command that cannot be opened; reports evictions.
-    fn open_error(&self, error: CheckoutError) -> WriteStdinError {
-        if let CheckoutError::Unknown(number) = error
-            && self.recently_ended.was_evicted(number)
-        {
-            return WriteStdinError::Evicted(number, self.settings.max_processes);
-        }
-        error.into()
     }
 
     /// Terminates a command and waits for its end event.
@@ -247,15 +188,6 @@ impl UnifiedExecShared {
         TerminateMode::Graceful {
             timeout_ms: u64::try_from(grace).unwrap_or(u64::MAX),
         }
-    }
-
-    /// Returns whether everything was shut down.
-    fn is_shut_down(&self) -> bool {
-        self.is_shut_down.load(Ordering::SeqCst)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ProcessNumber, Arc<UnifiedExecProcess>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,4 +2,3 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod output;
-mod table;

@@ -7,10 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use exec_env::{
-    environment::StdinMode,
-    process::{CheckoutError, ProcessNumber},
-};
+use exec_env::environment::StdinMode;
 use regex::{Error, bytes::RegexBuilder};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -25,8 +22,8 @@ use super::{
     },
 };
 use crate::unified::{
-    CommandProgram, ExecCommand, OutputView, ProcessSummary, ToolOutput, WaitFor, WriteStdin,
-    WriteStdinError,
+    CommandProgram, ExecCommand, OutputView, ProcessNumber, ProcessSummary, ToolOutput, WaitFor,
+    WriteStdin, WriteStdinError,
 };
 
 /// The arguments of `exec_command`.
@@ -199,9 +196,7 @@ impl McpTool for TerminateProcess {
     }
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
-        let ended = ctx
-            .exec()
-            .terminate(ctx.call(), ProcessNumber(self.session_id));
+        let ended = ctx.exec().terminate(ProcessNumber(self.session_id));
         Ok(command_answer(ended.await?, ctx))
     }
 }
@@ -372,10 +367,10 @@ fn render(output: &CommandOutput) -> String {
 impl From<WriteStdinError> for ToolError {
     fn from(error: WriteStdinError) -> Self {
         Self(match error {
-            WriteStdinError::Open(CheckoutError::Unknown(number)) => {
+            WriteStdinError::Unknown(number) => {
                 format!("no command has session_id {number}")
             }
-            WriteStdinError::Open(CheckoutError::Busy(number)) => format!(
+            WriteStdinError::Busy(number) => format!(
                 "another call waits for the command with session_id {number}: wait for that one, or cancel it"
             ),
             WriteStdinError::Evicted(number, limit) => format!(
@@ -397,7 +392,7 @@ impl From<WriteStdinError> for ToolError {
             WriteStdinError::NotEnding(number) => {
                 format!("the command with session_id {number} does not exit")
             }
-            error @ (WriteStdinError::Open(_) | WriteStdinError::Process(_)) => error_chain(&error),
+            error @ WriteStdinError::Process(_) => error_chain(&error),
         })
     }
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    fmt, mem,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
@@ -131,10 +131,6 @@ impl McpHttpEndpoint {
             return response;
         }
         let ends_session = request.method() == Method::DELETE;
-        let delivery = ResponseDelivery::default();
-        if request.method() == Method::POST {
-            request.extensions_mut().insert(delivery.clone());
-        }
         let pending_session = PendingSession::default();
         if is_new {
             request.extensions_mut().insert(pending_session.clone());
@@ -150,7 +146,7 @@ impl McpHttpEndpoint {
         if ends_session && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
-        delivery.track(response)
+        response
     }
 
     /// Returns whether another session may start. At the limit, evicts the session that has been
@@ -247,105 +243,5 @@ impl HttpSessions {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HttpSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Start of an SSE event with a response. Earlier events are notifications, which have no id.
-const RESPONSE_PREFIX: &[u8] = br#"data: {"jsonrpc":"2.0","id":"#;
-
-/// Delivery state of one response, shared by the call and the HTTP body.
-///
-/// A broken connection is noticed when the response body is dropped unread. Data in the buffers of
-/// the network is not tracked.
-#[derive(Clone, Default)]
-pub(in crate::mcp) struct ResponseDelivery(Arc<Mutex<DeliveryState>>);
-
-/// Runs if the response was not delivered.
-type FailureAction = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-enum DeliveryState {
-    #[default]
-    Pending,
-    /// The response was produced.
-    Ready(FailureAction),
-    Delivered,
-    Failed,
-}
-
-impl ResponseDelivery {
-    /// Returns the delivery state of a request.
-    pub(in crate::mcp) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
-        let parts = context.extensions.get::<Parts>()?;
-        parts.extensions.get::<Self>().cloned()
-    }
-
-    /// Sets the action for a response that is not delivered.
-    pub(in crate::mcp) fn on_failure(&self, action: impl FnOnce() + Send + 'static) {
-        let failed = self.change(|state| match state {
-            DeliveryState::Pending | DeliveryState::Ready(_) => {
-                *state = DeliveryState::Ready(Box::new(action));
-                None
-            }
-            DeliveryState::Failed => Some(action),
-            DeliveryState::Delivered => None,
-        });
-        if let Some(action) = failed {
-            action();
-        }
-    }
-
-    /// Tracks the delivery of a response body.
-    pub(super) fn track(
-        self,
-        response: Response<BoxBody<Bytes, Infallible>>,
-    ) -> Response<BoxBody<Bytes, Infallible>> {
-        let guard = DeliveryGuard(self);
-        response.map(|body| {
-            let body = body.map_frame(move |frame| {
-                if frame.data_ref().is_some_and(is_response) {
-                    guard.0.change(|state| *state = DeliveryState::Delivered);
-                }
-                frame
-            });
-            body.boxed()
-        })
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut DeliveryState) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl fmt::Debug for ResponseDelivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ResponseDelivery")
-    }
-}
-
-fn is_response(frame: &Bytes) -> bool {
-    let mut lines = frame.split(|byte| *byte == b'\n');
-    lines.any(|line| line.starts_with(RESPONSE_PREFIX))
-}
-
-/// Marks a response as failed if dropped before delivery.
-struct DeliveryGuard(ResponseDelivery);
-
-impl Drop for DeliveryGuard {
-    fn drop(&mut self) {
-        let action = self.0.change(|state| match state {
-            DeliveryState::Delivered => None,
-            DeliveryState::Pending | DeliveryState::Ready(_) | DeliveryState::Failed => {
-                match mem::replace(state, DeliveryState::Failed) {
-                    DeliveryState::Ready(action) => Some(action),
-                    DeliveryState::Pending | DeliveryState::Delivered | DeliveryState::Failed => {
-                        None
-                    }
-                }
-            }
-        });
-        if let Some(action) = action {
-            action();
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -17,11 +17,11 @@ use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::{
-    progress::{ProgressLines, ProgressSource},
+    progress::ProgressSource,
     tool::ToolError,
     workspace::{self, AgentWorkspace, TypedPathError},
 };
-use crate::unified::{CallId, UnifiedExec, UnifiedExecSettings};
+use crate::unified::{CallId, NullEventSink, UnifiedExec, UnifiedExecSettings};
 
 /// Maximum number of concurrent calls of one client.
 pub(super) const MAX_CALLS: usize = 64;
@@ -32,7 +32,6 @@ pub(super) struct McpSession {
     pub(super) environment: Environment,
     pub(super) workspace: Arc<AgentWorkspace>,
     pub(super) exec: UnifiedExec,
-    pub(super) progress_lines: Arc<ProgressLines>,
     pub(super) calls: Semaphore,
     edits: EditLock,
     next_call: AtomicU64,
@@ -46,17 +45,15 @@ impl McpSession {
         edits: &EditLock,
         settings: UnifiedExecSettings,
     ) -> Self {
-        let progress_lines = Arc::new(ProgressLines::default());
         Self {
             exec: UnifiedExec::new(
                 environment.clone(),
                 settings,
                 workspace.clone(),
-                progress_lines.clone(),
+                Arc::new(NullEventSink),
             ),
             environment: environment.clone(),
             workspace: workspace.clone(),
-            progress_lines,
             calls: Semaphore::new(MAX_CALLS),
             edits: edits.clone(),
             next_call: AtomicU64::new(1),
@@ -199,7 +196,7 @@ pub(super) struct McpContext {
     call: CallId,
     progress_support: ProgressSupport,
     /// The command that the call waits for.
-    watched_command: Arc<Mutex<Option<ProgressSource>>>,
+    watched_command: Arc<OnceLock<ProgressSource>>,
 }
 
 /// Whether the client receives progress notifications.
@@ -305,16 +302,15 @@ impl McpContext {
 
     /// Sets the command that the call waits for.
     pub(super) fn watch_command(&self, source: ProgressSource) {
-        let watched_command = self.watched_command.lock();
-        *watched_command.unwrap_or_else(PoisonError::into_inner) = Some(source);
+        self.watched_command.get_or_init(|| source);
     }
 
     /// Returns the last output line of the command that the call waits for.
     pub(super) fn progress_line(&self) -> Option<String> {
-        let source = self
-            .watched_command
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.session.progress_lines.line_of(source.as_ref()?)
+        let process = match self.watched_command.get()? {
+            ProgressSource::Call(call) => self.exec().process_started_by(call),
+            ProgressSource::Number(number) => self.exec().process(*number),
+        };
+        process?.last_line()
     }
 }

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use exec_env::{environment::StdinMode, process::ProcessNumber};
+use exec_env::environment::StdinMode;
 use exec_wire::{environment::ShellProgram, path_uri::PathUri};
 use regex::bytes::Regex;
+
+use super::command_table::ProcessNumber;
 
 /// The harness's id of a tool call.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]

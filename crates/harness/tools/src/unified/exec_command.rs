@@ -1,19 +1,17 @@
 //! `exec_command`: approves, sandboxes and starts a command, waits, and shows its output. Runs it
 //! again after a sandbox denial if the policy says so.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{num::NonZeroUsize, sync::Arc, time::SystemTime};
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
-use exec_env::{
-    environment::{Command, ProcessIo, StartError, StdinMode},
-    process::TableFull,
-};
+use exec_env::environment::{Command, ProcessIo, StartError, StdinMode};
 use exec_wire::{
     error::RpcError,
-    id::{IdLengthError, OutputSeq},
+    id::{IdLengthError, OutputSeq, ProcessId},
     process::ExecMode,
 };
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
     UnifiedExec,
@@ -46,8 +44,8 @@ pub enum ExecCommandError {
     #[error("command was refused: {0}")]
     Refused(String),
     /// Caller: too many commands are in use by calls.
-    #[error("too many commands are in use")]
-    Full(#[from] TableFull),
+    #[error("too many commands are in use: at most {0} are kept")]
+    Full(NonZeroUsize),
     /// Caller: unified exec was shut down.
     #[error("unified exec is shut down")]
     ShutDown,
@@ -130,7 +128,6 @@ impl UnifiedExec {
             .done()
             .await;
         Ok(guard.finish(&OutputRequest {
-            call: &call.call_id,
             started_at,
             view: call.view,
             tokens: settings.tokens(call.max_output_tokens),
@@ -145,14 +142,11 @@ impl UnifiedExec {
         attempt: usize,
     ) -> Result<CallGuard<'_>, ExecCommandError> {
         let shared_exec = &*self.shared_exec;
-        if shared_exec.is_shut_down() {
-            return Err(ExecCommandError::ShutDown);
-        }
-        shared_exec.table.check_capacity()?;
-        let allocated = shared_exec.table.allocate()?;
+        let number = shared_exec.table.allocate()?;
+        let id = ProcessId::new(&format!("{number}-{}", Uuid::new_v4().simple()))?;
         let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
         let details = CommandDetails {
-            number: allocated.number,
+            number,
             call_id: call.call_id.clone(),
             argv: argv.clone(),
             cwd: cwd.clone(),
@@ -182,7 +176,7 @@ impl UnifiedExec {
             },
             network: shared_exec.policy.network(request, attempt),
             mode: Some(ExecMode::Prepared),
-            ..Command::new(allocated.id.clone(), argv, cwd)
+            ..Command::new(id, argv, cwd)
         };
         let started = shared_exec.environment.backend.start(command).await?;
         let screen = call.tty.then_some(shared_exec.settings.terminal);
@@ -197,19 +191,13 @@ impl UnifiedExec {
             start: FollowStart::After(OutputSeq(0)),
             backpressure: BackpressureMode::Pause,
         });
-        let guard = CallGuard::register(shared_exec, allocated, process)?;
+        let guard = CallGuard::register(shared_exec, process)?;
         let (sink, settings) = (
             Arc::clone(&shared_exec.events),
             Arc::clone(&shared_exec.settings),
         );
         let watcher = ProcessWatcher::begin(details, shared, sink, settings);
         tokio::spawn(watcher.watch(events));
-        // Check again after registration: a concurrent shutdown has either seen the command or must
-        // be handled here.
-        if shared_exec.is_shut_down() {
-            guard.kill_and_wait();
-            return Err(ExecCommandError::ShutDown);
-        }
         Ok(guard)
     }
 }

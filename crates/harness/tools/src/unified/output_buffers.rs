@@ -1,8 +1,7 @@
 //! Output of a command that no call has shown yet, in each format that a call can request, and its
 //! truncation to a token budget.
 //!
-//! Invariant: taken output was not shown before, and output that is not taken stays. The output
-//! taken by the last call can be restored until the next one, if the answer was not delivered.
+//! Invariant: taken output was not shown before, and output that is not taken stays.
 //!
 //! A token counts as four bytes: close to what models count for text and code, the same for every
 //! model, and free to compute. The budget of a [`Transcript`] excludes the omission marker.
@@ -16,7 +15,7 @@ mod tests;
 use std::time::Duration;
 
 use exec_core::output_log::{ExitInfo, OutputChunk};
-use exec_env::process::{HeadTailBuffer, HeadTailParts, ProcessError, ProcessNumber};
+use exec_env::process::{HeadTailBuffer, HeadTailParts, ProcessError};
 use exec_wire::{
     id::OutputSeq,
     process::{OutputStream, TerminalSize},
@@ -25,11 +24,17 @@ use regex::bytes::Regex;
 use tokio::time::Instant;
 
 use super::{
-    call::{CallId, OutputView},
+    call::OutputView,
+    command_table::ProcessNumber,
     plain_text::PlainText,
     screen::TerminalScreen,
     wait::{MatchState, PatternMatcher, TextStart},
 };
+
+/// Number of bytes that are searched for the last line.
+const LAST_LINE_BYTES: usize = 4 << 10;
+/// Maximum length of the last line in bytes: it is shown beside a progress bar.
+const MAX_LAST_LINE: usize = 200;
 
 /// Buffered output and state of a command.
 #[derive(Debug)]
@@ -51,8 +56,6 @@ pub(super) struct OutputBuffers {
     /// Time of the last output.
     pub(super) last_output: Option<Instant>,
     pattern: Option<PatternMatcher>,
-    /// Output taken by the last call.
-    taken: Option<TakenOutput>,
     /// Exit of the command.
     pub(super) exit: Option<ExitInfo>,
     /// Why the state of the command is unknown.
@@ -63,18 +66,6 @@ pub(super) struct OutputBuffers {
     pub(super) end_reported: bool,
 }
 
-/// Output taken by a call.
-#[derive(Debug)]
-struct TakenOutput {
-    call: CallId,
-    text: HeadTailParts,
-    raw: HeadTailParts,
-    /// Number of bytes seen by the previous call.
-    shown: u64,
-    /// Lines that had scrolled off the screen.
-    scrolled: u64,
-}
-
 /// Output that a pattern may match.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MatchScope {
@@ -82,15 +73,6 @@ pub(super) enum MatchScope {
     LastCall,
     /// Future output only.
     Now,
-}
-
-/// Result of restoring output.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum RestoreOutcome {
-    /// The next call takes it.
-    Restored,
-    /// Another call took output since, or the call took none here.
-    NotOwned,
 }
 
 impl OutputBuffers {
@@ -106,7 +88,6 @@ impl OutputBuffers {
             shown: 0,
             last_output: None,
             pattern: None,
-            taken: None,
             exit: None,
             failure: None,
             finished: false,
@@ -181,7 +162,7 @@ impl OutputBuffers {
     }
 
     /// Takes the output that no call has shown.
-    pub(super) fn take(&mut self, call: &CallId, view: OutputView, tokens: usize) -> Transcript {
+    pub(super) fn take(&mut self, view: OutputView, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
         self.push_settled(&settled);
@@ -199,13 +180,7 @@ impl OutputBuffers {
             .screen
             .as_mut()
             .map_or(0, TerminalScreen::take_scrolled);
-        self.taken = Some(TakenOutput {
-            scrolled,
-            call: call.clone(),
-            text: text.clone(),
-            raw: raw.clone(),
-            shown: std::mem::replace(&mut self.shown, self.bytes),
-        });
+        self.shown = self.bytes;
         let shown = match (view, &self.screen) {
             (OutputView::Plain, _) => text,
             (OutputView::Raw, _) => raw,
@@ -221,18 +196,16 @@ impl OutputBuffers {
         Transcript::truncated(shown, tokens)
     }
 
-    /// Restores the output taken by this call, if it was the last to take any.
-    pub(super) fn restore(&mut self, call: &CallId) -> RestoreOutcome {
-        let Some(taken) = self.taken.take_if(|taken| taken.call == *call) else {
-            return RestoreOutcome::NotOwned;
-        };
-        prepend(&mut self.text, &taken.text);
-        prepend(&mut self.raw, &taken.raw);
-        self.shown = taken.shown;
-        if let Some(screen) = &mut self.screen {
-            screen.restore_scrolled(taken.scrolled);
-        }
-        RestoreOutcome::Restored
+    /// Returns the last line that is not blank, until the command ends.
+    pub(super) fn last_line(&self) -> Option<String> {
+        let (mut plain, mut text) = (PlainText::default(), Vec::new());
+        let end = self.complete.last(LAST_LINE_BYTES);
+        plain.feed(OutputStream::Stdout, &end, &mut text);
+        plain.finish(&mut text);
+        let mut lines = text.rsplit(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let line = lines.find(|line| !line.is_empty())?;
+        let line = String::from_utf8_lossy(line);
+        Some(line[..line.floor_char_boundary(MAX_LAST_LINE)].to_owned())
     }
 
     fn append(&mut self, stream: OutputStream, data: &[u8]) {
@@ -262,19 +235,6 @@ fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
             "[{lines} lines have scrolled off the screen since the last call and are not shown]\n{}",
             screen.render()
         ),
-    }
-}
-
-/// Prepends output to a buffer.
-fn prepend(buffer: &mut HeadTailBuffer, before: &HeadTailParts) {
-    let after = buffer.take();
-    for ends in [before, &after] {
-        buffer.push(&ends.head);
-        if ends.omitted > 0 {
-            let note = format!("\n[... {} bytes left out ...]\n", ends.omitted);
-            buffer.push(note.as_bytes());
-        }
-        buffer.push(&ends.tail);
     }
 }
 

@@ -12,7 +12,7 @@ use exec_wire::process::OutputStream;
 
 /// Converts output to text.
 #[derive(Debug, Default)]
-pub(crate) struct PlainText {
+pub(super) struct PlainText {
     streams: [EscapeParser; 3],
     line: LineBuffer,
 }
@@ -20,7 +20,7 @@ pub(crate) struct PlainText {
 impl PlainText {
     /// Adds output and appends settled text to `text`. The last line is settled when it ends,
     /// because it can still be overwritten.
-    pub(crate) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
+    pub(super) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
         self.streams[stream as usize].feed(bytes, &mut self.line, text);
     }
 
@@ -38,7 +38,7 @@ impl PlainText {
     }
 
     /// Returns the current line.
-    pub(crate) fn line(&self) -> &[u8] {
+    pub(super) fn line(&self) -> &[u8] {
         self.line.text()
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use exec_core::output_log::{ExitInfo, OutputChunk};
-use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError, ProcessNumber};
+use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 use exec_wire::path_uri::PathUri;
 use futures_util::StreamExt;
 use tokio::{
@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     EventSink, ExecEvent,
     call::CallId,
+    command_table::ProcessNumber,
     output_buffers::{OutputBuffers, Transcript},
     settings::UnifiedExecSettings,
 };
@@ -109,7 +110,29 @@ impl UnifiedExecProcess {
 
     /// Returns a summary for a list.
     pub fn summary(&self) -> ProcessSummary {
-        self.details.summary(self.state())
+        let CommandDetails {
+            number,
+            call_id,
+            argv,
+            cwd,
+            tty,
+            input: _,
+            started,
+        } = self.details.clone();
+        ProcessSummary {
+            number,
+            call_id,
+            argv,
+            cwd,
+            tty,
+            started,
+            state: self.state(),
+        }
+    }
+
+    /// Returns the last line of its output that is not blank, shortened for a progress message.
+    pub fn last_line(&self) -> Option<String> {
+        self.shared.lock().last_line()
     }
 
     /// Waits until the end event was sent.
@@ -136,30 +159,6 @@ impl UnifiedExecProcess {
             if timeout_at(deadline, changed).await.is_err() {
                 return;
             }
-        }
-    }
-}
-
-impl CommandDetails {
-    /// Returns a summary for a list.
-    pub(super) fn summary(&self, state: WatchedState) -> ProcessSummary {
-        let Self {
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            input: _,
-            started,
-        } = self.clone();
-        ProcessSummary {
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            started,
-            state,
         }
     }
 }

@@ -119,11 +119,6 @@ impl TerminalScreen {
         std::mem::take(&mut self.scrolled)
     }
 
-    /// Restores the count of lines that were not reported.
-    pub(super) fn restore_scrolled(&mut self, lines: u64) {
-        self.scrolled += lines;
-    }
-
     /// Passes the parameters of a sequence to the parser. Clamps the counts of insertions, which
     /// the parser would otherwise repeat beyond the size of the screen.
     fn flush_parameters(&mut self, kind: u8) {

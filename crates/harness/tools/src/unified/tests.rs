@@ -9,14 +9,15 @@ mod writing;
 use std::{sync::Arc, time::Duration};
 
 use exec_core::output_log::ExitInfo;
-use exec_env::{environment::Environment, process::ProcessNumber};
+use exec_env::environment::Environment;
 use exec_local::filesystem::LocalFileSystem;
 use exec_test_support::fake_environment::FakeBackend;
 use tokio::sync::watch;
 
 use super::{
-    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ToolOutput, ToolPolicy,
-    UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor, WriteStdin, WriteStdinError,
+    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ProcessNumber,
+    ToolOutput, ToolPolicy, UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor,
+    WriteStdin, WriteStdinError,
 };
 
 /// Unified exec with its backend and events.

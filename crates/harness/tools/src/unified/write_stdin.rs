@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use bytes::Bytes;
-use exec_env::process::{CheckoutError, ProcessError, ProcessNumber};
+use exec_env::process::ProcessError;
 use exec_wire::process::{ProcessSignal, WriteStatus};
 use tokio::time::{Instant, timeout_at};
 
@@ -11,6 +11,7 @@ use super::{
     ExecEvent, UnifiedExec,
     call::{OutputView, WriteStdin},
     call_guard::{CallGuard, OutputRequest},
+    command_table::ProcessNumber,
     output_buffers::{MatchScope, ToolOutput},
     process::{StdinState, UnifiedExecProcess},
     settings::WaitPhase,
@@ -29,9 +30,12 @@ const INTERRUPT: &str = "\u{3}";
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteStdinError {
-    /// Caller: the command does not exist, or another call holds it.
-    #[error(transparent)]
-    Open(#[from] CheckoutError),
+    /// Caller: the command was never started, or its exit was already shown.
+    #[error("unknown process number {0}")]
+    Unknown(ProcessNumber),
+    /// Caller: another call holds it.
+    #[error("process number {0} is in use")]
+    Busy(ProcessNumber),
     /// Caller: it was evicted for another command.
     #[error("process number {0} was evicted: at most {1} commands are kept")]
     Evicted(ProcessNumber, NonZeroUsize),
@@ -63,18 +67,11 @@ impl UnifiedExec {
         let started_at = Instant::now();
         let settings = &self.shared_exec.settings;
         let request = OutputRequest {
-            call: &call.call_id,
             started_at,
             view: call.view,
             tokens: settings.tokens(call.max_output_tokens),
         };
-        let guard = match CallGuard::open(&self.shared_exec, call.number) {
-            Ok(guard) => guard,
-            Err(error) => {
-                let output = self.shared_exec.show_ended_again(call.number, &request);
-                return output.ok_or_else(|| self.shared_exec.open_error(error));
-            }
-        };
+        let guard = CallGuard::open(&self.shared_exec, call.number)?;
         let process = guard.process();
         if call.view == OutputView::Screen && !process.details.tty {
             return Err(WriteStdinError::NoScreen(call.number));
@@ -166,6 +163,6 @@ fn check_write_status(status: WriteStatus, number: ProcessNumber) -> Result<(), 
         WriteStatus::Accepted => Ok(()),
         WriteStatus::StdinClosed => Err(WriteStdinError::InputClosed(number)),
         WriteStatus::Starting => Err(WriteStdinError::NotReading(number)),
-        WriteStatus::UnknownProcess => Err(CheckoutError::Unknown(number).into()),
+        WriteStatus::UnknownProcess => Err(WriteStdinError::Unknown(number)),
     }
 }

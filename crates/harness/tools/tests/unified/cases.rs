@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use exec_env::environment::Environment;
 use exec_tools::unified::{
-    CallId, CommandProgram, ExecCommand, ExecCommandError, ExecEvent, OutputView, WaitFor,
+    CommandProgram, ExecCommand, ExecCommandError, ExecEvent, OutputView, WaitFor,
     WorkspaceWritePolicy,
 };
 use exec_wire::path_uri::PathUri;
@@ -250,7 +250,7 @@ pub(crate) async fn terminate_kills_the_process_tree(environment: Environment) {
             ..shell_command(line)
         })
         .await;
-    let (call, number) = (CallId("t".to_owned()), output.running.unwrap());
-    let output = fixture.exec.terminate(&call, number).await.unwrap();
+    let number = output.running.unwrap();
+    let output = fixture.exec.terminate(number).await.unwrap();
     assert_eq!((exit_code(&output), output.running), (Some(137), None));
 }

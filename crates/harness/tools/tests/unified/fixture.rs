@@ -10,7 +10,6 @@ use exec_core::output_log::RetentionLimits;
 use exec_env::{
     environment::{Environment, NoCatalog},
     http::NoHttpClient,
-    process::ProcessNumber,
 };
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
@@ -19,8 +18,9 @@ use exec_local::{
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_tools::unified::{
-    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ToolOutput, ToolPolicy,
-    UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor, WriteStdin,
+    CallId, CommandProgram, EventSink, ExecCommand, ExecEvent, OutputView, ProcessNumber,
+    ToolOutput, ToolPolicy, UnifiedExec, UnifiedExecSettings, UnrestrictedPolicy, WaitFor,
+    WriteStdin,
 };
 use exec_transport::memory;
 use exec_wire::{initialize::ServerInfo, limits};

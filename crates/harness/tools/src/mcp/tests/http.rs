@@ -1,4 +1,4 @@
-//! HTTP access and session limits, and responses that clients cancel or lose.
+//! HTTP access and session limits, and calls that clients cancel or lose the response of.
 
 use std::{sync::Arc, time::Duration};
 
@@ -251,9 +251,8 @@ impl Client {
         self.answer(id).await
     }
 
-    /// Cancels the last call.
-    async fn cancel(&mut self) {
-        let params = json!({"requestId": self.next});
+    async fn cancel(&mut self, id: u64) {
+        let params = json!({"requestId": id});
         let cancelled =
             json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
         self.send(&cancelled).await;
@@ -268,100 +267,57 @@ fn call(id: u64, name: &str, arguments: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn late_cancellation_shows_the_output_again() {
+async fn cancelled_call_leaves_its_output_to_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let mut client = Client::new(&directory).await;
-    let command = json!({"cmd": "echo said; sleep 600", "yield_time_ms": 250});
-    let answer = client.call("exec_command", command).await;
+    client.next += 1;
+    let command = json!({"cmd": "echo said; sleep 600", "yield_time_ms": 50_000});
+    client
+        .send(&call(client.next, "exec_command", &command))
+        .await;
+    let session = loop {
+        let listed = client.call("list_processes", json!({})).await;
+        if let [process] = &listed["processes"].as_array().unwrap()[..] {
+            break process["session_id"].clone();
+        }
+    };
+    client.cancel(3).await;
+    let poll = json!({"session_id": session, "wait_for": {"pattern": "said"}});
+    let answer = loop {
+        // Until the cancellation arrives, the first call holds the command.
+        let answer = client.call("write_stdin", poll.clone()).await;
+        if !answer.is_null() {
+            break answer;
+        }
+    };
     assert_eq!(answer["output"], "said\n");
-    client.cancel().await;
-    let poll = json!({"session_id": answer["session_id"], "yield_time_ms": 250});
-    let second = client.call("write_stdin", poll.clone()).await;
-    assert_eq!(second["output"], "said\n");
-    let more = client.call("write_stdin", poll).await;
-    assert_eq!(more["output"], "");
-
-    let command = json!({"cmd": "echo gone; exit 3"});
-    let answer = client.call("exec_command", command).await;
-    assert_eq!(answer["exit_code"], 3);
-    client.cancel().await;
-    let listed = client.call("list_processes", json!({})).await;
-    let ended = listed["processes"].as_array().unwrap().last().unwrap();
-    assert_eq!(
-        (&ended["running"], &ended["exit_code"]),
-        (&json!(false), &json!(3))
-    );
-    let poll = json!({"session_id": ended["session_id"]});
-    let second = client.call("write_stdin", poll).await;
-    assert_eq!(
-        (&second["output"], &second["exit_code"]),
-        (&json!("gone\n"), &json!(3))
-    );
-}
-
-/// Posts a message in a session and returns the structured result.
-async fn send(endpoint: &McpHttpEndpoint, session: &HeaderValue, message: &Value) -> Value {
-    let request = with("mcp-session-id", session.to_str().unwrap());
-    let answer = endpoint.handle(request.body(body(message)).unwrap()).await;
-    let text = answer.into_body().collect().await.unwrap().to_bytes();
-    let text = String::from_utf8(text.to_vec()).unwrap();
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    let messages = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-    let answer = messages.into_iter().find(|one| one["id"] == message["id"]);
-    answer.unwrap_or_default()["result"]["structuredContent"].take()
+    let more = json!({"session_id": session, "yield_time_ms": 250});
+    assert_eq!(client.call("write_stdin", more).await["output"], "");
 }
 
 #[tokio::test]
-async fn undelivered_response_is_shown_again() {
+async fn lost_response_is_resumed_by_its_event_id() {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
-    let open_session = endpoint
-        .handle(post().body(body(&initialize())).unwrap())
-        .await;
-    let session = open_session
-        .headers()
-        .get("mcp-session-id")
-        .unwrap()
-        .clone();
-    drop(open_session.into_body().collect().await);
-    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    send(&endpoint, &session, &initialized).await;
-
-    let received = call(2, "exec_command", &json!({"cmd": "echo received"}));
-    assert_eq!(
-        send(&endpoint, &session, &received).await["output"],
-        "received\n"
-    );
-
+    let session = open_session(&endpoint).await.unwrap();
+    let session = session.to_str().unwrap();
     let lost = call(3, "exec_command", &json!({"cmd": "echo lost"}));
-    let request = with("mcp-session-id", session.to_str().unwrap());
-    drop(endpoint.handle(request.body(body(&lost)).unwrap()).await);
-    // While the call is pending, its command cannot be polled.
-    let restored = async {
-        for id in 10.. {
-            let list = call(id, "list_processes", &json!({}));
-            let listed = send(&endpoint, &session, &list).await;
-            if let [process] = &listed["processes"].as_array().unwrap()[..] {
-                let poll = json!({"session_id": process["session_id"]});
-                let poll = call(id + 1_000_000, "write_stdin", &poll);
-                let answer = send(&endpoint, &session, &poll).await;
-                if !answer.is_null() {
-                    return answer;
-                }
-            }
-            tokio::task::yield_now().await;
-        }
-        Value::Null
-    };
-    let restored = timeout(TEST_TIMEOUT, restored).await.unwrap();
-    assert_eq!(
-        (&restored["output"], &restored["exit_code"]),
-        (&json!("lost\n"), &json!(0))
-    );
-    let list = call(5, "list_processes", &json!({}));
-    assert_eq!(
-        send(&endpoint, &session, &list).await["processes"],
-        json!([]),
-        "delivered commands are forgotten"
-    );
+    let request = with("mcp-session-id", session).body(body(&lost)).unwrap();
+    let mut stream = endpoint.handle(request).await.into_body();
+    let first = stream.frame().await.unwrap().unwrap().into_data().unwrap();
+    let first = str::from_utf8(&first).unwrap().to_owned();
+    let id = first.lines().find_map(|line| line.strip_prefix("id: "));
+    drop(stream);
+
+    let resume = Request::get("/mcp")
+        .header("host", "localhost")
+        .header("authorization", "Bearer right")
+        .header("accept", "text/event-stream")
+        .header("mcp-session-id", session)
+        .header("last-event-id", id.expect(&first));
+    let resume = resume.body(Full::new(Bytes::new())).unwrap();
+    let resumed = endpoint.handle(resume).await.into_body().collect();
+    let text = timeout(TEST_TIMEOUT, resumed).await.unwrap().unwrap();
+    let text = String::from_utf8(text.to_bytes().to_vec()).unwrap();
+    assert!(text.contains(r#""output":"lost\n""#), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Token budgets.
+//! Token budgets, and the last line.
 
 use exec_env::process::HeadTailBuffer;
 use proptest::prelude::*;
@@ -61,6 +61,45 @@ fn incomplete_character_is_found_only_at_the_end() {
     ] {
         assert_eq!(incomplete_end(bytes), count, "{bytes:?}");
     }
+}
+
+fn last_line_of(chunks: &[&str]) -> Option<String> {
+    let mut buffers = OutputBuffers::new(64 << 10, None);
+    for (seq, chunk) in (1..).zip(chunks) {
+        buffers.push(&OutputChunk {
+            seq: OutputSeq(seq),
+            stream: OutputStream::Stdout,
+            data: chunk.as_bytes().to_vec().into(),
+        });
+    }
+    let line = buffers.last_line();
+    buffers.take(OutputView::Plain, 1000);
+    assert_eq!(buffers.last_line(), line, "shown output counts as well");
+    line
+}
+
+#[test]
+fn last_line_that_is_not_blank_is_found() {
+    assert_eq!(last_line_of(&[]), None);
+    assert_eq!(last_line_of(&["\n\n"]), None);
+    assert_eq!(last_line_of(&["one\ntwo\n\n"]).as_deref(), Some("two"));
+    assert_eq!(last_line_of(&["one\ntw", "o"]).as_deref(), Some("two"));
+    assert_eq!(last_line_of(&["10%\r", "20%\r"]).as_deref(), Some("20%"));
+}
+
+#[test]
+fn last_line_has_no_escape_codes() {
+    let coloured = ["\x1b[32mstep\x1b", "[0m 1\x1b]0;title\x07\x1b[K\n"];
+    assert_eq!(last_line_of(&coloured).as_deref(), Some("step 1"));
+    assert_eq!(last_line_of(&["10%\x1b[2K\r20%"]).as_deref(), Some("20%"));
+}
+
+#[test]
+fn long_last_line_is_truncated() {
+    let line = "x".repeat(100_000);
+    assert_eq!(last_line_of(&[&line]).unwrap().len(), MAX_LAST_LINE);
+    let parts = vec!["x"; 1000];
+    assert_eq!(last_line_of(&parts).unwrap().len(), MAX_LAST_LINE);
 }
 
 proptest! {

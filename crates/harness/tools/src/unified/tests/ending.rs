@@ -1,28 +1,20 @@
-//! Ends of commands, and answers that are not delivered.
+//! Ends of commands.
 
 use std::{sync::Arc, time::Duration};
 
-use exec_env::{
-    environment::DisconnectReason,
-    process::{CheckoutError, ProcessError, ProcessNumber},
-};
+use exec_env::{environment::DisconnectReason, process::ProcessError};
 use tokio::time::{Instant, timeout};
 
 use super::{ExecFixture, command, summary, write};
 use crate::unified::{
-    AbandonedCommand, CallId, ExecCommand, ExecCommandError, UnifiedExecSettings,
-    UnrestrictedPolicy, WaitFor, WatchedState, WriteStdin, WriteStdinError,
+    AbandonedCommand, ExecCommandError, ProcessNumber, UnifiedExecSettings, UnrestrictedPolicy,
+    WatchedState, WriteStdinError,
 };
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Id of a call that terminates a command.
-fn terminate_call() -> CallId {
-    CallId("t".to_owned())
-}
-
 fn unknown(number: ProcessNumber) -> WriteStdinError {
-    CheckoutError::Unknown(number).into()
+    WriteStdinError::Unknown(number)
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,18 +113,10 @@ async fn terminate_shows_the_last_output() {
     let number = fixture.running().await;
     let (_, fake) = fixture.backend.started(0).await;
     fake.print("bye");
-    let output = fixture
-        .exec
-        .terminate(&terminate_call(), number)
-        .await
-        .unwrap();
+    let output = fixture.exec.terminate(number).await.unwrap();
     assert_eq!(summary(&output), ("bye", Some(143), false));
     assert_eq!(
-        fixture
-            .exec
-            .terminate(&terminate_call(), number)
-            .await
-            .unwrap_err(),
+        fixture.exec.terminate(number).await.unwrap_err(),
         unknown(number)
     );
 }
@@ -146,8 +130,8 @@ async fn terminate_ends_a_waiting_call() {
     let (looked, terminated) = tokio::join!(fixture.look(number), async {
         tokio::task::yield_now().await;
         let busy = fixture.exec.write_stdin(write(number, "x")).await;
-        assert_eq!(busy.unwrap_err(), CheckoutError::Busy(number).into());
-        fixture.exec.terminate(&terminate_call(), number).await
+        assert_eq!(busy.unwrap_err(), WriteStdinError::Busy(number));
+        fixture.exec.terminate(number).await
     });
     assert_eq!(summary(&looked.unwrap()), ("seen once", Some(143), false));
     assert_eq!(summary(&terminated.unwrap()), ("", Some(143), false));
@@ -160,11 +144,7 @@ async fn unkillable_command_is_reported_and_kept() {
     let (_, fake) = fixture.backend.started(0).await;
     fake.ignore_termination();
     let started_at = Instant::now();
-    let error = fixture
-        .exec
-        .terminate(&terminate_call(), number)
-        .await
-        .unwrap_err();
+    let error = fixture.exec.terminate(number).await.unwrap_err();
     assert_eq!(error, WriteStdinError::NotEnding(number));
     assert_eq!(started_at.elapsed(), Duration::from_millis(5500));
     assert_eq!(fixture.exec.processes().len(), 1);
@@ -240,111 +220,4 @@ async fn slow_output_after_exit_is_not_lost() {
         fake.close();
     });
     assert_eq!(summary(&output), ("abc", Some(0), false));
-}
-
-fn call(name: &str) -> CallId {
-    CallId(name.to_owned())
-}
-
-#[tokio::test(start_paused = true)]
-async fn undelivered_output_is_shown_before_newer_output() {
-    let fixture = ExecFixture::new();
-    fixture.backend.script_next(|fake| fake.print("one\n"));
-    let number = fixture.run(command()).await.running.unwrap();
-    let (_, fake) = fixture.backend.started(0).await;
-    fixture.exec.mark_undelivered(&call("c"));
-    fake.print("two\n");
-    let output = fixture.look(number).await.unwrap();
-    assert_eq!(summary(&output), ("one\ntwo\n", None, true));
-    let output = fixture.look(number).await.unwrap();
-    assert_eq!(summary(&output), ("", None, true), "this one was received");
-    fixture.exec.mark_undelivered(&call("c"));
-    let output = fixture.look(number).await.unwrap();
-    assert_eq!(
-        summary(&output),
-        ("", None, true),
-        "another call was answered since"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn restored_output_satisfies_waits() {
-    let fixture = ExecFixture::new();
-    fixture.backend.script_next(|fake| fake.print("ready\n"));
-    let number = fixture.run(command()).await.running.unwrap();
-    fixture.exec.mark_undelivered(&call("c"));
-    for wait in [
-        WaitFor::Bytes(6),
-        WaitFor::Pattern(regex::bytes::Regex::new("ready").unwrap()),
-    ] {
-        let look = WriteStdin {
-            wait,
-            ..write(number, "")
-        };
-        let output = fixture.exec.write_stdin(look).await.unwrap();
-        assert_eq!(summary(&output), ("ready\n", None, true));
-        assert!(output.wall_time.is_zero());
-        fixture.exec.mark_undelivered(&call("w"));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn undelivered_exit_is_kept_until_delivered() {
-    let fixture = ExecFixture::new();
-    fixture.backend.script_next(|fake| {
-        fake.print("done\n");
-        fake.exit(3);
-        fake.close();
-    });
-    let output = fixture.run(command()).await;
-    assert_eq!(summary(&output), ("done\n", Some(3), false));
-    assert!(fixture.exec.processes().is_empty());
-    let (_, fake) = fixture.backend.started(0).await;
-    assert!(fake.is_dropped(), "its background processes are killed");
-    fixture.exec.mark_undelivered(&call("c"));
-    let [process] = &fixture.exec.processes()[..] else {
-        panic!("not known");
-    };
-    assert_eq!(process.state.exit_code, Some(3));
-    let number = process.number;
-    // The second answer may not be delivered either.
-    for by in ["w", "t"] {
-        let output = fixture.look(number).await.unwrap();
-        assert_eq!(summary(&output), ("done\n", Some(3), false));
-        assert!(fixture.look(number).await.is_err());
-        fixture.exec.mark_undelivered(&call("w"));
-        let output = fixture.exec.terminate(&call(by), number).await.unwrap();
-        assert_eq!(summary(&output), ("done\n", Some(3), false));
-        fixture.exec.mark_undelivered(&call(by));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn delivered_exits_do_not_evict_an_undelivered_one() {
-    let fixture = ExecFixture::new();
-    for number in 0..100 {
-        fixture.backend.script_next(|fake| {
-            fake.exit(0);
-            fake.close();
-        });
-        let one = ExecCommand {
-            call_id: call(&number.to_string()),
-            ..command()
-        };
-        fixture.run(one).await;
-        if number == 0 {
-            fixture.exec.mark_undelivered(&call("0"));
-        }
-    }
-    assert_eq!(fixture.exec.processes().len(), 1);
-    fixture.exec.mark_undelivered(&call("50"));
-    assert_eq!(fixture.exec.processes().len(), 1, "it is forgotten");
-    for number in 80..100 {
-        fixture.exec.mark_undelivered(&call(&number.to_string()));
-    }
-    assert_eq!(
-        fixture.exec.processes().len(),
-        16,
-        "the number of remembered commands is bounded"
-    );
 }

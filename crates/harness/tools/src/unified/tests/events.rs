@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 
 use super::{ExecFixture, command, quick, write};
 use crate::unified::{
-    CallId, CommandProgram, ExecCommand, ExecCommandError, OutputView, UnifiedExecSettings,
+    CommandProgram, ExecCommand, ExecCommandError, OutputView, UnifiedExecSettings,
     UnrestrictedPolicy, WriteStdinError, output_buffers::OutputBuffers,
 };
 
@@ -80,8 +80,7 @@ fn lost_output_is_noted() {
             data: Bytes::from_static(text.as_bytes()),
         });
     }
-    let call = CallId("c".to_owned());
-    let text = buffers.take(&call, OutputView::Plain, 1000).text;
+    let text = buffers.take(OutputView::Plain, 1000).text;
     assert_eq!(
         text,
         "one\n[... 3 pieces of output were lost on the way ...]\nfive"
@@ -150,14 +149,7 @@ async fn least_recently_used_command_is_evicted_and_its_end_reported() {
     let error = fixture.look(second).await.unwrap_err();
     let three = NonZeroUsize::new(3).unwrap();
     assert_eq!(error, WriteStdinError::Evicted(second, three));
-    assert_eq!(
-        fixture
-            .exec
-            .terminate(&command().call_id, second)
-            .await
-            .unwrap_err(),
-        error
-    );
+    assert_eq!(fixture.exec.terminate(second).await.unwrap_err(), error);
     let events = fixture.events.lines();
     assert!(
         events
