@@ -3,6 +3,13 @@
 //! An Aho-Corasick automaton finds all texts in one pass over the chunks, without joining them. A
 //! text may span chunks of one stream, or chunks of both streams in arrival order.
 
+use std::sync::LazyLock;
+
+use aho_corasick::{
+    Anchored,
+    automaton::{Automaton, StateID},
+    dfa::DFA,
+};
 use bytes::Bytes;
 use exec_wire::process::OutputStream;
 
@@ -31,7 +38,9 @@ pub(super) fn is_denial<'a>(
 }
 
 fn mentions_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes)>) -> bool {
-    let (mut all, mut streams) = (START, [START; 3]);
+    let (automaton, start) = &*AUTOMATON;
+    let next = |state, byte| automaton.next_state(Anchored::No, state, byte);
+    let (mut all, mut streams) = (*start, [*start; 3]);
     for (stream, chunk) in chunks {
         let alone = &mut streams[stream as usize];
         for &byte in chunk {
@@ -39,7 +48,7 @@ fn mentions_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes
             all = next(all, byte);
             // Once both states are equal, they stay equal for as long as one stream continues.
             *alone = if together { all } else { next(*alone, byte) };
-            if all == FOUND || *alone == FOUND {
+            if automaton.is_match(all) || automaton.is_match(*alone) {
                 return true;
             }
         }
@@ -47,105 +56,15 @@ fn mentions_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes
     false
 }
 
-fn next(state: u8, byte: u8) -> u8 {
-    AUTOMATON[state as usize][CLASSES[byte as usize] as usize]
-}
-
-/// State before any byte of a text has matched.
-const START: u8 = 0;
-/// State after a whole text has matched.
-const FOUND: u8 = u8::MAX;
-/// One state for each byte of the texts, plus the start state.
-const STATES: usize = 1 + total_length();
-/// Byte classes: letters without case, the space, the hyphen, and everything else.
-const CLASS_COUNT: usize = 29;
-const OTHER: u8 = 28;
-
-type TransitionTable = [[u8; CLASS_COUNT]; STATES];
-
-static CLASSES: [u8; 256] = classes();
-static AUTOMATON: TransitionTable = automaton();
-
-const fn total_length() -> usize {
-    let (mut total, mut text) = (0, 0);
-    while text < DENIAL_TEXTS.len() {
-        total += DENIAL_TEXTS[text].len();
-        text += 1;
-    }
-    total
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "an index below 256")]
-const fn classes() -> [u8; 256] {
-    let mut classes = [OTHER; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        classes[byte] = match byte as u8 {
-            letter @ b'a'..=b'z' => letter - b'a',
-            letter @ b'A'..=b'Z' => letter - b'A',
-            b' ' => 26,
-            b'-' => 27,
-            _ => OTHER,
-        };
-        byte += 1;
-    }
-    classes
-}
-
-/// Builds the Aho-Corasick automaton: first the trie of the texts, then, breadth first, the failure
-/// transitions.
-const fn automaton() -> TransitionTable {
-    // `START` marks a missing transition: no edge of the trie leads back to the root.
-    let mut table: TransitionTable = [[START; CLASS_COUNT]; STATES];
-    let classes = classes();
-    let mut states: u8 = 1;
-    let mut text = 0;
-    while text < DENIAL_TEXTS.len() {
-        let (mut state, mut index) = (0, 0);
-        while index < DENIAL_TEXTS[text].len() {
-            let class = classes[DENIAL_TEXTS[text][index] as usize] as usize;
-            if index + 1 == DENIAL_TEXTS[text].len() {
-                table[state][class] = FOUND;
-            } else if table[state][class] == START {
-                table[state][class] = states;
-                states += 1;
-            }
-            state = table[state][class] as usize;
-            index += 1;
-        }
-        text += 1;
-    }
-    // Failure links: the state of the longest proper suffix that is also a prefix of a text.
-    let mut shorter = [START; STATES];
-    let mut queue = [START; STATES];
-    let (mut head, mut tail) = (0, 0);
-    let mut class = 0;
-    while class < CLASS_COUNT {
-        if table[0][class] != START {
-            queue[tail] = table[0][class];
-            tail += 1;
-        }
-        class += 1;
-    }
-    while head < tail {
-        let state = queue[head] as usize;
-        head += 1;
-        let mut class = 0;
-        while class < CLASS_COUNT {
-            let fallback = table[shorter[state] as usize][class];
-            let child = table[state][class];
-            if child == START || fallback == FOUND {
-                table[state][class] = fallback;
-            } else if child != FOUND {
-                shorter[child as usize] = fallback;
-                queue[tail] = child;
-                tail += 1;
-            }
-            class += 1;
-        }
-    }
-    table
-}
+/// The automaton and its start state.
+#[expect(clippy::expect_used, reason = "the texts are few and short")]
+static AUTOMATON: LazyLock<(DFA, StateID)> = LazyLock::new(|| {
+    let mut builder = DFA::builder();
+    let automaton = builder.ascii_case_insensitive(true).build(DENIAL_TEXTS);
+    let automaton = automaton.expect("an automaton of a few texts is small");
+    let start = automaton.start_state(Anchored::No);
+    (automaton, start.expect("the default search is unanchored"))
+});
 
 #[cfg(test)]
 mod tests {

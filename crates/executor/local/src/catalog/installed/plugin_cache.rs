@@ -8,6 +8,7 @@ use exec_wire::{
     limits,
     path_uri::PathUri,
 };
+use semver::Version;
 use serde::Deserialize;
 
 use crate::catalog::{CatalogReader, FileRead};
@@ -192,88 +193,11 @@ fn is_version_name(name: &str) -> bool {
 fn compare_versions(left: &str, right: &str) -> Ordering {
     let is_local = |name: &str| name == "local";
     is_local(left).cmp(&is_local(right)).then_with(|| {
-        match (SemanticVersion::parse(left), SemanticVersion::parse(right)) {
-            (Some(left), Some(right)) => left.cmp(&right),
-            (Some(_), None) | (None, Some(_)) | (None, None) => left.cmp(right),
+        match (Version::parse(left), Version::parse(right)) {
+            (Ok(left), Ok(right)) => left.cmp(&right),
+            _ => left.cmp(right),
         }
     })
-}
-
-/// A semantic version. The field order is the comparison order.
-#[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct SemanticVersion<'a> {
-    numbers: [u64; 3],
-    stage: ReleaseStage<'a>,
-    /// Not part of semantic precedence; makes the order total.
-    build: &'a str,
-}
-
-/// Prereleases sort before their release.
-#[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum ReleaseStage<'a> {
-    Prerelease(Vec<PrereleaseIdentifier<'a>>),
-    Release,
-}
-
-/// Numbers sort before words.
-#[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum PrereleaseIdentifier<'a> {
-    Number(u64),
-    Word(&'a str),
-}
-
-impl<'a> SemanticVersion<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let (text, build) = match text.split_once('+') {
-            Some((_, "")) => return None,
-            Some(parts) => parts,
-            None => (text, ""),
-        };
-        let (core, prerelease) = match text.split_once('-') {
-            Some((core, prerelease)) => (core, Some(prerelease)),
-            None => (text, None),
-        };
-        let mut parts = core.split('.').map(parse_number);
-        let numbers = [parts.next()??, parts.next()??, parts.next()??];
-        if parts.next().is_some() || !is_word_list(build) {
-            return None;
-        }
-        let stage = match prerelease {
-            Some(prerelease) if prerelease.is_empty() || !is_word_list(prerelease) => return None,
-            Some(prerelease) => ReleaseStage::Prerelease(
-                prerelease
-                    .split('.')
-                    .map(parse_identifier)
-                    .collect::<Option<_>>()?,
-            ),
-            None => ReleaseStage::Release,
-        };
-        Some(Self {
-            numbers,
-            stage,
-            build,
-        })
-    }
-}
-
-fn parse_number(text: &str) -> Option<u64> {
-    let is_plain = text == "0" || !text.starts_with(['0', '+']);
-    is_plain.then(|| text.parse().ok()).flatten()
-}
-
-fn parse_identifier(text: &str) -> Option<PrereleaseIdentifier<'_>> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return parse_number(text).map(PrereleaseIdentifier::Number);
-    }
-    Some(PrereleaseIdentifier::Word(text))
-}
-
-/// Returns whether a text consists of dot-separated words of letters, digits and hyphens, or is
-/// empty.
-fn is_word_list(text: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let is_word = |word: &str| !word.is_empty() && word.bytes().all(is_part);
-    text.is_empty() || text.split('.').all(is_word)
 }
 
 #[cfg(test)]
