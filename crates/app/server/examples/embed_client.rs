@@ -1,4 +1,4 @@
-//! Runs `uname -a` on a server, with nothing but the client: 113 crates, `cargo tree -p exec-client
+//! Runs `uname -a` on a server, with nothing but the client: 115 crates, `cargo tree -p exec-client
 //! --no-default-features -e normal,build`.
 //!
 //! ```text
