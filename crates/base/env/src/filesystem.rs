@@ -6,9 +6,10 @@ use bytes::Bytes;
 use exec_wire::{
     error::{ErrorCode, RpcError},
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, OpenMode, PathChange, ReadDirectory, ReadFile, RemovePath,
-        RenamePath, SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing, FileMetadata,
+        FindPaths, FoundPaths, GetMetadata, OpenMode, PathChange, ReadDirectory, ReadFile,
+        RemovePath, RenamePath, SearchResult, SearchText, SetMetadata, WalkResult, WalkTree,
+        WriteFile,
     },
     limits,
     path_uri::PathUri,
@@ -43,11 +44,14 @@ pub trait ExecutorFileSystem: fmt::Debug + Send + Sync {
     /// Returns the metadata of a path.
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata>;
 
+    /// Sets the mode and the modification time of a path.
+    fn set_metadata(&self, set: SetMetadata) -> FileFuture<()>;
+
     /// Resolves every symbolic link of an existing path.
     fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri>;
 
-    /// Lists a directory, unordered.
-    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>>;
+    /// Lists a directory, unordered, or one page of it.
+    fn read_directory(&self, read: ReadDirectory) -> FileFuture<DirectoryListing>;
 
     /// Lists a tree, breadth first.
     fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult>;
@@ -60,6 +64,9 @@ pub trait ExecutorFileSystem: fmt::Debug + Send + Sync {
 
     /// Renames atomically.
     fn rename(&self, rename: RenamePath) -> FileFuture<()>;
+
+    /// Creates a symbolic link.
+    fn create_symlink(&self, create: CreateSymlink) -> FileFuture<()>;
 
     /// Opens a regular file. Dropping the last clone closes it.
     fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>>;

@@ -7,7 +7,7 @@ use base64_simd::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Bytes that are sent as base64 text, or raw if the `binaryData` extension was granted.
-#[derive(Clone, Default, Eq, PartialEq)]
+#[derive(Clone, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Base64Bytes(pub Bytes);
 
 impl fmt::Debug for Base64Bytes {

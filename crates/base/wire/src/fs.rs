@@ -3,6 +3,8 @@
 //! Every path is a [`PathUri`]. Absent members have the stock server's defaults. Searches respect
 //! ignore files. The operations are implemented in `exec-fs`.
 
+mod listing;
+mod metadata;
 mod watch;
 
 use serde::{Deserialize, Serialize};
@@ -15,9 +17,13 @@ use crate::{
     sandbox::SandboxPolicy,
 };
 
-pub use self::watch::{
-    MissingPathNotification, PathChange, PathChangeKind, StartWatch, StopWatch, WatchMissing,
-    WatchMissingResult, WatchNotification, WatchResult,
+pub use self::{
+    listing::{DirectoryCursor, DirectoryEntry, DirectoryListing, ReadDirectory},
+    metadata::{CreateSymlink, FileMetadata, GetMetadata, SetMetadata},
+    watch::{
+        MissingPathNotification, PathChange, PathChangeKind, StartWatch, StopWatch, WatchMissing,
+        WatchMissingResult, WatchNotification, WatchResult,
+    },
 };
 
 /// `fs/readFile`: reads a whole regular file.
@@ -70,41 +76,6 @@ pub struct WriteFile {
     pub sandbox: Option<Box<SandboxPolicy>>,
 }
 
-/// `fs/getMetadata`: returns the metadata of a path.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GetMetadata {
-    /// Path to examine.
-    pub path: PathUri,
-    /// `false`: no component may be a symbolic link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub follow_symlinks: Option<bool>,
-    /// Sandbox policy of the operation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-/// Metadata of a path. Symbolic links are followed and reported.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FileMetadata {
-    /// Directory, possibly behind a symbolic link.
-    pub is_directory: bool,
-    /// Regular file, possibly behind a symbolic link.
-    pub is_file: bool,
-    /// The path itself is a symbolic link.
-    pub is_symlink: bool,
-    /// Size in bytes.
-    pub size: u64,
-    /// Creation time in milliseconds since the Unix epoch; 0 if unknown.
-    pub created_at_ms: i64,
-    /// Modification time in milliseconds since the Unix epoch; 0 if unknown.
-    pub modified_at_ms: i64,
-    /// Permission bits. Absent if the server does not report them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<u32>,
-}
-
 /// `fs/canonicalize`: resolves all symbolic links of an existing path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,36 +113,6 @@ pub struct CreateDirectory {
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-/// `fs/readDirectory`: lists a directory.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReadDirectory {
-    /// Path of the directory.
-    pub path: PathUri,
-    /// Sandbox policy of the operation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Box<SandboxPolicy>>,
-}
-
-/// Entries of a directory, unordered.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct DirectoryListing {
-    /// Entries without `.`, `..` and dangling symbolic links.
-    pub entries: Vec<DirectoryEntry>,
-}
-
-/// Entry of a directory.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DirectoryEntry {
-    /// Name. Bytes that are not UTF-8 are replaced by U+FFFD.
-    pub file_name: String,
-    /// Directory, possibly behind a symbolic link.
-    pub is_directory: bool,
-    /// Regular file, possibly behind a symbolic link.
-    pub is_file: bool,
 }
 
 /// `fs/walk`: lists a tree, breadth first.

@@ -158,6 +158,8 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::FsRemove => check::<fs::RemovePath>(params),
             MethodName::FsCopy => check::<fs::CopyPath>(params),
             MethodName::FsRename => check::<fs::RenamePath>(params),
+            MethodName::FsSetMetadata => check::<fs::SetMetadata>(params),
+            MethodName::FsCreateSymlink => check::<fs::CreateSymlink>(params),
             MethodName::FsOpen => check::<fs::OpenFile>(params),
             MethodName::FsReadBlock => check::<fs::ReadBlock>(params),
             MethodName::FsWriteBlock => check::<fs::WriteBlock>(params),

@@ -39,7 +39,8 @@ pub struct InitializeResponse {
     pub session_ttl_ms: Option<u64>,
 }
 
-/// Extension of the protocol: changes the frame format or adds notifications.
+/// Extension of the protocol: changes the frame format, adds notifications, or announces optional
+/// members that another server would ignore.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -51,6 +52,9 @@ pub enum ProtocolExtension {
     /// The client acknowledges the events of each process, and the server retains unacknowledged
     /// ones.
     Acknowledge,
+    /// The server understands `details`, `limit` and `cursor` of listings, `details` of
+    /// `fs/getMetadata`, `fs/setMetadata` and `fs/createSymlink`.
+    FileDetails,
     /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
@@ -58,7 +62,12 @@ pub enum ProtocolExtension {
 
 impl ProtocolExtension {
     /// All extensions of this build.
-    pub const ALL: &[Self] = &[Self::BinaryData, Self::Lifecycle, Self::Acknowledge];
+    pub const ALL: &[Self] = &[
+        Self::BinaryData,
+        Self::Lifecycle,
+        Self::Acknowledge,
+        Self::FileDetails,
+    ];
 
     /// Parses the wire name.
     pub fn parse(name: &str) -> Option<Self> {
@@ -66,6 +75,7 @@ impl ProtocolExtension {
             "binaryData" => Some(Self::BinaryData),
             "lifecycle" => Some(Self::Lifecycle),
             "acknowledge" => Some(Self::Acknowledge),
+            "fileDetails" => Some(Self::FileDetails),
             _ => None,
         }
     }

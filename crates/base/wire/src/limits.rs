@@ -81,8 +81,15 @@ pub const MAX_LISTS: usize = 4;
 /// Operations per session that may block on a disk concurrently, in addition to its changes. Each
 /// has a thread. Further ones wait.
 pub const MAX_BLOCKED_OPERATIONS: usize = 32;
-/// Maximum entries of `fs/readDirectory`. A longer list is an error, as in the stock server.
+/// Maximum entries of `fs/readDirectory`, and of one page. A longer list that is not read by pages
+/// is an error, as in the stock server.
 pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
+/// Maximum page of `fs/readDirectory`: the lengths of names, link targets and paths, plus
+/// [`WALK_ITEM_BYTES`] for each entry. A fuller page ends early.
+pub const MAX_PAGE_BYTES: usize = 4 << 20;
+/// Maximum file name in a cursor of `fs/readDirectory`. Most file systems allow 255 bytes, FUSE
+/// allows 1024.
+pub const MAX_NAME_BYTES: usize = 1024;
 /// Maximum depth of `fs/walk`, as in the stock server.
 pub const MAX_WALK_DEPTH: usize = 64;
 /// Maximum directories that one `fs/walk` reads, as in the stock server.

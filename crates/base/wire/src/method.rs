@@ -12,10 +12,10 @@ use crate::{
     },
     fs::{
         BlockContent, CanonicalPath, CanonicalizePath, CloseFile, CopyPath, CreateDirectory,
-        DirectoryListing, FileContent, FileMetadata, FindPaths, FoundPaths, GetMetadata, OpenFile,
-        OpenedFile, ReadBlock, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
-        SearchText, StartWatch, StopWatch, WalkResult, WalkTree, WatchMissing, WatchMissingResult,
-        WatchResult, WriteBlock, WriteFile,
+        CreateSymlink, DirectoryListing, FileContent, FileMetadata, FindPaths, FoundPaths,
+        GetMetadata, OpenFile, OpenedFile, ReadBlock, ReadDirectory, ReadFile, RemovePath,
+        RenamePath, SearchResult, SearchText, SetMetadata, StartWatch, StopWatch, WalkResult,
+        WalkTree, WatchMissing, WatchMissingResult, WatchResult, WriteBlock, WriteFile,
     },
     http::{CancelHttpRequest, HttpRequest, HttpResponse},
     id::{HandleId, ProcessId},
@@ -154,12 +154,14 @@ methods! {
     FsWriteFile(WriteFile) -> EmptyResult = "fs/writeFile", "filesystem", Files, "creates or replaces a file";
     FsCreateDirectory(CreateDirectory) -> EmptyResult = "fs/createDirectory", "filesystem", Files, "creates a directory";
     FsGetMetadata(GetMetadata) -> FileMetadata = "fs/getMetadata", "filesystem", Reads, "returns type, size and times of a path";
+    FsSetMetadata(SetMetadata) -> EmptyResult = "fs/setMetadata", "filesystem", Files, "sets mode and modification time of a path";
     FsCanonicalize(CanonicalizePath) -> CanonicalPath = "fs/canonicalize", "filesystem", Reads, "resolves every link of a path";
     FsReadDirectory(ReadDirectory) -> DirectoryListing = "fs/readDirectory", "filesystem", Reads, "lists a directory";
     FsWalk(WalkTree) -> WalkResult = "fs/walk", "filesystem", Reads, "lists a tree";
     FsRemove(RemovePath) -> EmptyResult = "fs/remove", "filesystem", Files, "removes a file, a link or a tree";
     FsCopy(CopyPath) -> EmptyResult = "fs/copy", "filesystem", Files, "copies a file, a link or a tree";
     FsRename(RenamePath) -> EmptyResult = "fs/rename", "filesystem", Files, "renames atomically";
+    FsCreateSymlink(CreateSymlink) -> EmptyResult = "fs/createSymlink", "filesystem", Files, "creates a symbolic link";
     FsOpen(OpenFile) -> OpenedFile = "fs/open", "filesystem", Changes, "opens a file for access by blocks";
     FsReadBlock(ReadBlock) -> BlockContent = "fs/readBlock", "filesystem", Reads, "reads a block of an open file";
     FsWriteBlock(WriteBlock) -> EmptyResult = "fs/writeBlock", "filesystem", Files, "writes a block of an open file";

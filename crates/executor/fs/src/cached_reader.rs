@@ -51,7 +51,7 @@ impl CachedReader {
 
     /// Serves `fs/getMetadata`.
     pub fn metadata(&self, get: &GetMetadata) -> Option<Result<FileMetadata, FileError>> {
-        if get.follow_symlinks == Some(false) {
+        if get.follow_symlinks == Some(false) || get.details {
             return None;
         }
         let path = match native_path(&get.path) {
@@ -233,6 +233,7 @@ mod tests {
         GetMetadata {
             path: uri(path),
             follow_symlinks: None,
+            details: false,
             sandbox: None,
         }
     }

@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{
     CancelFlag,
-    directory::{self, DirectoryListing, DirectoryStack, InodeId},
+    directory::{self, DirectoryNames, DirectoryStack, InodeId},
     host_path::{host_error, invalid_request, native_path, partial_write_error},
     regular_file::{READ_FLAGS, RegularFile, WRITE_FLAGS, copied_mode},
     resolve::{self, EntryLocation, LinkPolicy},
@@ -295,7 +295,7 @@ impl<'a> TreeCopy<'a> {
     fn copy_files(&self) -> Result<Vec<OsString>, FileError> {
         let host_error = |error| host_error("copy", &self.source.path, error);
         let mut directories = Vec::new();
-        let listing = match DirectoryListing::of(self.source.current()) {
+        let listing = match DirectoryNames::of(self.source.current()) {
             Ok(listing) => listing,
             Err(Errno::NOENT) => return Ok(directories),
             Err(error) => return Err(host_error(error)),

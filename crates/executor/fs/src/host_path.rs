@@ -68,8 +68,8 @@ fn classify(text: String, error: &io::Error) -> FileError {
 #[cfg(test)]
 mod tests {
     use exec_wire::fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, GetMetadata, OpenMode, ReadDirectory,
-        ReadFile, RemovePath, RenamePath, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, GetMetadata, OpenMode,
+        ReadDirectory, ReadFile, RemovePath, RenamePath, SetMetadata, WriteFile,
     };
 
     use super::*;
@@ -85,6 +85,7 @@ mod tests {
         let get = GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: None,
         };
         let read = ReadFile {
@@ -136,8 +137,16 @@ mod tests {
             outcome(crate::rename(&rename)),
             outcome(BlockFile::open(&path, OpenMode::Read)),
             outcome(BlockFile::open(&path, OpenMode::Replace)),
-            outcome(crate::read_directory(&ReadDirectory {
+            outcome(crate::read_directory(&ReadDirectory::new(path.clone()))),
+            outcome(crate::create_symlink(&CreateSymlink::new(
+                path.clone(),
+                b"target".to_vec(),
+            ))),
+            outcome(crate::set_metadata(&SetMetadata {
                 path: path.clone(),
+                mode: Some(0o600),
+                modified_at_ms: None,
+                follow_symlinks: None,
                 sandbox: None,
             })),
             outcome(crate::canonicalize(&CanonicalizePath { path, sandbox })),
@@ -155,7 +164,7 @@ mod tests {
             PathUri::from_native(with_nul).unwrap(),
         ];
         for path in refused {
-            assert_eq!(outcomes(&path), [Outcome::Invalid; 11], "{path}");
+            assert_eq!(outcomes(&path), [Outcome::Invalid; 13], "{path}");
         }
     }
 
@@ -163,6 +172,6 @@ mod tests {
     fn necessary_opaque_path_is_accepted() {
         let path = PathUri::from_native(Path::new("/Q:/nonexistent/x")).unwrap();
         assert!(path.is_opaque());
-        assert_eq!(outcomes(&path), [Outcome::NotFound; 11]);
+        assert_eq!(outcomes(&path), [Outcome::NotFound; 13]);
     }
 }

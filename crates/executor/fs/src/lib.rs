@@ -22,6 +22,7 @@ mod remove;
 mod rename;
 mod resolve;
 mod search;
+mod symlink;
 #[cfg(test)]
 mod test_dir;
 mod walk;
@@ -35,11 +36,12 @@ pub use self::{
     copy::copy,
     directory::{create_directory, read_directory},
     find::find,
-    metadata::{canonicalize, metadata},
+    metadata::{canonicalize, metadata, set_metadata},
     regular_file::{BlockFile, WholeFile},
     remove::remove,
     rename::rename,
     search::search,
+    symlink::create_symlink,
     walk::walk,
     watch::watch,
     write_file::write_file,

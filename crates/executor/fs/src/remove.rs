@@ -19,7 +19,7 @@ use rustix::{
 
 use crate::{
     CancelFlag,
-    directory::{DirectoryListing, DirectoryStack},
+    directory::{DirectoryNames, DirectoryStack},
     host_path::{host_error, invalid_request, native_path},
     resolve::{self, EntryLocation, LinkPolicy},
 };
@@ -152,7 +152,7 @@ impl<'a> TreeRemoval<'a> {
             }
             Err(error) => return Err(self.host_error(name, error)),
         };
-        let listing = match DirectoryListing::of(&directory) {
+        let listing = match DirectoryNames::of(&directory) {
             Ok(listing) => listing,
             Err(Errno::NOENT) => return Ok(()),
             // An empty directory can be removed without permission to read it.
@@ -175,7 +175,7 @@ impl<'a> TreeRemoval<'a> {
         Ok(())
     }
 
-    fn remove_files(&self, listing: DirectoryListing) -> Result<Vec<OsString>, FileError> {
+    fn remove_files(&self, listing: DirectoryNames) -> Result<Vec<OsString>, FileError> {
         let mut directories = Vec::new();
         for entry in listing {
             self.stop.check()?;

@@ -29,7 +29,8 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{host_error, invalid_request, native_path, not_a_file, partial_write_error},
+    host_path::{host_error, native_path, not_a_file, partial_write_error},
+    metadata::permissions,
     regular_file::{NEW_FILE_MODE, RegularFile, WRITE_FLAGS, copied_mode},
     resolve::{self, EntryLocation, LinkPolicy},
 };
@@ -41,7 +42,7 @@ use crate::{
 /// the error says otherwise.
 pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
     let path = native_path(&write.path)?;
-    let mode = permissions(&path, write.mode)?;
+    let mode = permissions("write", &path, write.mode)?;
     let target = WriteTarget {
         links: LinkPolicy::from_request(write.follow_symlinks),
         parents: if write.create_parents {
@@ -126,17 +127,6 @@ fn overwrite(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
             .map_err(|error| host_error("set the mode of", path, error))?;
     }
     Ok(())
-}
-
-fn permissions(path: &Path, mode: Option<u32>) -> Result<Option<Mode>, FileError> {
-    let Some(mode) = mode else {
-        return Ok(None);
-    };
-    if mode & !0o7777 != 0 {
-        let reason = format!("mode {mode:#o} has more than permission bits");
-        return Err(invalid_request("write", path, reason));
-    }
-    Ok(Some(Mode::from_raw_mode(mode)))
 }
 
 /// Replaces the file. A failure leaves the old file, and nothing else.
@@ -303,7 +293,7 @@ impl Drop for TemporaryFile<'_> {
 }
 
 /// Returns an unused name. It is short because the file's own name may have the maximum length.
-fn temporary_name() -> OsString {
+pub(crate) fn temporary_name() -> OsString {
     // Each state has random keys.
     let random = RandomState::new().build_hasher().finish();
     OsString::from(format!(".exec-fs-{random:016x}.tmp"))
@@ -312,4 +302,4 @@ fn temporary_name() -> OsString {
 /// Most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Most names that are tried for a temporary file.
-const MAX_NAMES: usize = 16;
+pub(crate) const MAX_NAMES: usize = 16;

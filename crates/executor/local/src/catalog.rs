@@ -178,6 +178,7 @@ impl CatalogReader {
         let get = GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: self.sandbox.clone(),
         };
         self.files.metadata(get).await

@@ -26,9 +26,9 @@ use exec_sandbox::{
 };
 use exec_wire::{
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, RemovePath, RenamePath,
-        SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing, FileMetadata,
+        FindPaths, FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, RemovePath,
+        RenamePath, SearchResult, SearchText, SetMetadata, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
     sandbox::{SandboxPolicy, WindowsSandboxLevel},
@@ -164,6 +164,15 @@ impl ExecutorFileSystem for LocalFileSystem {
         )
     }
 
+    fn set_metadata(&self, mut set: SetMetadata) -> FileFuture<()> {
+        self.change(
+            set.sandbox.take(),
+            set,
+            |set, _| exec_fs::set_metadata(set),
+            |set| (WorkerRequest::SetMetadata(set), Bytes::new()),
+        )
+    }
+
     fn canonicalize(&self, mut request: CanonicalizePath) -> FileFuture<PathUri> {
         self.read(
             request.sandbox.take(),
@@ -177,7 +186,7 @@ impl ExecutorFileSystem for LocalFileSystem {
         )
     }
 
-    fn read_directory(&self, mut read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+    fn read_directory(&self, mut read: ReadDirectory) -> FileFuture<DirectoryListing> {
         self.read(
             read.sandbox.take(),
             read,
@@ -221,6 +230,15 @@ impl ExecutorFileSystem for LocalFileSystem {
             rename,
             |rename, _| exec_fs::rename(rename),
             |rename| (WorkerRequest::Rename(rename), Bytes::new()),
+        )
+    }
+
+    fn create_symlink(&self, mut create: CreateSymlink) -> FileFuture<()> {
+        self.change(
+            create.sandbox.take(),
+            create,
+            |create, _| exec_fs::create_symlink(create),
+            |create| (WorkerRequest::CreateSymlink(create), Bytes::new()),
         )
     }
 

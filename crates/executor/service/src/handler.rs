@@ -234,12 +234,20 @@ impl RequestHandler {
                 })
             }
             MethodCall::FsCanonicalize(params) => handlers.canonicalize(id, params),
-            MethodCall::FsReadDirectory(params) => handlers.read_directory(id, params),
+            MethodCall::FsReadDirectory(params) => {
+                handlers.list_request(id, |files| files.read_directory(params))
+            }
             MethodCall::FsWalk(params) => handlers.list_request(id, |files| files.walk(params)),
             MethodCall::FsRemove(params) => {
                 files::file_done(id, handlers.file_system().remove(params))
             }
             MethodCall::FsCopy(params) => files::file_done(id, handlers.file_system().copy(params)),
+            MethodCall::FsSetMetadata(params) => {
+                files::file_done(id, handlers.file_system().set_metadata(params))
+            }
+            MethodCall::FsCreateSymlink(params) => {
+                files::file_done(id, handlers.file_system().create_symlink(params))
+            }
             MethodCall::FsRename(params) => {
                 files::file_done(id, handlers.file_system().rename(params))
             }

@@ -455,7 +455,7 @@ pub struct ExecServerClientConnectOptions {
 
 impl Default for ExecServerClientConnectOptions {
     fn default() -> Self {
-        let extensions = ["binaryData", "lifecycle", "acknowledge"];
+        let extensions = ["binaryData", "lifecycle", "acknowledge", "fileDetails"];
         Self {
             client_name: env!("CARGO_PKG_NAME").to_owned(),
             initialize_timeout: INITIALIZE_TIMEOUT,

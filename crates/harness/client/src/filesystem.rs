@@ -14,12 +14,13 @@ use exec_env::filesystem::{
 use exec_transport::link::DataEncoding;
 use exec_wire::{
     fs::{
-        self, CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, ReadBlock, ReadDirectory, ReadFile, RemovePath, RenamePath,
-        SearchResult, SearchText, StartWatch, WalkResult, WalkTree, WatchMissing, WriteBlock,
-        WriteFile,
+        self, CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing,
+        FileMetadata, FindPaths, FoundPaths, GetMetadata, ReadBlock, ReadDirectory, ReadFile,
+        RemovePath, RenamePath, SearchResult, SearchText, SetMetadata, StartWatch, WalkResult,
+        WalkTree, WatchMissing, WriteBlock, WriteFile,
     },
     id::{HandleId, WatchId},
+    initialize::ProtocolExtension,
     limits,
     method::Method,
     path_uri::PathUri,
@@ -103,6 +104,13 @@ impl RemoteFileSystem {
         )
     }
 
+    /// Returns whether the server understands details and pages of listings. Others would ignore
+    /// these members.
+    fn has_file_details(&self) -> bool {
+        let extensions = &self.client.session().extensions;
+        extensions.contains(&ProtocolExtension::FileDetails)
+    }
+
     /// Returns the maximum data size of one message to the server.
     fn max_data_bytes(&self) -> usize {
         let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
@@ -153,7 +161,14 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
+        if get.details && !self.has_file_details() {
+            return ready(Err(unsupported_details())).boxed();
+        }
         self.call(get, OpenedResource::None, |metadata, _| metadata)
+    }
+
+    fn set_metadata(&self, set: SetMetadata) -> FileFuture<()> {
+        self.call_unit(set)
     }
 
     fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
@@ -162,8 +177,11 @@ impl ExecutorFileSystem for RemoteFileSystem {
         })
     }
 
-    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        self.call(read, OpenedResource::None, |listing, _| listing.entries)
+    fn read_directory(&self, read: ReadDirectory) -> FileFuture<DirectoryListing> {
+        if read.is_paged() && !self.has_file_details() {
+            return ready(Err(unsupported_details())).boxed();
+        }
+        self.call(read, OpenedResource::None, |listing, _| listing)
     }
 
     fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult> {
@@ -180,6 +198,10 @@ impl ExecutorFileSystem for RemoteFileSystem {
 
     fn rename(&self, rename: RenamePath) -> FileFuture<()> {
         self.call_unit(rename)
+    }
+
+    fn create_symlink(&self, create: CreateSymlink) -> FileFuture<()> {
+        self.call_unit(create)
     }
 
     fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
@@ -271,6 +293,10 @@ impl ExecutorFileSystem for RemoteFileSystem {
             },
         )
     }
+}
+
+fn unsupported_details() -> FileError {
+    FileError::Refused("details and pages: not supported by this server".to_owned())
 }
 
 /// Creates the sink of a cancellable call.

@@ -71,6 +71,7 @@ pub(crate) fn metadata(path: &(impl ToPathUri + ?Sized)) -> GetMetadata {
     GetMetadata {
         path: path.uri(),
         follow_symlinks: None,
+        details: false,
         sandbox: None,
     }
 }
@@ -83,10 +84,7 @@ pub(crate) fn canonicalize(path: &(impl ToPathUri + ?Sized)) -> CanonicalizePath
 }
 
 pub(crate) fn list(path: &(impl ToPathUri + ?Sized)) -> ReadDirectory {
-    ReadDirectory {
-        path: path.uri(),
-        sandbox: None,
-    }
+    ReadDirectory::new(path.uri())
 }
 
 /// Walk limits at their maximum.

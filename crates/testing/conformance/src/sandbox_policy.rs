@@ -9,7 +9,7 @@ use exec_env::{
 };
 use exec_wire::{
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
+        CanonicalizePath, CopyPath, CreateDirectory, DirectoryListing, FileMetadata, FindPaths,
         FoundPaths, GetMetadata, OpenMode, ReadDirectory, ReadFile, RemovePath, RenamePath,
         SearchResult, SearchText, WalkResult, WalkTree, WriteFile,
     },
@@ -157,7 +157,7 @@ impl SandboxedFiles<'_> {
         })
     }
 
-    pub(crate) fn list(&self, path: &Path) -> FileFuture<Vec<DirectoryEntry>> {
+    pub(crate) fn list(&self, path: &Path) -> FileFuture<DirectoryListing> {
         self.subject.files.read_directory(ReadDirectory {
             sandbox: self.policy.sandbox(),
             ..request::list(path)

@@ -22,9 +22,9 @@ use exec_wire::{
     environment::{EnvironmentInfo, ServerCapabilities, ShellProgram},
     error::RpcError,
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
-        SearchText, WalkResult, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing, FileMetadata,
+        FindPaths, FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, SetMetadata, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
@@ -198,11 +198,13 @@ impl ExecutorFileSystem for FakeFileSystem {
         create_directory(CreateDirectory) -> ();
         metadata(GetMetadata) -> FileMetadata;
         canonicalize(CanonicalizePath) -> PathUri;
-        read_directory(ReadDirectory) -> Vec<DirectoryEntry>;
+        set_metadata(SetMetadata) -> ();
+        read_directory(ReadDirectory) -> DirectoryListing;
         walk(WalkTree) -> WalkResult;
         remove(RemovePath) -> ();
         copy(CopyPath) -> ();
         rename(RenamePath) -> ();
+        create_symlink(CreateSymlink) -> ();
         open(OpenFileRequest) -> Arc<dyn OpenFile>;
         search(SearchText) -> SearchResult;
         find(FindPaths) -> FoundPaths;

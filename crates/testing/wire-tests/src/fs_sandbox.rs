@@ -45,6 +45,10 @@ fn reads(fixture: &FsFixture) -> Vec<(&'static str, Value)> {
         ("fs/getMetadata", fixture.params("file", json!({}))),
         ("fs/canonicalize", fixture.params("file", json!({}))),
         ("fs/readDirectory", fixture.params("dir", json!({}))),
+        (
+            "fs/readDirectory",
+            fixture.params("dir", json!({"details": true})),
+        ),
         ("fs/walk", fixture.params("dir", json!({"options": walk}))),
         ("fs/open", fixture.params("file", json!({"handleId": "r"}))),
         ("fs/search", fixture.params("dir", json!({"pattern": "x"}))),
@@ -69,6 +73,21 @@ fn changes(fixture: &FsFixture) -> Vec<(&'static str, Value)> {
         ("fs/copy", pair("file", "copy")),
         ("fs/rename", pair("dir/inner", "renamed")),
         ("fs/createDirectory", fixture.params("made", json!({}))),
+        (
+            "fs/setMetadata",
+            fixture.params("dir/sub", json!({"mode": 0o700})),
+        ),
+        (
+            "fs/setMetadata",
+            fixture.params(
+                "file",
+                json!({"mode": 0o600, "modifiedAtMs": 0, "followSymlinks": false}),
+            ),
+        ),
+        (
+            "fs/createSymlink",
+            fixture.params("linked", json!({"target": "file"})),
+        ),
         ("fs/open", fixture.params("opened", replace)),
         ("fs/remove", fixture.params("to-file", json!({}))),
     ]

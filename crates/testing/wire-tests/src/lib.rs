@@ -29,6 +29,8 @@ mod fs_files;
 mod fs_fixture;
 mod fs_handles;
 mod fs_large;
+mod fs_metadata;
+mod fs_pages;
 mod fs_paths;
 mod fs_rename;
 mod fs_request_order;

@@ -86,7 +86,7 @@ async fn print(
             let failure = CommandFailure::new(FailureKind::Failed, failure);
             return Err(PrintError::File(failure.next("`ls` lists it")));
         }
-        Some(found) => FileFingerprint::from(found),
+        Some(found) => FileFingerprint::from(&found),
     };
     let (mut offset, mut retries_left) = (0, MAX_RETRIES);
     loop {
@@ -105,7 +105,7 @@ async fn print(
             Err(CatError::File(error)) => return Err(failed(error)),
         }
         let now = metadata_if_exists(files, path).await.map_err(failed)?;
-        if now.map(FileFingerprint::from) != Some(before) {
+        if now.as_ref().map(FileFingerprint::from) != Some(before) {
             return Err(wrong(
                 FailureKind::Failed,
                 "changed during a disconnect, and is printed only in part",

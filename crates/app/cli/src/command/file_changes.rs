@@ -237,6 +237,7 @@ impl RmCommand {
         let get_metadata = GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: None,
         };
         let found = retry_disconnected(|| files.metadata(get_metadata.clone())).await;

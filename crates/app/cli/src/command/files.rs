@@ -18,9 +18,7 @@ use exec_wire::{
 
 use crate::command::failure::{CommandFailure, FailureKind};
 
-pub(crate) use self::entries::{
-    DirectoryListing, ListedEntry, ListedEntryKind, entries, list_local_directory,
-};
+pub(crate) use self::entries::{DirectoryListing, ListedEntry, ListedEntryKind, entries};
 
 /// Maximum retries of a request after lost connections. The client waits for a connection each
 /// time.
@@ -78,8 +76,8 @@ pub(crate) struct FileFingerprint {
     pub(crate) modified_at_ms: i64,
 }
 
-impl From<FileMetadata> for FileFingerprint {
-    fn from(found: FileMetadata) -> Self {
+impl From<&FileMetadata> for FileFingerprint {
+    fn from(found: &FileMetadata) -> Self {
         Self {
             size: found.size,
             modified_at_ms: found.modified_at_ms,
@@ -95,6 +93,7 @@ pub(crate) async fn metadata_if_exists(
     let get = GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
+        details: false,
         sandbox: None,
     };
     match retry_disconnected(|| files.metadata(get.clone())).await {
@@ -128,6 +127,7 @@ pub(crate) async fn is_dangling_link(
     let get = GetMetadata {
         path,
         follow_symlinks: Some(false),
+        details: false,
         sandbox: None,
     };
     match retry_disconnected(|| files.metadata(get.clone())).await {

@@ -1,7 +1,6 @@
 //! `exec-server ls`.
 //!
-//! Dangling links in a directory are not shown, because servers do not list them; one that is named
-//! is shown.
+//! A stock server does not list dangling links in a directory; one that is named is shown.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -15,7 +14,9 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{display_path, entries, file_failure, is_dangling_link, metadata_if_exists},
+    files::{
+        ListedEntryKind, display_path, entries, file_failure, is_dangling_link, metadata_if_exists,
+    },
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{print_notice, show_outages, write_result, write_result_bytes},
@@ -119,9 +120,13 @@ impl LsCommand {
             .buffered(CONCURRENT_LOOKUPS);
         let mut rows = Vec::new();
         while let Some((entry, found)) = lookups.next().await {
-            // Removed meanwhile.
-            if let Some(found) = found.map_err(failed)? {
-                rows.push(ListingRow::new(&entry.name, entry.path, found));
+            match found.map_err(failed)? {
+                Some(found) => rows.push(ListingRow::new(&entry.name, entry.path, found)),
+                None if entry.kind == ListedEntryKind::DanglingLink => {
+                    rows.push(ListingRow::dangling_link(&entry.name, entry.path));
+                }
+                // Removed meanwhile.
+                None => {}
             }
         }
         Ok(rows)
@@ -187,13 +192,8 @@ impl ListingRow {
     /// Returns the row of a dangling link.
     fn dangling_link(name: &[u8], uri: PathUri) -> Self {
         let unknown = FileMetadata {
-            is_directory: false,
-            is_file: false,
             is_symlink: true,
-            size: 0,
-            created_at_ms: 0,
-            modified_at_ms: 0,
-            mode: None,
+            ..FileMetadata::default()
         };
         Self {
             kind: "nowhere",
@@ -279,6 +279,8 @@ mod tests {
         created_at_ms: 0,
         modified_at_ms: 0,
         mode: Some(0o754),
+        link_target: None,
+        link_target_base64: None,
     };
 
     #[test]
@@ -301,7 +303,7 @@ mod tests {
             is_symlink: true,
             ..FILE
         };
-        assert_eq!(row("a\nb", link).short(RowStyle::Plain), b"a\nb");
+        assert_eq!(row("a\nb", link.clone()).short(RowStyle::Plain), b"a\nb");
         assert_eq!(row("a\nb", link).short(RowStyle::Printable), b"a?b@");
     }
 

@@ -22,10 +22,7 @@ fn alone(path: &Path) -> CreateDirectory {
 }
 
 fn list(path: &Path) -> Result<Vec<DirectoryEntry>, FileError> {
-    let mut entries = read_directory(&ReadDirectory {
-        path: uri(path),
-        sandbox: None,
-    })?;
+    let mut entries = read_directory(&ReadDirectory::new(uri(path)))?.entries;
     entries.sort();
     Ok(entries)
 }
@@ -35,6 +32,7 @@ fn entry(name: &str, kind: FileType) -> DirectoryEntry {
         file_name: name.to_owned(),
         is_directory: kind == FileType::Directory,
         is_file: kind == FileType::RegularFile,
+        ..DirectoryEntry::default()
     }
 }
 

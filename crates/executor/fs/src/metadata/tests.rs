@@ -11,6 +11,7 @@ fn request(path: &Path) -> GetMetadata {
     GetMetadata {
         path: uri(path),
         follow_symlinks: None,
+        details: false,
         sandbox: None,
     }
 }

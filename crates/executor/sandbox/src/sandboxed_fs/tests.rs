@@ -137,6 +137,7 @@ impl TestFs {
         let get = WorkerRequest::Metadata(GetMetadata {
             path: uri(&self.inside),
             follow_symlinks: None,
+            details: false,
             sandbox: None,
         });
         self.files

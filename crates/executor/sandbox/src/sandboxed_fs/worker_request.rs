@@ -14,8 +14,9 @@ use bytes::Bytes;
 use exec_env::filesystem::{ChangeBatch, FileError};
 use exec_wire::{
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, FindPaths, GetMetadata, OpenMode, PathChange,
-        ReadDirectory, ReadFile, RemovePath, RenamePath, SearchText, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, FindPaths, GetMetadata,
+        OpenMode, PathChange, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchText,
+        SetMetadata, WalkTree, WriteFile,
     },
     limits,
     path_uri::PathUri,
@@ -41,6 +42,8 @@ pub enum WorkerRequest {
     CreateDirectory(CreateDirectory),
     /// Returns the metadata of a path.
     Metadata(GetMetadata),
+    /// Sets mode and modification time.
+    SetMetadata(SetMetadata),
     /// Resolves all symbolic links.
     Canonicalize(CanonicalizePath),
     /// Lists a directory.
@@ -53,6 +56,8 @@ pub enum WorkerRequest {
     Copy(CopyPath),
     /// Renames a file.
     Rename(RenamePath),
+    /// Creates a symbolic link.
+    CreateSymlink(CreateSymlink),
     /// Searches file contents.
     Search(SearchText),
     /// Searches file names.
@@ -100,12 +105,14 @@ impl WorkerRequest {
             }
             Self::CreateDirectory(request) => &mut request.sandbox,
             Self::Metadata(request) => &mut request.sandbox,
+            Self::SetMetadata(request) => &mut request.sandbox,
             Self::Canonicalize(request) => &mut request.sandbox,
             Self::ReadDirectory(request) => &mut request.sandbox,
             Self::Walk(request) => &mut request.sandbox,
             Self::Remove(request) => &mut request.sandbox,
             Self::Copy(request) => &mut request.sandbox,
             Self::Rename(request) => &mut request.sandbox,
+            Self::CreateSymlink(request) => &mut request.sandbox,
             Self::Search(request) => &mut request.sandbox,
             Self::Find(request) => &mut request.sandbox,
             Self::Open { .. } | Self::Watch { .. } | Self::WatchMissing { .. } => return self,

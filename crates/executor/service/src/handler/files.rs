@@ -14,9 +14,9 @@ use exec_env::{
 use exec_wire::{
     error::RpcError,
     fs::{
-        BlockContent, CanonicalPath, CloseFile, DirectoryListing, FileContent,
-        MissingPathNotification, OpenFile, OpenedFile, ReadBlock, StartWatch, StopWatch,
-        WatchMissing, WatchMissingResult, WatchNotification, WatchResult, WriteBlock, WriteFile,
+        BlockContent, CanonicalPath, CloseFile, FileContent, MissingPathNotification, OpenFile,
+        OpenedFile, ReadBlock, StartWatch, StopWatch, WatchMissing, WatchMissingResult,
+        WatchNotification, WatchResult, WriteBlock, WriteFile,
     },
     limits,
     message::RequestId,
@@ -24,10 +24,7 @@ use exec_wire::{
     outgoing_message::OutgoingMessage,
     process::EmptyResult,
 };
-use futures_util::{
-    future::{FutureExt, TryFutureExt},
-    stream::StreamExt,
-};
+use futures_util::{future::FutureExt, stream::StreamExt};
 use serde::Serialize;
 
 use super::{Dispatch, HandlerContext, RequestResult, respond_now};
@@ -74,19 +71,6 @@ impl HandlerContext<'_> {
     ) -> Dispatch {
         let canonical = self.file_system().canonicalize(path);
         file_result(id, canonical, |path| CanonicalPath { path })
-    }
-
-    pub(super) fn read_directory(
-        &self,
-        id: RequestId,
-        read: exec_wire::fs::ReadDirectory,
-    ) -> Dispatch {
-        self.list_request(id, |files| {
-            let listing = files.read_directory(read);
-            listing
-                .map_ok(|entries| DirectoryListing { entries })
-                .boxed()
-        })
     }
 
     /// Responds with a potentially large list. A semaphore limits the lists in memory: the next one

@@ -213,9 +213,11 @@ impl RetryPolicy {
             | MethodName::ProcessRelease
             | MethodName::FsWriteFile
             | MethodName::FsCreateDirectory
+            | MethodName::FsSetMetadata
             | MethodName::FsRemove
             | MethodName::FsCopy
             | MethodName::FsRename
+            | MethodName::FsCreateSymlink
             | MethodName::FsOpen
             | MethodName::FsReadBlock
             | MethodName::FsWriteBlock

@@ -60,6 +60,7 @@ impl McpTool for WriteFileTool {
         let before = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: ctx.sandbox(),
         });
         let verb = match before.await {
@@ -213,6 +214,7 @@ async fn read_content(
     let metadata = ctx.files().metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
+        details: false,
         sandbox: ctx.sandbox(),
     });
     let metadata = metadata.await?;
@@ -365,8 +367,8 @@ async fn list_names(
     }
     let listings = stream::iter(directories).map(|(prefix, path)| async move {
         let read = ReadDirectory {
-            path,
             sandbox: ctx.sandbox(),
+            ..ReadDirectory::new(path)
         };
         (prefix, ctx.files().read_directory(read).await)
     });
@@ -382,7 +384,7 @@ async fn list_names(
             Err(error) if prefix.is_empty() => return Err(error.into()),
             Err(_) => continue,
         };
-        for entry in listing {
+        for entry in listing.entries {
             let name = format!("{prefix}{}", entry.file_name);
             if names.contains_key(&name) {
                 continue;

@@ -20,9 +20,9 @@ use exec_wire::{
     environment::EnvironmentInfo,
     error::RpcError,
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
-        SearchText, WalkResult, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing, FileMetadata,
+        FindPaths, FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, SetMetadata, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
@@ -115,10 +115,13 @@ impl ExecutorFileSystem for OneFile {
     fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
         refused()
     }
+    fn set_metadata(&self, _: SetMetadata) -> FileFuture<()> {
+        refused()
+    }
     fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         ready(Ok(canonicalize.path)).boxed()
     }
-    fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+    fn read_directory(&self, _: ReadDirectory) -> FileFuture<DirectoryListing> {
         refused()
     }
     fn walk(&self, _: WalkTree) -> FileFuture<WalkResult> {
@@ -131,6 +134,9 @@ impl ExecutorFileSystem for OneFile {
         refused()
     }
     fn rename(&self, _: RenamePath) -> FileFuture<()> {
+        refused()
+    }
+    fn create_symlink(&self, _: CreateSymlink) -> FileFuture<()> {
         refused()
     }
     fn open(&self, _: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {

@@ -22,7 +22,7 @@ fn alone(path: &Path) -> CreateDirectory {
 }
 
 async fn listed(subject: &Subject, path: &Path) -> Vec<DirectoryEntry> {
-    let mut entries = done(subject.files.read_directory(list(path))).await;
+    let mut entries = done(subject.files.read_directory(list(path))).await.entries;
     entries.sort();
     entries
 }
@@ -32,6 +32,7 @@ fn entry(name: &str, is_directory: bool, is_file: bool) -> DirectoryEntry {
         file_name: name.to_owned(),
         is_directory,
         is_file,
+        ..DirectoryEntry::default()
     }
 }
 
@@ -116,8 +117,8 @@ pub async fn listing_a_non_directory_fails(subject: &Subject) {
 pub async fn directory_above_the_entry_limit_is_refused(subject: &Subject) {
     let scratch = ScratchDir::new();
     scratch.hard_linked_files((0..limits::MAX_DIRECTORY_ENTRIES).map(|number| number.to_string()));
-    let entries = done(subject.files.read_directory(list(scratch.root()))).await;
-    assert_eq!(entries.len(), limits::MAX_DIRECTORY_ENTRIES);
+    let listing = done(subject.files.read_directory(list(scratch.root()))).await;
+    assert_eq!(listing.entries.len(), limits::MAX_DIRECTORY_ENTRIES);
     scratch.file("one more", "");
     host_fails(subject.files.read_directory(list(scratch.root()))).await;
 }

@@ -45,7 +45,7 @@ pub async fn sandboxed_files_are_read_and_written(subject: &Subject) {
         assert_eq!(done(under.read(&file)).await, "content");
         assert_eq!(done(under.metadata(&file)).await.size, 7);
         assert_eq!(done(under.canonicalize(&file)).await, uri(&file));
-        assert_eq!(done(under.list(&directory)).await.len(), 1);
+        assert_eq!(done(under.list(&directory)).await.entries.len(), 1);
         // The four metadata directories exist as well where they are visible.
         let seen = narrow && subject.differs(Difference::MetadataIsSeen);
         let entries = if seen { 6 } else { 2 };
@@ -260,7 +260,7 @@ pub async fn search_skips_denied_paths_in_a_sandbox(subject: &Subject) {
         policy: PolicyBuilder::minimal().entry(path(&root.join("sub")), "read"),
     };
     let seen = done(under.list(&root)).await;
-    let seen: Vec<_> = seen.iter().map(|entry| &*entry.file_name).collect();
+    let seen: Vec<_> = seen.entries.iter().map(|entry| &*entry.file_name).collect();
     assert_eq!(seen, ["sub"]);
     let walked = done(under.walk(&root)).await;
     let seen: Vec<_> = walked

@@ -1,6 +1,6 @@
 //! Copies one file at a time into a partial file, and renames it.
 
-use std::{cell::RefCell, collections::BTreeSet, fs, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFile, OpenFileRequest};
@@ -117,7 +117,7 @@ impl<'a> Copier<'a> {
             let target_kind = TargetKind::find(self.to, job.target).await?;
             job.target = target_kind.for_file(self.to)?;
         }
-        let number = JournalKey::of(&job.target, job.found.into());
+        let number = JournalKey::of(&job.target, (&job.found).into());
         if self.options.times == KeepTimes::Yes && self.to.env.is_some() {
             self.deferred
                 .add_time(&job.target, job.found.modified_at_ms);
@@ -128,7 +128,7 @@ impl<'a> Copier<'a> {
             return Ok(());
         }
         let source = self.from.display(&job.source);
-        let Some(part) = part_of(&job.target, &source, job.found.into()) else {
+        let Some(part) = part_of(&job.target, &source, (&job.found).into()) else {
             let what = format!(
                 "`{}` is not a valid file name",
                 self.to.display(&job.target)
@@ -391,8 +391,8 @@ impl<'a> Copier<'a> {
     async fn is_unchanged(&self, job: &CopyJob) -> Result<bool, CommandFailure> {
         let now = metadata_if_exists(&*self.from.files, &job.source).await;
         let now = now.map_err(|error| file_failure(&error))?;
-        let before = FileFingerprint::from(job.found);
-        Ok(now.is_some_and(|now| FileFingerprint::from(now) == before))
+        let before = FileFingerprint::from(&job.found);
+        Ok(now.is_some_and(|now| FileFingerprint::from(&now) == before))
     }
 
     /// Explains why a file was not copied. Keeps the partial file if the next run can resume it.
@@ -424,7 +424,10 @@ impl<'a> Copier<'a> {
     /// Renames the complete partial file to its target.
     async fn finish(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
         if self.to.env.is_none() {
-            apply_mode(job, part);
+            let mode = job.found.mode.map(|mode| mode & 0o777);
+            let time = Some(job.found.modified_at_ms);
+            // Content without its time or mode is better than none.
+            drop(self.to.set_metadata(part, mode, time).await);
         }
         let rename = RenamePath {
             source_path: part.clone(),
@@ -480,25 +483,6 @@ async fn remove(to: &CopyEndpoint, part: &PathUri) {
         sandbox: None,
     };
     drop(to.files.remove(remove).await);
-}
-
-/// Applies modification time and mode of the source to a local partial file.
-fn apply_mode(job: &CopyJob, part: &PathUri) {
-    use std::os::unix::fs::PermissionsExt;
-    let Ok(path) = part.to_native() else { return };
-    // Content without its time or mode is better than none.
-    if let (Ok(file), Ok(since)) = (
-        fs::File::options().write(true).open(&path),
-        u64::try_from(job.found.modified_at_ms),
-    ) {
-        drop(file.set_modified(std::time::UNIX_EPOCH + Duration::from_millis(since)));
-    }
-    if let Some(mode) = job.found.mode {
-        drop(fs::set_permissions(
-            &path,
-            fs::Permissions::from_mode(mode & 0o777),
-        ));
-    }
 }
 
 fn name_of(path: &PathUri) -> String {

@@ -6,7 +6,7 @@ use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
 use exec_wire::{
     error::ErrorCode,
-    fs::{CanonicalizePath, CopyPath, FileMetadata, RenamePath},
+    fs::{CanonicalizePath, CopyPath, FileMetadata, RenamePath, SetMetadata},
     path_uri::PathUri,
 };
 
@@ -16,7 +16,7 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
     files::{
         DirectoryListing, child_path, display_path, entries, file_failure, is_dangling_link,
-        list_local_directory, metadata_if_exists, retry_disconnected,
+        metadata_if_exists, retry_disconnected,
     },
     operand::PathOperand,
 };
@@ -104,12 +104,26 @@ impl CopyEndpoint {
         !self.is_this_machine() && !self.is(to)
     }
 
-    /// Lists a directory. Only servers limit its size.
+    /// Lists a directory.
     pub(super) async fn entries(&self, directory: &PathUri) -> Result<DirectoryListing, FileError> {
-        match (&self.env, directory.to_native()) {
-            (None, Ok(native)) => list_local_directory(native).await,
-            _ => entries(&*self.files, directory).await,
-        }
+        entries(&*self.files, directory).await
+    }
+
+    /// Sets the mode and the modification time of a path. The stock server cannot.
+    pub(super) async fn set_metadata(
+        &self,
+        path: &PathUri,
+        mode: Option<u32>,
+        modified_at_ms: Option<i64>,
+    ) -> Result<(), FileError> {
+        let set = SetMetadata {
+            path: path.clone(),
+            mode,
+            modified_at_ms,
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        retry_disconnected(|| self.files.set_metadata(set.clone())).await
     }
 
     /// Resolves a typed path.
@@ -267,7 +281,7 @@ impl CopyTarget {
         operand: &PathOperand,
     ) -> Result<PathUri, CommandFailure> {
         let directory = self.endpoint.display(&self.path);
-        match self.found {
+        match &self.found {
             Some(target) if target.is_directory && operand.has_name() => {
                 let target = source
                     .file_name()

@@ -23,9 +23,7 @@ use crate::command::{
         CopyProgress,
         copier::{CopyOptions, KeepTimes, ResumeMode},
         endpoint::{CopyEndpoint, CopyPair, resolved_path},
-        file_metadata::{
-            DeferredMetadata, FileModes, LinkMode, SourceLinks, Traversal, dangling_links,
-        },
+        file_metadata::{DeferredMetadata, FileModes, LinkMode},
         staged_tree::{StagedTree, TargetState, part_of, remove, tree_parts},
     },
     failure::{CommandFailure, FailureKind},
@@ -70,8 +68,6 @@ pub(super) struct TreeScan<'a> {
     /// How often links led to each directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<StagedTree>>>,
-    /// Sources that are directories.
-    roots: RefCell<Vec<PathUri>>,
     link_mode: LinkMode,
     deferred: &'a DeferredMetadata,
     /// Whether directories keep the times of their sources.
@@ -84,14 +80,10 @@ struct ScanLevel {
     target: PathUri,
     target_state: TargetState,
     tree: Option<Rc<StagedTree>>,
-    /// Whether other users can reach its target.
-    traversal: Traversal,
     /// Resolved ancestors.
     above: Vec<PathUri>,
     /// Whether a link led here or to an ancestor.
     is_linked: bool,
-    /// Links of the tree.
-    links: Rc<SourceLinks>,
 }
 
 impl<'a> TreeScan<'a> {
@@ -114,7 +106,6 @@ impl<'a> TreeScan<'a> {
             excluded: Vec::new(),
             repeats: RefCell::default(),
             trees: RefCell::default(),
-            roots: RefCell::default(),
         }
     }
 
@@ -152,9 +143,6 @@ impl<'a> TreeScan<'a> {
             };
             return self.queue_job(job, jobs).await;
         }
-        if self.link_mode == LinkMode::Follow {
-            self.roots.borrow_mut().push(pair.source.clone());
-        }
         let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
             match self.list(&level, jobs).await {
@@ -179,7 +167,6 @@ impl<'a> TreeScan<'a> {
             }
             Ok(()) => Ok(()),
         };
-        self.report_dangling_links().await;
         let (created, failures) = self.deferred.make_links(self.to).await;
         for _ in 0..created {
             self.progress.file(0);
@@ -198,35 +185,17 @@ impl<'a> TreeScan<'a> {
         Ok(())
     }
 
-    /// Reports dangling links on a server: its listings omit them.
-    async fn report_dangling_links(&self) {
-        let Some(env) = &self.from.env else {
-            return;
-        };
-        for root in self.roots.take() {
-            // Without `find` on the server they stay unknown.
-            for path in dangling_links(env, &root).await.unwrap_or_default() {
-                let path = String::from_utf8_lossy(&path);
-                self.progress
-                    .skip(&format!("link `{}:{path}` is dangling", env.name));
-            }
-        }
-    }
-
     /// Returns the staged trees.
     pub(super) fn trees(&self) -> Vec<Rc<StagedTree>> {
         self.trees.borrow().clone()
     }
 
     async fn root(&self, pair: CopyPair) -> Result<ScanLevel, CommandFailure> {
-        let links = SourceLinks::find(self.from, &pair.source, self.link_mode).await?;
         let mut root = ScanLevel {
-            links: Rc::new(links),
             source: pair.source,
             target: pair.target,
             target_state: pair.target_state,
             tree: None,
-            traversal: Traversal::Open,
             above: Vec::new(),
             is_linked: false,
         };
@@ -263,15 +232,18 @@ impl<'a> TreeScan<'a> {
         .await;
         let (resolved_path, found) = (resolved_path.map_err(failed)?, found.map_err(failed)?);
         let source = source.map_err(failed)?;
-        let mode = source.and_then(|source| source.mode);
+        let mode = source.as_ref().and_then(|source| source.mode);
         let is_linked = level.is_linked || is_link_target(&resolved_path, level);
+        if is_linked && self.link_mode == LinkMode::Keep {
+            return Err(self.unreadable_link(&level.source));
+        }
         if let Some(why) = self.skip_reason(&resolved_path, level, is_linked) {
             let displayed = self.from.display(&level.source);
             self.progress.skip(&format!("`{displayed}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
-        let (target_state, traversal) = self.create_directory(level, mode).await?;
+        let target_state = self.create_directory(level, mode).await?;
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
         }
@@ -289,8 +261,8 @@ impl<'a> TreeScan<'a> {
                 self.skip(&entry, "its name is not valid at the target");
                 continue;
             };
-            if let Some(leads_to) = level.links.target(&entry.path) {
-                self.deferred.add_link(target, leads_to);
+            if let (LinkMode::Keep, Some(leads_to)) = (self.link_mode, &entry.link_target) {
+                self.deferred.add_link(target, leads_to.clone());
                 names.insert(entry.name, entry.kind);
                 continue;
             }
@@ -305,10 +277,8 @@ impl<'a> TreeScan<'a> {
                     target,
                     target_state,
                     tree: level.tree.clone(),
-                    traversal,
                     above: above.clone(),
                     is_linked,
-                    links: Rc::clone(&level.links),
                 }),
                 ListedEntryKind::Other => {
                     self.skip(&entry, "it is neither a file nor a directory");
@@ -322,21 +292,6 @@ impl<'a> TreeScan<'a> {
                 }
             }
             names.insert(entry.name, entry.kind);
-        }
-        for name in level.links.names_in(&level.source) {
-            let (source, target) = (
-                child_path(&level.source, &name),
-                child_path(&level.target, &name),
-            );
-            let (Some(source), Some(target)) = (source, target) else {
-                continue;
-            };
-            if let (false, Some(leads_to)) =
-                (names.contains_key(&name), level.links.target(&source))
-            {
-                self.deferred.add_link(target, leads_to);
-                names.insert(name, ListedEntryKind::DanglingLink);
-            }
         }
         // The last one is processed first.
         directories.reverse();
@@ -352,6 +307,10 @@ impl<'a> TreeScan<'a> {
             let Some(found) = found.map_err(failed)? else {
                 continue;
             };
+            if found.is_symlink && self.link_mode == LinkMode::Keep {
+                self.progress.fail(self.unreadable_link(&source));
+                continue;
+            }
             let job = CopyJob {
                 source,
                 target,
@@ -405,14 +364,15 @@ impl<'a> TreeScan<'a> {
         &self,
         level: &ScanLevel,
         mode: Option<u32>,
-    ) -> Result<(TargetState, Traversal), CommandFailure> {
+    ) -> Result<TargetState, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
         if level.target_state != TargetState::New {
             let found = metadata_if_exists(&*self.to.files, &level.target).await;
             let found = found.map_err(failed)?;
             // A name that was a link in an earlier run may be a directory now: nothing is written
             // through the old link.
-            let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
+            let is_link =
+                found.as_ref().is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.target_state, found) {
                 (TargetState::Existing, Some(_))
                     if is_link && self.from.has_unreliable_listing(self.to) =>
@@ -424,7 +384,7 @@ impl<'a> TreeScan<'a> {
                     );
                 }
                 (TargetState::Existing, Some(found)) if found.is_directory => {
-                    return Ok((TargetState::Existing, level.traversal));
+                    return Ok(TargetState::Existing);
                 }
                 (TargetState::Resumed, Some(_)) if is_link => {
                     remove(self.to, &level.target).await.map_err(failed)?;
@@ -445,10 +405,11 @@ impl<'a> TreeScan<'a> {
             TargetState::Existing | TargetState::New => TargetState::New,
             TargetState::Resumed => TargetState::Resumed,
         };
-        let created =
-            self.modes
-                .restrict_directory(&level.target, mode, target_state, level.traversal);
-        Ok((target_state, created.await?))
+        let restricted = self
+            .modes
+            .restrict_directory(&level.target, mode, target_state);
+        restricted.await?;
+        Ok(target_state)
     }
 
     /// Removes remains of an earlier run that the source no longer has.
@@ -460,7 +421,7 @@ impl<'a> TreeScan<'a> {
     ) -> Result<(), FileError> {
         let parts = jobs.iter().filter_map(|job| {
             let source = self.from.display(&job.source);
-            let part = part_of(&job.target, &source, job.found.into())?;
+            let part = part_of(&job.target, &source, (&job.found).into())?;
             part.file_name()
         });
         let parts: BTreeSet<_> = parts.collect();
@@ -495,6 +456,14 @@ impl<'a> TreeScan<'a> {
             )),
             _ => failure.next("copy it with `tar`"),
         })
+    }
+
+    /// Explains that a link is not copied: a stock server follows links without their targets.
+    fn unreadable_link(&self, path: &PathUri) -> CommandFailure {
+        let displayed = self.from.display(path);
+        let what = format!("cannot copy link `{displayed}`: its server does not report targets");
+        CommandFailure::new(FailureKind::Failed, what)
+            .next("`cp -L` copies the link targets instead")
     }
 
     fn skip(&self, entry: &ListedEntry, why: &str) {

@@ -1,10 +1,16 @@
 //! Tests of links in typed paths and in trees.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt, symlink},
+    },
+};
 
 use crate::{
     files::{CopyFixture, names, write},
-    test_user::OutputSoon,
+    test_user::{OutputSoon, Server, TestUser},
 };
 
 #[tokio::test]
@@ -181,10 +187,7 @@ async fn links_are_copied_as_links_in_both_directions() {
 
 #[tokio::test]
 async fn archive_mode_keeps_times_modes_and_links_in_both_directions() {
-    use std::{
-        os::unix::fs::PermissionsExt,
-        time::{Duration, UNIX_EPOCH},
-    };
+    use std::time::{Duration, UNIX_EPOCH};
     let fixture = CopyFixture::new().await;
     let time = UNIX_EPOCH + Duration::from_millis(1_234_567_890_250);
     for root in [fixture.local_path("up"), fixture.remote_path("down")] {
@@ -253,5 +256,40 @@ async fn copied_link_does_not_redirect_the_next_copy() {
         assert!(ended.stderr.contains("is a link"), "{ended:?}");
         assert_eq!(names(&home), ["secret"]);
         assert_eq!(fs::read_to_string(&secret).unwrap(), "mine");
+    }
+}
+
+#[tokio::test]
+async fn copy_starts_no_programs_on_the_server() {
+    let user = TestUser::new();
+    // No program can be found there.
+    let mut command = user.command(["--listen", "ws://127.0.0.1:0"]);
+    let command = command.env("PATH", "/nonexistent");
+    let server = Server::of(command.env_remove("EXEC_SERVER_IDLE_EXIT")).await;
+    let remote = tempfile::tempdir().unwrap();
+    write(&user.work().join("tree/sub/file"), "x");
+    write(&user.work().join("tree/large"), vec![7; 3 << 20]);
+    for (name, mode) in [("tree/large", 0o440), ("tree/sub", 0o700)] {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(user.work().join(name), mode).unwrap();
+    }
+    let odd = std::ffi::OsStr::from_bytes(b"not \xff text");
+    symlink(odd, user.work().join("tree").join(odd)).unwrap();
+    let there = format!(":{}/tree", remote.path().display());
+    for line in [
+        ["cp", "-a", "-E", &server.url, "tree", &there],
+        ["cp", "-a", "-E", &server.url, &there, "back"],
+    ] {
+        user.run(line).await.expect_success();
+    }
+    let followed = ["cp", "-rL", "-E", &server.url, &there, "followed"];
+    let followed = user.run(followed).await;
+    assert_eq!(followed.status, Some(0), "{followed:?}");
+    assert!(followed.stderr.contains("is dangling"), "{followed:?}");
+    for root in [remote.path().join("tree"), user.work().join("back")] {
+        let mode = |name: &str| fs::metadata(root.join(name)).unwrap().mode() & 0o777;
+        assert_eq!((mode("large"), mode("sub")), (0o440, 0o700), "{root:?}");
+        assert_eq!(fs::read_link(root.join(odd)).unwrap().as_os_str(), odd);
+        assert_eq!(fs::read(root.join("sub/file")).unwrap(), b"x");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests with a server without our extensions: ours, behind a relay that hides them.
 
-use std::{fs, process::Stdio, sync::Arc};
+use std::{fs, os::unix::fs::symlink, process::Stdio, sync::Arc};
 
 use exec_transport::{
     connect::{ServerAddress, WebSocketConnector},
@@ -32,6 +32,8 @@ const UNKNOWN: &[&str] = &[
     "process/release",
     "process/list",
     "fs/rename",
+    "fs/setMetadata",
+    "fs/createSymlink",
 ];
 
 /// Server that behaves like the stock one. Dropping it stops it.
@@ -222,4 +224,44 @@ async fn edit_reports_a_non_atomic_overwrite() {
     assert_eq!(edited.status, Some(0), "{edited:?}");
     assert!(edited.stderr.contains("was overwritten"), "{edited:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "new\n");
+}
+
+#[tokio::test]
+async fn copy_reports_links_and_times_that_a_stock_server_cannot_keep() {
+    let user = TestUser::new();
+    let server = StockServer::start(&user).await;
+    let remote = tempfile::tempdir().unwrap();
+    fs::create_dir_all(remote.path().join("tree/dir")).unwrap();
+    fs::write(remote.path().join("tree/file"), "x").unwrap();
+    symlink("file", remote.path().join("tree/to-file")).unwrap();
+    symlink("dir", remote.path().join("tree/to-dir")).unwrap();
+    let source = format!(":{}/tree", remote.path().display());
+    let copy = user
+        .run(["cp", "-r", "-E", &server.url, &source, "."])
+        .await;
+    assert_eq!(copy.status, Some(1), "{copy:?}");
+    assert!(copy.stderr.contains("2 not copied, 1 copied"), "{copy:?}");
+    for name in ["to-file", "to-dir"] {
+        let text = format!("{name}`: its server does not report targets");
+        assert!(copy.stderr.contains(&text), "{copy:?}");
+        assert!(!user.work().join("tree").join(name).exists());
+    }
+    assert!(copy.stderr.contains("`cp -L`"), "{copy:?}");
+    let followed = ["cp", "-rL", "-E", &server.url, &source, "followed"];
+    user.run(followed).await.expect_success();
+    assert!(user.work().join("followed/to-file").is_file());
+    // To the server: the content arrives, and what is missing is said.
+    symlink("file", user.work().join("followed/link")).unwrap();
+    let target = format!(":{}/back", remote.path().display());
+    let copy = ["cp", "-a", "-E", &server.url, "followed", &target];
+    let copy = user.run(copy).await;
+    assert_eq!(copy.status, Some(1), "{copy:?}");
+    for text in [
+        "cannot create link",
+        "cannot set the time",
+        "its server does not support it",
+    ] {
+        assert!(copy.stderr.contains(text), "{copy:?}");
+    }
+    assert_eq!(fs::read(remote.path().join("back/file")).unwrap(), b"x");
 }

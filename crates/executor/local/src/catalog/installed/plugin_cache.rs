@@ -76,11 +76,11 @@ async fn directories(
     warnings: &mut Vec<String>,
 ) -> Vec<String> {
     let read = ReadDirectory {
-        path: path.clone(),
         sandbox: reader.sandbox.clone(),
+        ..ReadDirectory::new(path.clone())
     };
     let entries = match reader.files.read_directory(read).await {
-        Ok(entries) => entries,
+        Ok(listing) => listing.entries,
         Err(error) => {
             let is_file = reader
                 .metadata(path)

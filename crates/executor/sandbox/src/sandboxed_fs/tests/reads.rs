@@ -1,7 +1,7 @@
 use std::os::unix::fs::FileExt;
 
 use exec_wire::fs::{
-    CanonicalizePath, DirectoryEntry, FileMetadata, FindPaths, FoundPaths, ReadDirectory,
+    CanonicalizePath, DirectoryListing, FileMetadata, FindPaths, FoundPaths, ReadDirectory,
     SearchResult, SearchText, WalkOptions, WalkResult, WalkTree,
 };
 
@@ -89,6 +89,7 @@ async fn trees_are_listed_and_searched() {
     let metadata: FileMetadata = result(WorkerRequest::Metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
+        details: false,
         sandbox: None,
     }))
     .await
@@ -105,15 +106,13 @@ async fn trees_are_listed_and_searched() {
     .into_result()
     .unwrap();
     assert_eq!(canonical, path);
-    let entries: Vec<DirectoryEntry> = result(WorkerRequest::ReadDirectory(ReadDirectory {
-        path: path.clone(),
-        sandbox: None,
-    }))
-    .await
-    .unwrap()
-    .into_result()
-    .unwrap();
-    assert_eq!(entries.len(), 201);
+    let read = ReadDirectory::new(path.clone());
+    let listing: DirectoryListing = result(WorkerRequest::ReadDirectory(read))
+        .await
+        .unwrap()
+        .into_result()
+        .unwrap();
+    assert_eq!(listing.entries.len(), 201);
     let tree: WalkResult = result(WorkerRequest::Walk(walk(path.clone())))
         .await
         .unwrap()

@@ -228,6 +228,7 @@ impl PatchPlan {
         let metadata = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: ctx.sandbox(),
         });
         match metadata.await {

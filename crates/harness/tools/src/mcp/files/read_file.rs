@@ -61,6 +61,7 @@ impl McpTool for ReadFileTool {
         let metadata = ctx.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
+            details: false,
             sandbox: ctx.sandbox(),
         });
         let metadata = metadata.await?;

@@ -132,6 +132,7 @@ async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolEr
     let metadata = ctx.files().metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
+        details: false,
         sandbox: ctx.sandbox(),
     });
     if !metadata.await?.is_file {

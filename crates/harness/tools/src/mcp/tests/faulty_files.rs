@@ -15,9 +15,9 @@ use exec_env::{
 };
 use exec_wire::{
     fs::{
-        CanonicalizePath, CopyPath, CreateDirectory, DirectoryEntry, FileMetadata, FindPaths,
-        FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath, SearchResult,
-        SearchText, WalkResult, WalkTree, WriteFile,
+        CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing, FileMetadata,
+        FindPaths, FoundPaths, GetMetadata, ReadDirectory, ReadFile, RemovePath, RenamePath,
+        SearchResult, SearchText, SetMetadata, WalkResult, WalkTree, WriteFile,
     },
     path_uri::PathUri,
 };
@@ -125,10 +125,13 @@ impl ExecutorFileSystem for FaultyFiles {
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
         self.read_through().metadata(get)
     }
+    fn set_metadata(&self, set: SetMetadata) -> FileFuture<()> {
+        self.change(|files| files.set_metadata(set))
+    }
     fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         self.read_through().canonicalize(canonicalize)
     }
-    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+    fn read_directory(&self, read: ReadDirectory) -> FileFuture<DirectoryListing> {
         self.read_through().read_directory(read)
     }
     fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult> {
@@ -142,6 +145,9 @@ impl ExecutorFileSystem for FaultyFiles {
     }
     fn rename(&self, rename: RenamePath) -> FileFuture<()> {
         self.change(|files| files.rename(rename))
+    }
+    fn create_symlink(&self, create: CreateSymlink) -> FileFuture<()> {
+        self.change(|files| files.create_symlink(create))
     }
     fn open(&self, open: OpenFileRequest) -> FileFuture<Arc<dyn OpenFile>> {
         self.read_through().open(open)
