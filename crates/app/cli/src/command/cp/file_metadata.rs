@@ -100,7 +100,12 @@ fn change_failure(what: &str, error: &FileError) -> CommandFailure {
         FileError::Remote(error) if error.code == ErrorCode::METHOD_NOT_FOUND => {
             "its server does not support it"
         }
-        _ => &failure.what,
+        FileError::NotFound(_)
+        | FileError::Invalid(_)
+        | FileError::Refused(_)
+        | FileError::Host(_)
+        | FileError::Remote(_)
+        | _ => &failure.what,
     };
     CommandFailure::new(FailureKind::Failed, format!("cannot {what}: {why}"))
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::{
-    files::{CopyFixture, names, noise, write},
+    files::{CopyFixture, noise, write},
     test_user::within_timeout,
 };
 
