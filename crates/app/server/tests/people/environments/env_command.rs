@@ -281,7 +281,7 @@ async fn codex_environments_are_listed_after_ours_and_unchanged() {
         [
             r#""mine" "ws://127.0.0.1:2" false"#,
             r#""both" "ws://127.0.0.1:3" false"#,
-            r#""foreign" "ws://127.0.0.1:1" true"#,
+            r#""theirs" "ws://127.0.0.1:1" true"#,
         ]
     );
     user.run(["env", "default", "mine"]).await.expect_success();
