@@ -1,5 +1,5 @@
 //! Starts processes: the spawner, its supervisors, clone and exec, and the sandbox set-up in
-//! between.
+//! between; and the keeper, which holds descriptors of processes that outlive their server.
 //!
 //! All code here is blocking and free of tokio. Nearly all `unsafe` code of the workspace is in
 //! this crate. Elsewhere: the async task that owns each child (`exec-process`), sandbox policy
@@ -9,6 +9,7 @@
     reason = "clone, exec, shared memory of supervisors, the allocator; each block states its argument"
 )]
 
+pub mod keeper;
 mod own_process;
 pub mod process_tree;
 mod raw;

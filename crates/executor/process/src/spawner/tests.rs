@@ -4,6 +4,8 @@ use std::{
     os::fd::OwnedFd,
 };
 
+use exec_spawn::keeper::KeeperClient;
+
 use super::*;
 use crate::stdio;
 
@@ -135,6 +137,81 @@ async fn dead_spawner_is_replaced_and_its_commands_are_lost() {
         next.report().await,
         Some(SupervisorReport::Exited(_))
     ));
+}
+
+/// Connects to a keeper in a directory, and starts it first.
+fn keeper(directory: &tempfile::TempDir) -> Arc<KeeperClient> {
+    let socket = directory.path().join("keeper.sock");
+    Arc::new(KeeperClient::connect_or_start(&socket, Path::new(THIS_PROGRAM)).unwrap())
+}
+
+#[tokio::test]
+async fn adopted_child_is_killed_although_its_supervisor_is_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let keeper = keeper(&directory);
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let script = "setsid sleep 1000 & echo ready; sleep 1000";
+    let spec = spec(&["/bin/sh", "-c", script], theirs.into());
+    let mut handed_over = None;
+    let child = Spawner::durable(keeper.clone())
+        .spawn_with_control(spec, |control, spawner| {
+            handed_over = Some((control, spawner));
+            std::future::ready(Ok(()))
+        })
+        .await
+        .unwrap();
+    let mut output = std::fs::File::from(OwnedFd::from(ours));
+    output.read_exact(&mut [0; 6]).unwrap();
+    child.consume_report();
+    let (pid, supervisor) = (child.pid(), child.supervisor());
+    child.release();
+    drop(child);
+    let (control, pidfd) = handed_over.unwrap();
+    let child = SupervisedChild::adopt(control, pid, supervisor, pidfd).unwrap();
+    let number = rustix::process::Pid::from_raw(supervisor).unwrap();
+    rustix::process::kill_process(number, rustix::process::Signal::STOP).unwrap();
+    child.force_kill(false);
+    let killed = async {
+        let report = child.peek_report().await;
+        let Some(SupervisorReport::Exited(exit)) = report else {
+            panic!("expected an exit report: {report:?}")
+        };
+        assert_eq!(libc::WTERMSIG(exit.status), libc::SIGKILL);
+        assert_eq!(child.peek_report().await, report);
+        child.consume_report();
+        // The supervisor exits after the last descendant.
+        while child.peek_report().await.is_some() {
+            child.consume_report();
+        }
+    };
+    let limit = std::time::Duration::from_secs(10);
+    tokio::time::timeout(limit, killed).await.unwrap();
+    child.force_kill(true);
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+}
+
+#[tokio::test]
+async fn peeked_report_is_kept_until_it_is_consumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let keeper = keeper(&directory);
+    let null = stdio::open_null().unwrap();
+    let child = Spawner::durable(keeper)
+        .spawn(spec(&["/bin/sh", "-c", "exit 3"], null))
+        .await
+        .unwrap();
+    let started = child.peek_report().await;
+    let pid = child.pid();
+    assert!(
+        matches!(started, Some(SupervisorReport::Started { pid: reported, .. }) if reported == pid)
+    );
+    assert_eq!(child.peek_report().await, started);
+    child.consume_report();
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
+        panic!("expected an exit report")
+    };
+    assert_eq!(libc::WEXITSTATUS(exit.status), 3);
+    assert_eq!(child.peek_report().await, None);
 }
 
 #[tokio::test]

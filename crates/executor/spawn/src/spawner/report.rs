@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::sandbox_setup::SetupStep;
+use crate::{keeper::KeeperError, sandbox_setup::SetupStep};
 
 /// Size of a report on the socket: six 64-bit words.
 pub const REPORT_BYTES: usize = 48;
@@ -215,6 +215,9 @@ pub enum SpawnError {
     /// Host: the supervisor exited before it sent a report.
     #[error("process supervisor is gone")]
     Lost,
+    /// Host: the keeper did not start a durable spawner, or did not take over the process.
+    #[error("keeper cannot make the process durable")]
+    Keeper(#[source] KeeperError),
 }
 
 impl SpawnError {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    ffi::c_int,
     io::IoSliceMut,
     mem::MaybeUninit,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
@@ -15,7 +16,7 @@ use rustix::{
 };
 
 use super::{
-    SpawnStage,
+    SpawnStage, SpawnerKind,
     command_spec::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
     job::{CommandFrame, JobRegion, SpawnerContext},
     report::SupervisorReport,
@@ -39,15 +40,18 @@ const KILL_RETRY_INTERVAL: Timespec = Timespec {
 const SHUTDOWN_ROUNDS: [u32; 3] = [5, 50, 250];
 
 /// Serves the socket on standard input until it closes. Never returns.
-pub(super) fn run() -> ! {
-    match SpawnerLoop::new() {
+pub(super) fn run(kind: SpawnerKind) -> ! {
+    match SpawnerLoop::new(kind) {
         Some(spawner) => spawner.run(),
         None => raw::exit(1),
     }
 }
 
 struct SpawnerLoop {
+    kind: SpawnerKind,
     socket: BorrowedFd<'static>,
+    /// Whether the request socket is open. A durable spawner outlives it.
+    is_open: bool,
     signals: OwnedFd,
     pid: i32,
     account: (u32, u32),
@@ -67,22 +71,24 @@ struct SupervisorEntry {
 }
 
 impl SpawnerLoop {
-    fn new() -> Option<Self> {
+    fn new(kind: SpawnerKind) -> Option<Self> {
         // Children start with default dispositions, even if the server inherited others.
         for signal in 1..=64 {
             // Fails for SIGKILL and SIGSTOP.
             let _ = raw::reset_signal(signal);
         }
-        let signals = block_signals()?;
+        let signals = block_signals(&[libc::SIGCHLD, libc::SIGCONT])?;
         raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
         raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
         // The server's death closes the socket; this signal continues a stopped spawner to notice
-        // it.
+        // it. The parent of a durable spawner is the keeper, whose death changes nothing here.
         raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize).ok()?;
         // Leaves the server's terminal and process group, so that keys typed there do not signal
         // it.
         let _ = raw::setsid();
         Some(Self {
+            kind,
+            is_open: true,
             socket: rustix::stdio::stdin(),
             signals,
             pid: raw::getpid(),
@@ -98,23 +104,34 @@ impl SpawnerLoop {
     fn run(mut self) -> ! {
         loop {
             let mut fds = [
-                PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
             ];
+            let polled = if self.is_open { 2 } else { 1 };
             let timeout = self.has_orphans.then_some(&KILL_RETRY_INTERVAL);
-            if matches!(poll(&mut fds, timeout), Err(error) if error != Errno::INTR) {
+            if matches!(poll(&mut fds[..polled], timeout), Err(error) if error != Errno::INTR) {
                 raw::exit(1);
             }
-            let [socket, signals] = fds.map(|fd| fd.revents());
-            if !socket.is_empty() && self.receive_frame().is_none() {
+            let [signals, socket] = fds.map(|fd| fd.revents());
+            if self.is_open && !socket.is_empty() && self.receive_frame().is_none() {
                 // The server is gone. Supervisors notice it through their own sockets.
-                self.shut_down();
+                match self.kind {
+                    SpawnerKind::Ordinary => self.shut_down(),
+                    SpawnerKind::Durable => {
+                        self.is_open = false;
+                        // If the frame was malformed, the server must see the end.
+                        let _ = raw::close(self.socket.as_raw_fd());
+                    }
+                }
             }
             if !signals.is_empty() {
                 self.reap();
             }
             if self.has_orphans {
                 self.kill_orphans();
+            }
+            if !self.is_open && self.supervisors.is_empty() && !self.has_orphans {
+                raw::exit(0);
             }
         }
     }
@@ -289,8 +306,8 @@ impl SpawnerLoop {
     }
 }
 
-/// Blocks every signal, here and in supervisors, and returns a signalfd for SIGCHLD and SIGCONT.
-fn block_signals() -> Option<OwnedFd> {
+/// Blocks every signal, here and in supervisors, and returns a signalfd for those in `watched`.
+pub(crate) fn block_signals(watched: &[c_int]) -> Option<OwnedFd> {
     use std::os::fd::FromRawFd;
 
     let mut all = MaybeUninit::uninit();
@@ -305,9 +322,9 @@ fn block_signals() -> Option<OwnedFd> {
     unsafe { libc::sigemptyset(signals.as_mut_ptr()) };
     // SAFETY: the call above initialised it.
     let mut signals = unsafe { signals.assume_init() };
-    for signal in [libc::SIGCHLD, libc::SIGCONT] {
-        // SAFETY: the set is valid and the signals exist.
-        unsafe { libc::sigaddset(&raw mut signals, signal) };
+    for signal in watched {
+        // SAFETY: the set is valid; a signal that does not exist is an error without effect.
+        unsafe { libc::sigaddset(&raw mut signals, *signal) };
     }
     // SAFETY: the set is valid; -1 requests a new descriptor.
     let fd = unsafe {
