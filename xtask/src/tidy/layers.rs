@@ -31,6 +31,7 @@ const MAP: &[Layer] = &[
     layer("exec-core", 1, IO),
     layer("exec-relay", 1, IO),
     layer("exec-env", 2, &["rustix", "libc", "hyper"]),
+    layer("exec-journal", 2, &["tokio", "hyper"]),
     layer("exec-spawn", 2, &["tokio"]),
     layer("exec-environments", 3, &["rustix", "libc", "hyper"]),
     layer("exec-process", 3, &[]),
