@@ -18,6 +18,8 @@ mod tests;
 
 use std::{path::PathBuf, time::Duration};
 
+use exec_journal::JournalLimits;
+use exec_service::DurabilityDefault;
 use exec_transport::{auth::AuthPolicy, http::HostNames, listen_url::ListenUrl};
 use exec_wire::limits;
 
@@ -32,8 +34,9 @@ pub use self::option_values::{
 pub use self::{
     config_file::{ConfigFile, ConfigOverride, ConfigOverrideParseError, Strictness},
     flag_values::{
-        PidNamespace, PidNamespaceParseError, SandboxMechanism, SandboxMechanismParseError, Switch,
-        SwitchParseError, WsAuth, WsAuthParseError,
+        DurableChoice, DurableChoiceParseError, PidNamespace, PidNamespaceParseError,
+        SandboxMechanism, SandboxMechanismParseError, Switch, SwitchParseError, WsAuth,
+        WsAuthParseError,
     },
     option_values::{LogFormatParseError, LogLevelParseError},
     resolve::{ConfigError, SettingOrigin, load, resolve},
@@ -83,6 +86,8 @@ pub struct ServerConfig {
     pub allow_direct_exec: bool,
     /// Whether clients may start commands that they have resolved themselves.
     pub allow_prepared_exec: bool,
+    /// Directory and limits of processes that outlive the server. `None`: there are none.
+    pub durable: Option<DurableConfig>,
     /// Concurrent requests per connection.
     pub concurrent_requests: ConcurrentRequests,
     /// Whether a listener that other machines reach may lack authentication.
@@ -97,6 +102,19 @@ pub struct ServerConfig {
     pub metrics_listen: Option<MetricsAddress>,
     /// Warnings to log before serving: ignored keys and flags, and dangerous choices.
     pub warnings: Vec<String>,
+}
+
+/// Processes that outlive the server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DurableConfig {
+    /// State directory, created with mode 0700.
+    pub directory: PathBuf,
+    /// Limits of the output on disk.
+    pub limits: JournalLimits,
+    /// Processes that are durable if their start does not say.
+    pub default: DurabilityDefault,
+    /// Whether the server runs without durable processes if the directory cannot be used.
+    pub optional: bool,
 }
 
 /// Certificate files of a `wss://` listener, in PEM.
@@ -124,6 +142,7 @@ impl Default for ServerConfig {
             idle_exit: None,
             allow_direct_exec: true,
             allow_prepared_exec: true,
+            durable: None,
             concurrent_requests: ConcurrentRequests::default(),
             insecure_no_auth: false,
             stdin_close: StdinClose::Ignored,

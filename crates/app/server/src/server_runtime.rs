@@ -5,6 +5,7 @@ use std::{
     future::pending,
     io::{IsTerminal, Write},
     num::NonZeroUsize,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,8 @@ use std::{
 };
 
 use anyhow::Context;
-use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_journal::StateDir;
+use exec_service::{Concurrency, DurabilityDefault, RestoredCounts, Service, ServiceConfig};
 use exec_transport::{
     http::{AllowedHosts, HttpEndpoint, MetricsEndpoint, PendingLimits},
     lines,
@@ -70,6 +72,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         "a wss:// listener needs a certificate and a key, and others have none"
     );
     let mut runtime = ServerRuntime::new(&config, &paths)?;
+    runtime.restore().await?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
         true => StdinClose::Ignored,
@@ -220,12 +223,8 @@ impl ServerRuntime {
         let settings = LocalMachineSettings {
             retained_output_bytes: config.retained_output_bytes,
             sandbox: config.sandbox,
-            protected: match &config.listen {
-                ListenUrl::Unix(path) => vec![path.clone(), lock_path(path)],
-                ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Stdio | ListenUrl::Off => {
-                    Vec::new()
-                }
-            },
+            protected: protected_paths(config),
+            state: open_state(config)?,
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
         let open = {
@@ -233,9 +232,12 @@ impl ServerRuntime {
             move || machine.environment()
         };
         #[cfg(feature = "otel")]
-        let service = Service::with_tracing(service_config(config), open, continue_trace);
+        let service = {
+            let config = service_config(config, &machine);
+            Service::with_tracing(config, open, continue_trace)
+        };
         #[cfg(not(feature = "otel"))]
-        let service = Service::new(service_config(config), open);
+        let service = Service::new(service_config(config, &machine), open);
         Ok(Self {
             machine,
             metrics_renderer: MetricsRenderer::new(service.clone()),
@@ -246,6 +248,21 @@ impl ServerRuntime {
             idle_exit: config.idle_exit,
             idle: Arc::default(),
         })
+    }
+
+    /// Continues what an earlier server with the same state directory has left.
+    pub(crate) async fn restore(&self) -> anyhow::Result<()> {
+        let restored = self.service.restore().await;
+        let counts = restored.context("cannot restore the processes of an earlier server")?;
+        if counts != RestoredCounts::default() {
+            tracing::info!(
+                sessions = counts.sessions,
+                running = counts.running,
+                ended = counts.ended,
+                "restored the state of an earlier server"
+            );
+        }
+        Ok(())
     }
 
     /// Serves incoming links until this value is dropped.
@@ -344,8 +361,48 @@ async fn wait_unused(service: &Service, idle_exit: Option<Duration>) {
     }
 }
 
-fn service_config(config: &ServerConfig) -> ServiceConfig {
+/// Returns the files that no sandbox may write or replace.
+fn protected_paths(config: &ServerConfig) -> Vec<PathBuf> {
+    let mut paths = match &config.listen {
+        ListenUrl::Unix(path) => vec![path.clone(), lock_path(path)],
+        ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Stdio | ListenUrl::Off => Vec::new(),
+    };
+    paths.extend(
+        config
+            .durable
+            .as_ref()
+            .map(|durable| durable.directory.clone()),
+    );
+    paths
+}
+
+/// Opens the state directory, if one is configured.
+fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
+    let Some(durable) = &config.durable else {
+        return Ok(None);
+    };
+    match StateDir::open(&durable.directory, durable.limits) {
+        Ok(state) => Ok(Some(state)),
+        Err(error) if durable.optional => {
+            let directory = durable.directory.display();
+            tracing::error!(%directory, %error, "processes will not outlive this server");
+            Ok(None)
+        }
+        Err(error) => {
+            let directory = durable.directory.display();
+            Err(error).with_context(|| format!("cannot use the state directory `{directory}`"))
+        }
+    }
+}
+
+fn service_config(config: &ServerConfig, machine: &LocalMachine) -> ServiceConfig {
+    let durable = machine.durable_state();
     ServiceConfig {
+        durability: match (&durable, &config.durable) {
+            (Some(_), Some(durable)) => durable.default,
+            _ => DurabilityDefault::Off,
+        },
+        durable,
         session_ttl: config.session_ttl,
         process_retention: config.process_retention,
         max_processes: config.max_processes,

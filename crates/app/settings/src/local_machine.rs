@@ -9,15 +9,17 @@ use std::{
 
 use anyhow::Context;
 use exec_core::output_log::RetentionLimits;
-use exec_env::{environment::Environment, filesystem::ExecutorFileSystem};
+use exec_env::{durable::DurableState, environment::Environment, filesystem::ExecutorFileSystem};
+use exec_journal::StateDir;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
+    durable_state::LocalDurableState,
     filesystem::LocalFileSystem,
     host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
 };
-use exec_process::spawner::Spawner;
+use exec_process::{DurableStore, spawner::Spawner};
 use exec_wire::limits;
 
 use crate::{local_socket::LocalSocket, settings_source::CodexHome};
@@ -35,7 +37,7 @@ pub fn local_environment(paths: &ExecServerRuntimePaths) -> anyhow::Result<Envir
 }
 
 /// Settings of this machine as an environment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LocalMachineSettings {
     /// Retained output per process, in bytes.
     pub retained_output_bytes: usize,
@@ -43,6 +45,8 @@ pub struct LocalMachineSettings {
     pub sandbox: exec_sandbox::SandboxSettings,
     /// Files that no sandbox may write or replace, besides the directory of the local socket.
     pub protected: Vec<PathBuf>,
+    /// State directory of durable processes.
+    pub state: Option<StateDir>,
 }
 
 impl Default for LocalMachineSettings {
@@ -51,6 +55,7 @@ impl Default for LocalMachineSettings {
             retained_output_bytes: limits::RETAINED_OUTPUT_BYTES,
             sandbox: exec_sandbox::SandboxSettings::default(),
             protected: Vec::new(),
+            state: None,
         }
     }
 }
@@ -62,6 +67,7 @@ pub struct LocalMachine {
     files: LocalFileSystem,
     http: LocalHttpClient,
     catalog: LocalCatalog,
+    durable: Option<DurableStore>,
 }
 
 impl LocalMachine {
@@ -81,7 +87,7 @@ impl LocalMachine {
 
     fn with_files(
         files: LocalFileSystem,
-        settings: LocalMachineSettings,
+        mut settings: LocalMachineSettings,
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
         let helper = find_helper(paths)?;
@@ -91,14 +97,27 @@ impl LocalMachine {
         let http = LocalHttpClient::new(config.env.clone());
         let catalog_paths = CatalogPaths::find(&config);
         let backend = LocalBackend::with_spawner(config, Spawner::with_program(&helper));
+        let durable = settings.state.take();
+        let durable = durable.map(|state| DurableStore::new(state, &helper));
         let backend = backend.with_protected_paths(protected);
+        let backend = match &durable {
+            Some(store) => backend.with_durable_store(store.clone()),
+            None => backend,
+        };
         let files = files.with_policies(&backend);
         Ok(Self {
             catalog: catalog_paths.catalog(Arc::new(files.clone())),
             files,
             backend,
             http,
+            durable,
         })
+    }
+
+    /// Returns the state that outlives this process, if a state directory is configured.
+    pub fn durable_state(&self) -> Option<Arc<dyn DurableState>> {
+        let store = self.durable.clone()?;
+        Some(Arc::new(LocalDurableState::new(store)))
     }
 
     /// Starts what the first command would otherwise wait for.

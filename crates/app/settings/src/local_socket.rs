@@ -48,6 +48,16 @@ impl LocalSocket {
         directories
     }
 
+    /// Returns the directory for durable processes of the local server: beside the socket if
+    /// `EXEC_SERVER_SOCKET` names one, else in the account's state directory, which survives a
+    /// reboot.
+    pub fn durable_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
+        match absolute("EXEC_SERVER_SOCKET", lookup) {
+            Some(socket) => Some(socket.with_extension("state")),
+            None => state_directory(lookup).map(|run| run.with_file_name("durable")),
+        }
+    }
+
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.0

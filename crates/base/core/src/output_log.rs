@@ -98,6 +98,25 @@ pub struct OutputLog {
     exit: Option<(OutputSeq, ExitInfo)>,
     closed: Option<OutputSeq>,
     heads: [StreamHead; 3],
+    /// Whether evicted chunks remain readable in an archive outside of this log.
+    archived: bool,
+    /// Last chunk that was evicted, or 0.
+    evicted_through: OutputSeq,
+}
+
+/// What is known of an archived log that another server has recorded.
+#[derive(Clone, Debug)]
+pub struct ArchivedState {
+    /// Next sequence number to assign.
+    pub next_seq: OutputSeq,
+    /// Bytes ever appended, by stream in the order of [`OutputStream`].
+    pub stream_bytes: [u64; 3],
+    /// Last chunks of the archive, in ascending order. They are retained in memory.
+    pub tail: Vec<OutputChunk>,
+    /// Exit, if it was recorded.
+    pub exit: Option<(OutputSeq, ExitInfo)>,
+    /// End of the output, if it was recorded.
+    pub closed: Option<OutputSeq>,
 }
 
 impl OutputLog {
@@ -113,7 +132,36 @@ impl OutputLog {
             exit: None,
             closed: None,
             heads: std::array::from_fn(|_| StreamHead::new(retention.bytes / 8)),
+            archived: false,
+            evicted_through: OutputSeq(0),
         }
+    }
+
+    /// Creates an empty log whose evicted chunks remain readable in an archive.
+    pub fn with_archive(retention: RetentionLimits) -> Self {
+        Self {
+            archived: true,
+            ..Self::new(retention)
+        }
+    }
+
+    /// Continues an archived log. Heads of its streams are not restored, so a snapshot of it has
+    /// tails only.
+    pub fn restored(retention: RetentionLimits, state: ArchivedState) -> Self {
+        let mut log = Self::with_archive(retention);
+        for (head, bytes) in log.heads.iter_mut().zip(state.stream_bytes) {
+            *head = StreamHead::skipped(bytes);
+        }
+        let first = state.tail.first().map_or(state.next_seq, |chunk| chunk.seq);
+        log.evicted_through = OutputSeq(first.0.saturating_sub(1));
+        log.retained_bytes = state.tail.iter().map(|chunk| chunk.data.len()).sum();
+        log.chunks = state.tail.into();
+        log.appended_bytes = state.stream_bytes.iter().sum();
+        log.next = state.next_seq;
+        log.exit = state.exit;
+        log.closed = state.closed;
+        log.evict();
+        log
     }
 
     /// Appends output. Returns `None` after the close.
@@ -202,6 +250,11 @@ impl OutputLog {
         self.appended_bytes
     }
 
+    /// Returns the number of bytes ever appended of each stream, in the order of [`OutputStream`].
+    pub fn stream_bytes(&self) -> [u64; 3] {
+        std::array::from_fn(|index| self.heads[index].total)
+    }
+
     /// Returns the exit, once recorded.
     pub fn exit(&self) -> Option<&ExitInfo> {
         self.exit.as_ref().map(|(_, exit)| exit)
@@ -210,6 +263,29 @@ impl OutputLog {
     /// Returns whether the output ended.
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
+    }
+
+    /// Returns whether evicted chunks remain readable in an archive.
+    pub fn is_archived(&self) -> bool {
+        self.archived
+    }
+
+    /// Returns whether the archive holds chunks after `after` that this log has evicted.
+    pub fn needs_archive(&self, after: OutputSeq) -> bool {
+        self.archived && after < self.evicted_through
+    }
+
+    /// Returns the event after `after`, given the first chunk of the archive after it. The exit may
+    /// precede that chunk. `None`: the archive has lost everything that this log has evicted.
+    fn archived_event(&self, after: OutputSeq, chunk: Option<OutputChunk>) -> Option<LogEvent> {
+        let exit = self.exit.as_ref().filter(|(seq, _)| *seq > after);
+        match (chunk, exit) {
+            (Some(chunk), Some((seq, exit))) if *seq < chunk.seq => {
+                Some(LogEvent::Exited(*seq, exit.clone()))
+            }
+            (Some(chunk), _) => Some(LogEvent::Output(chunk)),
+            (None, _) => self.event_after(after.max(self.evicted_through)),
+        }
     }
 
     /// Returns the first retained event after `after`.
@@ -240,6 +316,7 @@ impl OutputLog {
                 .pop_front_if(|oldest| self.retain_after.is_none_or(|after| oldest.seq <= after));
             let Some(oldest) = evictable else { break };
             self.retained_bytes -= oldest.data.len();
+            self.evicted_through = oldest.seq;
         }
     }
 
@@ -327,6 +404,14 @@ impl StreamHead {
             total: 0,
             last: OutputSeq(0),
             split: None,
+        }
+    }
+
+    /// Creates the head of a stream that has skipped its first bytes.
+    fn skipped(total: u64) -> Self {
+        Self {
+            total,
+            ..Self::new(0)
         }
     }
 

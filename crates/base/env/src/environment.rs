@@ -25,6 +25,7 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use crate::{
+    durable::DurableRequest,
     filesystem::{ExecutorFileSystem, FileError, FileFuture},
     http::HttpClient,
     process::ExecProcess,
@@ -191,6 +192,8 @@ pub struct Command {
     /// Returns whether the caller has already approved and sandboxed the command. A server may
     /// accept only such commands, or none of them. Absent: not approved.
     pub mode: Option<ExecMode>,
+    /// Asks for a process that outlives its server. Absent: an ordinary process.
+    pub durable: Option<DurableRequest>,
 }
 
 impl Command {
@@ -213,6 +216,7 @@ impl Command {
             sandbox: None,
             network: CommandNetwork::default(),
             mode: None,
+            durable: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! (`exec-environments`).
 
 pub mod credential;
+pub mod durable;
 pub mod environment;
 pub mod filesystem;
 pub mod front_matter;

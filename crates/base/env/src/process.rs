@@ -23,7 +23,10 @@ use exec_wire::{
     limits,
     process::{ProcessSignal, ResourceUsage, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
-use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture};
+use futures_util::{
+    FutureExt, Stream, StreamExt,
+    future::{BoxFuture, ready},
+};
 use tokio::{task::coop::consume_budget, time};
 
 use crate::environment::DisconnectReason;
@@ -92,6 +95,27 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
 
     /// Returns the head and the tail of the output.
     fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>>;
+
+    /// Returns the name of the record of a durable process. `None`: the process is ordinary.
+    fn record_id(&self) -> Option<String> {
+        None
+    }
+
+    /// Records that the server owns a durable process from now on.
+    fn record_detached(&self) {}
+
+    /// Leaves a durable process that runs to the next server. Resolves to whether it is one; its
+    /// handle is useless then, and dropping it does not kill the tree.
+    fn release(&self) -> BoxFuture<'static, bool> {
+        ready(false).boxed()
+    }
+
+    /// Reads retained output with the time of each chunk in milliseconds since the Unix epoch. Only
+    /// durable processes record times.
+    fn read_times(&self, after: OutputSeq, max_bytes: usize) -> Vec<(OutputSeq, u64)> {
+        let _ = (after, max_bytes);
+        Vec::new()
+    }
 }
 
 /// Selects retained output to read.
@@ -177,6 +201,9 @@ pub enum ProcessError {
     /// Caller: too many writes are queued for the child.
     #[error("too many queued writes: the process is not reading its stdin")]
     StdinFull,
+    /// Host: the state directory has no space to record the input.
+    #[error("failed to record process stdin: the state directory has no space")]
+    StorageFull,
     /// Caller: the process has no terminal.
     #[error("process {0} has no terminal")]
     NoTerminal(ProcessId),

@@ -23,10 +23,10 @@ use crate::{
     message::{ParamsError, decode_params},
     process::{
         AttachProcess, AttachResult, CloseStdin, CommandStarted, CommandWritten, EmptyResult,
-        ExecCommand, ListProcesses, OutputPage, ProcessList, ProcessSnapshot, ReadProcess,
-        ReleaseProcess, ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, StartResult,
-        TerminateCommand, TerminateProcess, TerminateResult, WaitProcess, WaitResult, WriteCommand,
-        WriteProcess, WriteResult,
+        ExecCommand, ListHistory, ListProcesses, OutputPage, ProcessList, ProcessSnapshot,
+        PurgeHistory, PurgedHistory, ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess,
+        SnapshotProcess, StartProcess, StartResult, TerminateCommand, TerminateProcess,
+        TerminateResult, WaitProcess, WaitResult, WriteCommand, WriteProcess, WriteResult,
     },
 };
 
@@ -150,6 +150,8 @@ methods! {
     ProcessAttach(AttachProcess: process_id) -> AttachResult = "process/attach", "exec", Reads, "follows a detached process, or takes one over";
     ProcessRelease(ReleaseProcess: process_id) -> EmptyResult = "process/release", "exec", Reads, "stops following a process, or forgets a finished one";
     ProcessList(ListProcesses) -> ProcessList = "process/list", "exec", Reads, "lists processes";
+    HistoryList(ListHistory) -> ProcessList = "history/list", "exec", Reads, "lists recorded processes, running and ended";
+    HistoryPurge(PurgeHistory) -> PurgedHistory = "history/purge", "exec", Changes, "removes recorded processes that have ended";
     FsReadFile(ReadFile) -> FileContent = "fs/readFile", "filesystem", Reads, "reads a whole file";
     FsWriteFile(WriteFile) -> EmptyResult = "fs/writeFile", "filesystem", Files, "creates or replaces a file";
     FsCreateDirectory(CreateDirectory) -> EmptyResult = "fs/createDirectory", "filesystem", Files, "creates a directory";

@@ -17,10 +17,10 @@ use crate::{
 };
 
 pub use self::output::{
-    AcknowledgeProcess, AttachProcess, AttachResult, ExitCause, ListProcesses, OutputPage,
-    OutputStream, PageChunk, ProcessClosed, ProcessExited, ProcessFailed, ProcessList,
-    ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, ReadProcess,
-    ReleaseProcess, ResourceUsage, SnapshotProcess,
+    AcknowledgeProcess, AttachProcess, AttachResult, ExitCause, ListHistory, ListProcesses,
+    OutputPage, OutputStream, PageChunk, ProcessClosed, ProcessExited, ProcessFailed, ProcessList,
+    ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, PurgeHistory,
+    PurgedHistory, ReadProcess, ReleaseProcess, ResourceUsage, SnapshotProcess,
 };
 
 /// Empty object.
@@ -80,6 +80,9 @@ pub struct StartProcess {
     /// Detaches the process: it belongs to the server instead of the session.
     #[serde(default)]
     pub detached: bool,
+    /// Whether the process outlives its server. Absent: as the server is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<bool>,
 }
 
 /// Origin of the process in terms of the client.

@@ -39,6 +39,9 @@ pub struct JournalHead {
     pub owner: JournalOwner,
     /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
+    /// Start time in milliseconds since boot, which no change of the clock affects.
+    #[serde(default)]
+    pub started_at_boot_ms: u64,
     /// Boot of the host in which the process was started.
     pub boot_id: String,
     /// Runs in a sandbox.

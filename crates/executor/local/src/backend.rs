@@ -13,8 +13,9 @@ use exec_core::output_log::RetentionLimits;
 use exec_env::environment::{
     Command, ExecBackend, ProcessIo, StartError, StartedProcess, StdinMode,
 };
+use exec_journal::JournalHead;
 use exec_process::{
-    LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
+    DurableStore, LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
     spawner::{SpawnError, SpawnStage, Spawner},
 };
 use exec_proxy::policy_gate::{Connector, SystemConnector};
@@ -28,8 +29,8 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    env_policy::child_environment, host::HostDescription, process_network::ProcessNetwork,
-    shell_snapshot::ShellSnapshots,
+    durable_state, env_policy::child_environment, host::HostDescription,
+    process_network::ProcessNetwork, shell_snapshot::ShellSnapshots,
 };
 
 /// Configuration of a local environment.
@@ -66,6 +67,8 @@ pub struct LocalBackend {
     /// Opens the outgoing connections of managed networks.
     connector: Arc<dyn Connector>,
     snapshots: ShellSnapshots,
+    /// Starts durable processes.
+    pub(crate) durable: Option<DurableStore>,
 }
 
 impl Clone for LocalBackend {
@@ -76,6 +79,7 @@ impl Clone for LocalBackend {
             sandboxes: self.sandboxes.clone(),
             connector: Arc::clone(&self.connector),
             snapshots: ShellSnapshots::default(),
+            durable: self.durable.clone(),
         }
     }
 }
@@ -95,6 +99,16 @@ impl LocalBackend {
             sandboxes,
             connector: Arc::new(SystemConnector::default()),
             snapshots: ShellSnapshots::default(),
+            durable: None,
+        }
+    }
+
+    /// Starts durable processes with this store.
+    #[must_use]
+    pub fn with_durable_store(self, store: DurableStore) -> Self {
+        Self {
+            durable: Some(store),
+            ..self
         }
     }
 
@@ -115,6 +129,9 @@ impl LocalBackend {
     pub async fn warm_up(&self) {
         if let Err(error) = self.spawner.warm_up().await {
             tracing::warn!(%error, "failed to start the spawner; the first command will retry");
+        }
+        if let Some(durable) = &self.durable {
+            durable.warm_up().await;
         }
         // Probe the sandbox features now: `initialize` returns them and should not wait.
         let sandboxes = self.sandboxes.clone();
@@ -139,6 +156,10 @@ impl LocalBackend {
                 (command.argv.clone(), env, Vec::new())
             }
         };
+        let durable = command.durable.as_ref().map(|request| DurableLaunch {
+            head: durable_state::journal_head(&command, &request.owner),
+            required: request.required,
+        });
         if let Some(arg0) = command.arg0 {
             argv[0] = arg0;
         }
@@ -164,6 +185,7 @@ impl LocalBackend {
             &self.connector,
             &mut env,
         )?;
+        let durable = self.admit_durable(durable, network.is_managed())?;
         let env: Vec<(OsString, OsString)> = env.into_iter().collect();
         let mut retention = self.config.retention;
         retention.bytes = command
@@ -185,13 +207,13 @@ impl LocalBackend {
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
         let process = match sandbox {
             None => {
-                let process = launch(&self.spawner, command, settings).await;
+                let process = self.launch(command, settings, durable).await;
                 let process = process.map_err(to_start_error)?;
                 network.run(None, &process)?;
                 process
             }
             Some(sandbox) => {
-                let launched = self.launch_sandboxed(command, sandbox, &network, settings);
+                let launched = self.launch_sandboxed(command, sandbox, &network, settings, durable);
                 let (process, listener_socket) =
                     launched.await.map_err(|failure| match failure {
                         LaunchFailure::Refused(error) => error,
@@ -212,6 +234,13 @@ impl LocalBackend {
     }
 }
 
+/// A command that shall outlive its server.
+struct DurableLaunch {
+    head: JournalHead,
+    /// The start fails if it cannot.
+    required: bool,
+}
+
 /// Maximum attempts to start a command while files of its policy appear and disappear.
 const MAX_LAUNCH_ATTEMPTS: usize = 4;
 
@@ -222,6 +251,44 @@ enum LaunchFailure {
 }
 
 impl LocalBackend {
+    /// Launches a command, as a durable process if it has a head.
+    async fn launch(
+        &self,
+        command: ProcessLaunch,
+        settings: OutputSettings,
+        durable: Option<JournalHead>,
+    ) -> Result<Arc<LocalProcess>, SpawnError> {
+        match (&self.durable, durable) {
+            (Some(store), Some(head)) => store.launch(command, head).await,
+            _ => launch(&self.spawner, command, settings).await,
+        }
+    }
+
+    /// Returns what is recorded of a durable command. `None`: it becomes an ordinary one.
+    fn admit_durable(
+        &self,
+        durable: Option<DurableLaunch>,
+        is_managed: bool,
+    ) -> Result<Option<JournalHead>, StartError> {
+        let Some(DurableLaunch { head, required }) = durable else {
+            return Ok(None);
+        };
+        let obstacle = match &self.durable {
+            None => "this host keeps no state (start the server with --state-dir)",
+            Some(_) if is_managed => {
+                "the proxy of a managed network runs in the server, so the process cannot outlive it"
+            }
+            Some(_) => return Ok(Some(head)),
+        };
+        match required {
+            true => Err(StartError::Refused {
+                field: "durable",
+                reason: obstacle.to_owned(),
+            }),
+            false => Ok(None),
+        }
+    }
+
     /// Launches a sandboxed command. A path of the plan may disappear before the plan is applied,
     /// which fails the whole launch. The plan is then rebuilt.
     async fn launch_sandboxed(
@@ -230,6 +297,7 @@ impl LocalBackend {
         sandbox: &SandboxPolicy,
         network: &ProcessNetwork,
         settings: OutputSettings,
+        durable: Option<JournalHead>,
     ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), LaunchFailure> {
         let mut attempts = 0;
         loop {
@@ -244,7 +312,8 @@ impl LocalBackend {
                 .ok()
                 .filter(|_| attempts < MAX_LAUNCH_ATTEMPTS);
             let sandboxed_command = apply_sandbox(prepared, command);
-            match launch(&self.spawner, sandboxed_command, settings).await {
+            let launched = self.launch(sandboxed_command, settings, durable.clone());
+            match launched.await {
                 Ok(process) => return Ok((process, listener_socket)),
                 Err(error) => match retry {
                     Some(retry) if error.is_missing_path() => command = retry,

@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod catalog;
+pub mod durable_state;
 pub mod env_policy;
 pub mod filesystem;
 pub mod host;

@@ -100,6 +100,11 @@ impl ProcessNetwork {
         })
     }
 
+    /// Returns whether a proxy or bridge of this process serves the command.
+    pub(crate) fn is_managed(&self) -> bool {
+        !matches!(self.placement, ProxyPlacement::Unmanaged)
+    }
+
     /// Returns the ports that the sandbox must listen on. `None` without an isolated network that
     /// has a way out.
     pub(crate) fn sandbox_request(&self) -> Option<ManagedNetworkRequest> {

@@ -3,10 +3,10 @@
 use std::{
     ffi::{CString, OsString},
     io,
-    os::unix::ffi::OsStringExt,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use exec_core::output_log::{OutputLog, RetentionLimits};
@@ -18,10 +18,12 @@ use exec_wire::{
 use tokio::time::Instant;
 
 use crate::{
+    durable_record::now_ms,
     local_process::{LocalProcess, SharedState},
-    process_task::{ProcessTask, ProcessTimers, TreeLimits},
+    process_task::{OutputReader, ProcessTask, ProcessTimers, TreeLimits},
     spawner::{
         CommandSpec, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
+        SupervisedChild,
     },
     stdio::StdioEnds,
 };
@@ -106,10 +108,30 @@ pub async fn launch(
     };
     let StdioEnds {
         parent,
-        child: [stdin, stdout, stderr],
+        child,
         terminal,
     } = StdioEnds::open(launch.io).map_err(host)?;
-    let spec = CommandSpec {
+    let (id, task) = (launch.id.clone(), TaskSettings::of(&launch));
+    let spec = command_spec(launch, child, terminal)?;
+    // Taken before the command can run, so that the reported wall time covers all of its CPU time.
+    let started = Instant::now();
+    let child = Arc::new(spawner.spawn(spec).await?);
+    let (input, sources, terminal) = parent.register().map_err(host)?;
+    let log = OutputLog::new(settings.retention);
+    let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
+    let pid = child.pid();
+    tokio::spawn(task.task(&shared, child, sources, started).run());
+    let process = LocalProcess::new(id, shared, terminal, pid, now_ms());
+    Ok(Arc::new(process))
+}
+
+/// Builds the command for the spawner.
+pub(crate) fn command_spec(
+    launch: ProcessLaunch,
+    [stdin, stdout, stderr]: [OwnedFd; 3],
+    terminal: bool,
+) -> Result<CommandSpec, SpawnError> {
+    Ok(CommandSpec {
         candidates: candidates(&launch)?,
         argv: launch
             .argv
@@ -125,37 +147,46 @@ pub async fn launch(
         inherited_fds: launch.extra,
         limits: resource_limits(&launch.limits),
         sandbox_setup: launch.sandbox_setup,
-    };
-    // Taken before the command can run, so that the reported wall time covers all of its CPU time.
-    let started = Instant::now();
-    let child = Arc::new(spawner.spawn(spec).await?);
-    let (input, sources, terminal) = parent.register().map_err(host)?;
-    let log = OutputLog::new(settings.retention);
-    let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
-    let pid = child.pid();
-    let millis = Duration::from_millis;
-    let timers = ProcessTimers {
-        wall: launch.limits.wall_ms.map(millis),
-        idle: launch.limits.idle_ms.map(millis),
-        tree: TreeLimits {
-            memory_bytes: launch.limits.memory_bytes,
-            // The kernel enforces RLIMIT_NPROC, except for root; sampling counts this tree only.
-            processes: launch.limits.processes,
-        },
-    };
-    let owner = ProcessTask::new(Arc::clone(&shared), child, sources, timers, started);
-    tokio::spawn(owner.sandboxed(launch.sandboxed).run());
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let started_at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
-    Ok(Arc::new(LocalProcess::new(
-        launch.id,
-        shared,
-        terminal,
-        pid,
-        started_at_ms,
-    )))
+    })
+}
+
+/// Settings of a process task, for a new process and for an adopted one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskSettings {
+    pub(crate) limits: ProcessLimits,
+    pub(crate) sandboxed: bool,
+}
+
+impl TaskSettings {
+    pub(crate) fn of(launch: &ProcessLaunch) -> Self {
+        Self {
+            limits: launch.limits,
+            sandboxed: launch.sandboxed,
+        }
+    }
+
+    /// Creates the task of a process that started at `started`.
+    pub(crate) fn task(
+        self,
+        shared: &Arc<SharedState>,
+        child: Arc<SupervisedChild>,
+        sources: Vec<OutputReader>,
+        started: Instant,
+    ) -> ProcessTask {
+        let millis = Duration::from_millis;
+        let timers = ProcessTimers {
+            wall: self.limits.wall_ms.map(millis),
+            idle: self.limits.idle_ms.map(millis),
+            tree: TreeLimits {
+                memory_bytes: self.limits.memory_bytes,
+                // The kernel enforces RLIMIT_NPROC, except for root; sampling counts this tree
+                // only.
+                processes: self.limits.processes,
+            },
+        };
+        let task = ProcessTask::new(Arc::clone(shared), child, sources, timers, started);
+        task.sandboxed(self.sandboxed)
+    }
 }
 
 fn candidates(launch: &ProcessLaunch) -> Result<Vec<CString>, SpawnError> {

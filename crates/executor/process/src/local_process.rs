@@ -4,6 +4,7 @@
 //! Invariant: the lock of the shared state is held briefly and never across an await.
 
 use std::{
+    collections::VecDeque,
     os::fd::OwnedFd,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -13,14 +14,16 @@ use std::{
 
 use bytes::Bytes;
 use exec_core::output_log::{
-    FollowOptions, FollowedLog, FollowerId, LogPage, OutputLog, OutputSnapshot,
+    FollowOptions, FollowedLog, FollowerId, LogPage, OutputChunk, OutputLog, OutputSnapshot,
 };
 use exec_env::process::{
     EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
     ProcessStatus,
 };
+use exec_journal::JournalEvent;
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
+    limits,
     process::{
         ExitCause, ProcessSignal, ResourceUsage, TerminalSize, TerminateMode, WaitUntil,
         WriteStatus,
@@ -30,17 +33,16 @@ use futures_util::{
     Stream,
     future::{BoxFuture, FutureExt, ready},
 };
+use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     io::unix::AsyncFd,
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, timeout},
 };
 
 use crate::{
-    process_task::usage_of_tree,
-    spawner::SupervisedChild,
-    stdin_queue::{EnqueueOutcome, StdinQueue},
-    stdio,
+    child_input::ChildInput, durable_record::DurableRecord, process_archive::ProcessArchive,
+    process_task::usage_of_tree, spawner::SupervisedChild, stdin_queue::EnqueueOutcome, stdio,
 };
 
 /// A process on this machine. Dropping the last handle kills its process tree.
@@ -86,6 +88,7 @@ impl LocalProcess {
             EnqueueOutcome::Accepted => ready(Ok(WriteStatus::Accepted)).boxed(),
             EnqueueOutcome::Closed => ready(Ok(WriteStatus::StdinClosed)).boxed(),
             EnqueueOutcome::Overflow => ready(Err(ProcessError::StdinFull)).boxed(),
+            EnqueueOutcome::Unrecorded => ready(Err(ProcessError::StorageFull)).boxed(),
             EnqueueOutcome::Waiting(queued) => async {
                 // The sender reports or drops: the write was queued, or discarded with the process.
                 let _ = queued.await;
@@ -124,6 +127,10 @@ impl ExecProcess for LocalProcess {
                 {
                     let state = self.shared.lock();
                     let out_of_time = deadline.is_some_and(|deadline| deadline <= Instant::now());
+                    if state.log().needs_archive(read.after) {
+                        drop(state);
+                        return Ok(self.shared.archived_page(read.after, read.max_bytes));
+                    }
                     if out_of_time
                         || read.wait.is_zero()
                         || state.log().is_readable_after(read.after)
@@ -168,6 +175,10 @@ impl ExecProcess for LocalProcess {
                 {
                     tracing::debug!(%error, "failed to resize terminal");
                 }
+                if let Some(durable) = &self.shared.durable {
+                    let TerminalSize { rows, cols } = size;
+                    durable.try_record(&JournalEvent::Resize { rows, cols });
+                }
                 Ok(())
             }
         };
@@ -187,6 +198,12 @@ impl ExecProcess for LocalProcess {
         if let Some(child) = state.child.clone() {
             if running {
                 state.cause.get_or_insert(ExitCause::Terminated);
+            }
+            if let Some(durable) = &self.shared.durable {
+                durable.try_record(&JournalEvent::Terminating {
+                    cause: ExitCause::Terminated,
+                    kill_at_boot_ms: kill_time_since_boot(mode),
+                });
             }
             match mode {
                 TerminateMode::Force => child.kill_tree(),
@@ -259,7 +276,50 @@ impl ExecProcess for LocalProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
-        ready(Ok(self.shared.lock().log().snapshot())).boxed()
+        let snapshot = match &self.shared.archive {
+            Some(archive) => {
+                let stream_bytes = self.shared.lock().log().stream_bytes();
+                archive.snapshot(stream_bytes)
+            }
+            None => self.shared.lock().log().snapshot(),
+        };
+        ready(Ok(snapshot)).boxed()
+    }
+
+    fn record_id(&self) -> Option<String> {
+        let archive = self.shared.archive.as_ref();
+        archive.map(|archive| archive.id.to_string())
+    }
+
+    fn record_detached(&self) {
+        if let Some(durable) = &self.shared.durable {
+            durable.try_record(&JournalEvent::Detached);
+        }
+    }
+
+    fn read_times(&self, after: OutputSeq, max_bytes: usize) -> Vec<(OutputSeq, u64)> {
+        let Some(archive) = &self.shared.archive else {
+            return Vec::new();
+        };
+        let chunks = archive.reader.page(after, max_bytes).unwrap_or_default();
+        let times = chunks
+            .into_iter()
+            .map(|timed| (timed.chunk.seq, timed.time_ms));
+        times.collect()
+    }
+
+    fn release(&self) -> BoxFuture<'static, bool> {
+        let shared = Arc::clone(&self.shared);
+        async move {
+            if shared.durable.is_none() || shared.lock().child.is_none() {
+                return false;
+            }
+            shared.lock().released = true;
+            shared.wake_task.notify_one();
+            shared.task_stopped.cancelled().await;
+            true
+        }
+        .boxed()
     }
 }
 
@@ -267,6 +327,9 @@ impl Drop for LocalProcess {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.dropped = true;
+        if state.released {
+            return;
+        }
         if let Some(child) = state.child.clone() {
             state.cause.get_or_insert(ExitCause::Terminated);
             child.kill_tree();
@@ -303,9 +366,33 @@ fn signal_number(signal: ProcessSignal) -> i32 {
     }
 }
 
+/// Returns when a graceful termination becomes a kill, in milliseconds since boot.
+fn kill_time_since_boot(mode: TerminateMode) -> Option<u64> {
+    let TerminateMode::Graceful { timeout_ms } = mode else {
+        return None;
+    };
+    Some(since_boot_ms().saturating_add(timeout_ms))
+}
+
+/// Returns the time since boot in milliseconds. Changes of the wall clock do not affect it.
+pub(crate) fn since_boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds
+        .saturating_mul(1000)
+        .saturating_add(nanos / 1_000_000)
+}
+
 #[derive(Debug)]
 pub(crate) struct SharedState {
     state: Mutex<TaskState>,
+    /// Journal of a durable process that runs.
+    pub(crate) durable: Option<Arc<DurableRecord>>,
+    /// Journal to read evicted output from.
+    archive: Option<ProcessArchive>,
+    /// Resolves when the process task has stopped after a release.
+    pub(crate) task_stopped: TaskStopped,
     /// Wakes readers and waiters after the log has changed.
     pub(crate) recorded: Notify,
     /// Wakes the process task: stdin was queued, a follower caught up, or a deadline changed.
@@ -315,7 +402,7 @@ pub(crate) struct SharedState {
 #[derive(Debug)]
 pub(crate) struct TaskState {
     followed: FollowedLog,
-    pub(crate) input: StdinQueue,
+    pub(crate) input: ChildInput,
     /// The supervised child, while any process of the tree may be alive.
     pub(crate) child: Option<Arc<SupervisedChild>>,
     /// Why the process is being terminated, once that was requested.
@@ -324,6 +411,31 @@ pub(crate) struct TaskState {
     pub(crate) kill_at: Option<Instant>,
     /// Whether the last handle was dropped.
     pub(crate) dropped: bool,
+    /// Whether this server stops, and the durable process goes on without it.
+    pub(crate) released: bool,
+}
+
+/// Signals once that a process task has stopped.
+#[derive(Debug)]
+pub(crate) struct TaskStopped(watch::Sender<bool>);
+
+impl Default for TaskStopped {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
+impl TaskStopped {
+    /// Marks the task as stopped.
+    pub(crate) fn mark(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Waits until the task has stopped.
+    async fn cancelled(&self) {
+        // The sender lives as long as this value, so waiting cannot fail.
+        drop(self.0.subscribe().wait_for(|stopped| *stopped).await);
+    }
 }
 
 impl TaskState {
@@ -333,17 +445,32 @@ impl TaskState {
 }
 
 impl SharedState {
-    pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<SupervisedChild>) -> Self {
+    pub(crate) fn new(log: OutputLog, input: ChildInput, child: Arc<SupervisedChild>) -> Self {
+        Self::with_journal(log, input, Some(child), None)
+    }
+
+    /// Creates the state of a durable process. Without a child the process has ended, and only its
+    /// archive is left.
+    pub(crate) fn with_journal(
+        log: OutputLog,
+        input: ChildInput,
+        child: Option<Arc<SupervisedChild>>,
+        journal: Option<ProcessArchive>,
+    ) -> Self {
         let state = TaskState {
             followed: FollowedLog::new(log),
             input,
-            child: Some(child),
+            child,
             cause: None,
             kill_at: None,
             dropped: false,
+            released: false,
         };
         Self {
             state: Mutex::new(state),
+            durable: journal.as_ref().and_then(|journal| journal.live.clone()),
+            archive: journal,
+            task_stopped: TaskStopped::default(),
             recorded: Notify::new(),
             wake_task: Notify::new(),
         }
@@ -356,9 +483,42 @@ impl SharedState {
 
     /// Changes the log and wakes all waiters.
     pub(crate) fn record<T>(&self, record: impl FnOnce(&mut OutputLog) -> T) -> T {
-        let recorded = self.lock().followed.record(record);
+        let (recorded, next) = {
+            let mut state = self.lock();
+            (state.followed.record(record), state.log().next_seq())
+        };
+        if let Some(durable) = &self.durable {
+            durable.set_next_seq(next);
+        }
         self.recorded.notify_waiters();
         recorded
+    }
+
+    /// Returns the last event that everyone who must not lose output has consumed.
+    pub(crate) fn protected_after(&self) -> Option<OutputSeq> {
+        self.lock().followed.protected_after()
+    }
+
+    /// Reads one page from the archive. Its size is bounded, even if the caller sets no limit.
+    fn archived_page(&self, after: OutputSeq, max_bytes: Option<usize>) -> LogPage {
+        let max_bytes = max_bytes.unwrap_or(limits::RETAINED_OUTPUT_BYTES);
+        let chunks = self.read_archive(after, max_bytes);
+        let mut page = self.lock().log().page(OutputSeq(u64::MAX - 1), Some(1));
+        page.next_seq = match chunks.last() {
+            Some(last) => last.seq.next(),
+            // The archive has lost what the memory has evicted.
+            None => return self.lock().log().page(after, Some(max_bytes)),
+        };
+        page.chunks = chunks;
+        page
+    }
+
+    /// Reads output from the archive. Blocks briefly on the disk; recent output is in memory.
+    fn read_archive(&self, after: OutputSeq, max_bytes: usize) -> Vec<OutputChunk> {
+        let Some(archive) = &self.archive else {
+            return Vec::new();
+        };
+        archive.read(after, max_bytes)
     }
 
     /// Returns whether backpressure applies: a follower that must not lose output lags too far
@@ -373,6 +533,8 @@ impl SharedState {
 pub(crate) struct FollowerEvents {
     shared: Arc<SharedState>,
     id: FollowerId,
+    /// Chunks that were read from the archive, which are next.
+    archived: VecDeque<OutputChunk>,
 }
 
 impl FollowerEvents {
@@ -381,14 +543,41 @@ impl FollowerEvents {
         Self {
             shared: Arc::clone(shared),
             id,
+            archived: VecDeque::new(),
         }
+    }
+
+    /// Returns the first chunk of the archive after `cursor`.
+    fn archived_chunk(&mut self, cursor: OutputSeq) -> Option<OutputChunk> {
+        while self
+            .archived
+            .pop_front_if(|chunk| chunk.seq <= cursor)
+            .is_some()
+        {}
+        if self.archived.is_empty() {
+            let chunks = self
+                .shared
+                .read_archive(cursor, limits::FOLLOW_WINDOW_BYTES);
+            self.archived = chunks.into();
+        }
+        self.archived.front().cloned()
     }
 }
 
 impl Stream for FollowerEvents {
     type Item = ExecProcessEvent;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
+        loop {
+            let Some(cursor) = self.shared.lock().followed.archived_cursor(self.id) else {
+                break;
+            };
+            let chunk = self.archived_chunk(cursor);
+            let event = self.shared.lock().followed.deliver_archived(self.id, chunk);
+            if let Some(event) = event {
+                return Poll::Ready(Some(ExecProcessEvent::from(event)));
+            }
+        }
         let polled = self.shared.lock().followed.poll_event(self.id, cx);
         let followed = ready!(polled);
         if followed.backpressure_ended {

@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::output_log::ExitInfo;
+use exec_journal::{JournalError, JournalEvent};
 use exec_wire::{
     id::OutputSeq,
     limits,
@@ -24,6 +25,7 @@ use tokio::{
 
 use self::deadlines::{DueAction, ProcessDeadlines};
 use crate::{
+    durable_record::{FULL_RETRY, now_ms},
     local_process::SharedState,
     spawner::{ExitReport, SupervisedChild, SupervisorReport},
     stdio,
@@ -52,6 +54,8 @@ pub(crate) struct ProcessTask {
     sandboxed: bool,
     /// When an ordered kill becomes overdue, and how many forced kills were made so far.
     kill_overdue: Option<(Instant, u32)>,
+    /// When to look at a report again that could not be recorded.
+    report_retry_at: Option<Instant>,
 }
 
 impl ProcessTask {
@@ -72,7 +76,13 @@ impl ProcessTask {
             exited: false,
             sandboxed: false,
             kill_overdue: None,
+            report_retry_at: None,
         }
+    }
+
+    /// Continues the task of an earlier server, which may have recorded the exit.
+    pub(crate) fn adopted(self, exited: bool) -> Self {
+        Self { exited, ..self }
     }
 
     /// Sets whether a sandbox policy applies to the process.
@@ -89,10 +99,21 @@ impl ProcessTask {
                 self.deadlines.handle_backpressure();
             }
             was_paused = paused;
-            let (blocked, kill_at, dropped) = {
+            let (blocked, kill_at, dropped, released) = {
                 let state = self.shared.lock();
-                (state.input.blocked(), state.kill_at, state.dropped)
+                (
+                    state.input.blocked(),
+                    state.kill_at,
+                    state.dropped,
+                    state.released,
+                )
             };
+            if released {
+                // Nothing is in memory only: the next server continues from journal and keeper.
+                self.child.release();
+                self.shared.task_stopped.mark();
+                return;
+            }
             if dropped && !supervised && !paused {
                 // Another process still holds the pipes open, but no handle is left to read the
                 // output.
@@ -106,12 +127,8 @@ impl ProcessTask {
             let overdue_at = self.kill_overdue.filter(|_| supervised).map(|(at, _)| at);
             let deadline = self.deadlines.next(kill_at, paused);
             tokio::select! {
-                report = self.child.report(), if supervised => match report {
-                    Some(SupervisorReport::Exited(exit)) => {
-                        self.drain(paused);
-                        self.record_exit(&exit);
-                    }
-                    Some(SupervisorReport::Started { .. } | SupervisorReport::Failed { .. }) => {}
+                report = next_report(&self.child, self.shared.durable.is_some(), self.report_retry_at), if supervised => match report {
+                    Some(report) => self.handle_report(report, paused).await,
                     None => {
                         supervised = false;
                         self.mark_tree_gone();
@@ -138,12 +155,41 @@ impl ProcessTask {
             }
             self.close_if_done();
         }
+        self.end_record().await;
+    }
+
+    async fn handle_report(&mut self, report: SupervisorReport, paused: bool) {
+        self.report_retry_at = None;
+        if let SupervisorReport::Exited(exit) = report {
+            self.drain(paused);
+            if let Err(error) = self.record_exit(&exit) {
+                tracing::warn!(%error, "failed to record an exit; trying again");
+                self.report_retry_at = Some(Instant::now() + FULL_RETRY);
+                return;
+            }
+        }
+        if self.shared.durable.is_some() {
+            self.child.consume_report();
+        }
+    }
+
+    /// Has the keeper close the descriptors of a durable process that has ended.
+    async fn end_record(&mut self) {
+        if let Some(durable) = self.shared.durable.clone()
+            && let Err(error) = spawn_blocking(move || durable.drop_descriptors()).await
+        {
+            tracing::debug!(%error, "failed to drop descriptors");
+        }
+        self.shared.task_stopped.mark();
     }
 
     fn record_output(&mut self, index: usize, data: Option<Bytes>) {
         match data {
             Some(data) => {
                 self.deadlines.activity();
+                if let Some(durable) = &self.shared.durable {
+                    durable.protect(self.shared.protected_after());
+                }
                 let stream = self.sources[index].stream();
                 self.shared.record(|log| {
                     let mut remaining = data;
@@ -185,7 +231,11 @@ impl ProcessTask {
         }
     }
 
-    fn record_exit(&mut self, report: &ExitReport) {
+    fn record_exit(&mut self, report: &ExitReport) -> Result<(), JournalError> {
+        if self.exited {
+            // An earlier server recorded the exit and died before it consumed the report.
+            return Ok(());
+        }
         let cause = self.shared.lock().cause;
         let millis =
             |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -206,17 +256,26 @@ impl ProcessTask {
             }),
             usage: Some(usage),
             sandbox_denied: false,
-        });
+        })
     }
 
-    fn record(&mut self, mut exit: ExitInfo) {
-        self.exited = true;
+    /// Records an exit. Fails if the journal cannot record it, without other effects.
+    fn record(&mut self, mut exit: ExitInfo) -> Result<(), JournalError> {
         exit.sandbox_denied = self.sandboxed && exit.code != 0 && self.is_denial(exit.code);
+        if let Some(durable) = &self.shared.durable {
+            durable.record(&JournalEvent::Exited {
+                seq: durable.next_seq(),
+                exit: exit.clone(),
+                at_ms: now_ms(),
+            })?;
+        }
+        self.exited = true;
         let state = self.shared.lock();
         let (ended_by_us, kill_at) = (state.cause.is_some(), state.kill_at);
         drop(state);
         self.deadlines.handle_exit(ended_by_us, kill_at);
         self.shared.record(|log| log.record_exit(exit));
+        Ok(())
     }
 
     /// Returns whether the output suggests that the sandbox denied something. Scans a snapshot,
@@ -235,19 +294,30 @@ impl ProcessTask {
         let cause = state.cause.unwrap_or(ExitCause::Lost);
         drop(state);
         if !self.exited {
-            self.record(ExitInfo {
+            let lost = ExitInfo {
                 code: -1,
                 signal: None,
                 cause,
                 usage: None,
                 sandbox_denied: false,
-            });
+            };
+            if let Err(error) = self.record(lost.clone()) {
+                tracing::error!(%error, "failed to record that a process is lost");
+                self.exited = true;
+                self.shared.record(|log| log.record_exit(lost));
+            }
         }
     }
 
     fn close_if_done(&mut self) {
         if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
             self.shared.lock().input.discard_input();
+            if let Some(durable) = &self.shared.durable {
+                durable.try_record(&JournalEvent::Closed {
+                    seq: durable.next_seq(),
+                    at_ms: now_ms(),
+                });
+            }
             self.shared.record(|log| log.record_close());
             // A policy applies to one command. Descendants that closed all output are killed with
             // it.
@@ -301,6 +371,22 @@ impl ProcessTask {
         state.kill_at = None;
         drop(state);
         self.child.kill_tree();
+    }
+}
+
+/// Waits for the next report. Reports about a durable process stay in the socket until they are
+/// recorded. Cancel safe.
+async fn next_report(
+    child: &SupervisedChild,
+    is_durable: bool,
+    not_before: Option<Instant>,
+) -> Option<SupervisorReport> {
+    if let Some(at) = not_before {
+        sleep_until(at).await;
+    }
+    match is_durable {
+        false => child.report().await,
+        true => child.peek_report().await,
     }
 }
 

@@ -27,8 +27,7 @@ pub(crate) struct StdinQueue {
     queued_bytes: usize,
     waiting: VecDeque<(StdinItem, oneshot::Sender<()>)>,
     waiting_bytes: usize,
-    accepted: BTreeSet<WriteId>,
-    accepted_order: VecDeque<WriteId>,
+    accepted: AcceptedWrites,
     /// Whether anything was enqueued since the process task last checked.
     activity: bool,
 }
@@ -72,6 +71,31 @@ pub(crate) enum EnqueueOutcome {
     Closed,
     /// Too much input is waiting.
     Overflow,
+    /// The journal of a durable process could not record the input.
+    Unrecorded,
+}
+
+/// Ids of accepted writes, the most recent ones.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptedWrites {
+    ids: BTreeSet<WriteId>,
+    order: VecDeque<WriteId>,
+}
+
+impl AcceptedWrites {
+    pub(crate) fn contains(&self, id: &WriteId) -> bool {
+        self.ids.contains(id)
+    }
+
+    pub(crate) fn insert(&mut self, id: WriteId) {
+        if self.order.len() >= limits::REMEMBERED_WRITE_IDS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+        self.ids.insert(id.clone());
+        self.order.push_back(id);
+    }
 }
 
 impl StdinQueue {
@@ -97,8 +121,7 @@ impl StdinQueue {
             queued_bytes: 0,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            accepted: BTreeSet::new(),
-            accepted_order: VecDeque::new(),
+            accepted: AcceptedWrites::default(),
             activity: false,
         }
     }
@@ -194,7 +217,7 @@ impl StdinQueue {
         let fits = self.queue.len() < limits::STDIN_QUEUE_CHUNKS
             && (self.queue.is_empty() || self.queued_bytes + length <= QUEUE_BYTES);
         if self.waiting.is_empty() && fits {
-            self.remember_id(id);
+            id.into_iter().for_each(|id| self.accepted.insert(id));
             let was_empty = self.queue.is_empty();
             self.queued_bytes += length;
             self.queue.push_back(item);
@@ -207,22 +230,11 @@ impl StdinQueue {
         if self.waiting.len() >= WAITING_WRITES || self.waiting_bytes + length > WAITING_BYTES {
             return EnqueueOutcome::Overflow;
         }
-        self.remember_id(id);
+        id.into_iter().for_each(|id| self.accepted.insert(id));
         let (queued, wait) = oneshot::channel();
         self.waiting_bytes += length;
         self.waiting.push_back((item, queued));
         EnqueueOutcome::Waiting(wait)
-    }
-
-    fn remember_id(&mut self, id: Option<WriteId>) {
-        let Some(id) = id else { return };
-        if self.accepted_order.len() >= limits::REMEMBERED_WRITE_IDS
-            && let Some(oldest) = self.accepted_order.pop_front()
-        {
-            self.accepted.remove(&oldest);
-        }
-        self.accepted.insert(id.clone());
-        self.accepted_order.push_back(id);
     }
 
     /// Moves waiting writes into the queue while there is room.

@@ -2,12 +2,17 @@
 //! tokio.
 
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Weak},
 };
 
-use exec_wire::process::{OutputStream, TerminalSize};
+use exec_spawn::keeper::{KeeperSlot, SlotDescriptor};
+use exec_wire::{
+    id::WriteId,
+    process::{OutputStream, TerminalSize},
+};
 use rustix::{
     fs::{Mode, OFlags, fcntl_setfl},
     pipe::{PipeFlags, fcntl_setpipe_size, pipe_with},
@@ -17,6 +22,9 @@ use rustix::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
+    child_input::ChildInput,
+    durable_record::{DurableRecord, HoldingPipe},
+    journaled_stdin::{JournaledStdin, JournaledTarget},
     launch::LaunchStdio,
     process_task::{OutputKind, OutputReader},
     stdin_queue::StdinQueue,
@@ -32,11 +40,13 @@ pub(crate) struct StdioEnds {
     pub(crate) terminal: bool,
 }
 
+#[derive(Debug)]
 pub(crate) enum ParentEnds {
+    /// Absent: there is no such pipe, or it is at its end.
     Pipes {
         stdin: Option<OwnedFd>,
-        stdout: OwnedFd,
-        stderr: OwnedFd,
+        stdout: Option<OwnedFd>,
+        stderr: Option<OwnedFd>,
     },
     Terminal(OwnedFd),
 }
@@ -63,8 +73,8 @@ impl StdioEnds {
         Ok(Self {
             parent: ParentEnds::Pipes {
                 stdin,
-                stdout,
-                stderr,
+                stdout: Some(stdout),
+                stderr: Some(stderr),
             },
             child: [child_stdin, child_stdout, child_stderr],
             terminal: false,
@@ -73,7 +83,7 @@ impl StdioEnds {
 }
 
 pub(crate) type RegisteredEnds = (
-    StdinQueue,
+    ChildInput,
     Vec<OutputReader>,
     Option<Weak<AsyncFd<OwnedFd>>>,
 );
@@ -92,23 +102,157 @@ impl ParentEnds {
                     Some(fd) => StdinQueue::pipe(register(fd, Interest::WRITABLE)?),
                     None => StdinQueue::none(),
                 };
-                let stdout = register(stdout, Interest::READABLE)?;
-                let stderr = register(stderr, Interest::READABLE)?;
-                let sources = vec![
-                    OutputReader::new(stdout, OutputKind::Pipe(OutputStream::Stdout)),
-                    OutputReader::new(stderr, OutputKind::Pipe(OutputStream::Stderr)),
+                let input = ChildInput::Queued(input);
+                let outputs = [
+                    (stdout, OutputStream::Stdout),
+                    (stderr, OutputStream::Stderr),
                 ];
+                let mut sources = Vec::new();
+                for (fd, stream) in outputs {
+                    let Some(fd) = fd else { continue };
+                    let fd = register(fd, Interest::READABLE)?;
+                    sources.push(OutputReader::new(fd, OutputKind::Pipe(stream)));
+                }
                 Ok((input, sources, None))
             }
             Self::Terminal(fd) => {
                 let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
                 let terminal = Arc::downgrade(&fd);
-                let input = StdinQueue::terminal(Arc::clone(&fd));
+                let input = ChildInput::Queued(StdinQueue::terminal(Arc::clone(&fd)));
                 Ok((
                     input,
                     vec![OutputReader::new(fd, OutputKind::Terminal)],
                     Some(terminal),
                 ))
+            }
+        }
+    }
+}
+
+/// The server's ends of a durable child's descriptors.
+#[derive(Debug)]
+pub(crate) struct DurableEnds {
+    pub(crate) ends: ParentEnds,
+    /// Pipes behind and in front of a terminal: for output and for input.
+    pub(crate) holding_pipes: Option<[HoldingPipe; 2]>,
+}
+
+impl DurableEnds {
+    /// Adds the holding pipes of a terminal.
+    pub(crate) fn new(ends: ParentEnds) -> io::Result<Self> {
+        let holding_pipes = match ends {
+            ParentEnds::Pipes { .. } => None,
+            ParentEnds::Terminal(_) => Some([HoldingPipe::open()?, HoldingPipe::open()?]),
+        };
+        Ok(Self {
+            ends,
+            holding_pipes,
+        })
+    }
+
+    /// Returns the descriptors that the keeper must hold, with their purposes.
+    pub(crate) fn slots(&self) -> Vec<SlotDescriptor<'_>> {
+        let mut slots = match &self.ends {
+            ParentEnds::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => {
+                let mut slots = Vec::new();
+                slots.extend(stdin.as_ref().map(|fd| (KeeperSlot::Stdin, fd.as_fd())));
+                slots.extend(stdout.as_ref().map(|fd| (KeeperSlot::Stdout, fd.as_fd())));
+                slots.extend(stderr.as_ref().map(|fd| (KeeperSlot::Stderr, fd.as_fd())));
+                slots
+            }
+            ParentEnds::Terminal(fd) => vec![(KeeperSlot::Terminal, fd.as_fd())],
+        };
+        if let Some([output, input]) = &self.holding_pipes {
+            slots.extend([
+                (KeeperSlot::HoldRead, output.read.as_fd()),
+                (KeeperSlot::HoldWrite, output.write.as_fd()),
+                (KeeperSlot::InputHoldRead, input.read.as_fd()),
+                (KeeperSlot::InputHoldWrite, input.write.as_fd()),
+            ]);
+        }
+        slots
+    }
+
+    /// Takes the descriptors that the keeper has held. `None`: some are missing.
+    pub(crate) fn from_slots(held: &mut BTreeMap<KeeperSlot, OwnedFd>) -> Option<Self> {
+        let mut take = |slot| held.remove(&slot);
+        let Some(terminal) = take(KeeperSlot::Terminal) else {
+            let ends = ParentEnds::Pipes {
+                stdin: take(KeeperSlot::Stdin),
+                stdout: take(KeeperSlot::Stdout),
+                stderr: take(KeeperSlot::Stderr),
+            };
+            return Some(Self {
+                ends,
+                holding_pipes: None,
+            });
+        };
+        let mut pipe = |read, write| {
+            Some(HoldingPipe {
+                read: take(read)?,
+                write: take(write)?,
+            })
+        };
+        let output = pipe(KeeperSlot::HoldRead, KeeperSlot::HoldWrite)?;
+        let input = pipe(KeeperSlot::InputHoldRead, KeeperSlot::InputHoldWrite)?;
+        Some(Self {
+            ends: ParentEnds::Terminal(terminal),
+            holding_pipes: Some([output, input]),
+        })
+    }
+
+    /// Registers the ends with tokio. Output and input go through the journal of `record`;
+    /// `accepted` and `ended` describe input that an earlier server has accepted.
+    pub(crate) fn register(
+        self,
+        record: &Arc<DurableRecord>,
+        accepted: Vec<WriteId>,
+        ended: bool,
+    ) -> io::Result<RegisteredEnds> {
+        let input = |target| {
+            let record = Arc::clone(record);
+            ChildInput::Journaled(JournaledStdin::new(record, target, accepted, ended))
+        };
+        match self.ends {
+            ParentEnds::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => {
+                let target = match stdin {
+                    Some(fd) => JournaledTarget::Pipe(Arc::new(register(fd, Interest::WRITABLE)?)),
+                    None => JournaledTarget::Closed,
+                };
+                let outputs = [
+                    (stdout, OutputStream::Stdout),
+                    (stderr, OutputStream::Stderr),
+                ];
+                let mut sources = Vec::new();
+                for (fd, stream) in outputs {
+                    let Some(fd) = fd else { continue };
+                    let fd = Arc::new(register(fd, Interest::READABLE)?);
+                    let reader = OutputReader::new(fd, OutputKind::Pipe(stream));
+                    sources.push(reader.journaled(Arc::clone(record), None));
+                }
+                Ok((input(target), sources, None))
+            }
+            ParentEnds::Terminal(fd) => {
+                let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
+                let terminal = Arc::downgrade(&fd);
+                let (output_pipe, target) = match self.holding_pipes {
+                    Some([output, pipe]) => (
+                        Some(output),
+                        JournaledTarget::Terminal(Arc::clone(&fd), pipe),
+                    ),
+                    None => (None, JournaledTarget::Closed),
+                };
+                let reader = OutputReader::new(fd, OutputKind::Terminal);
+                let reader = reader.journaled(Arc::clone(record), output_pipe);
+                Ok((input(target), vec![reader], Some(terminal)))
             }
         }
     }

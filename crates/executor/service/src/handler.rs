@@ -1,6 +1,7 @@
 //! Request handlers: each turns one request into one call of the environment.
 
 mod files;
+mod history;
 mod http_streams;
 mod process;
 mod start;
@@ -29,7 +30,7 @@ use crate::{
     metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
-    service::ServiceShared,
+    service::{DurabilityDefault, ServiceShared},
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
@@ -146,6 +147,12 @@ impl RequestHandler {
         };
         tracing::info!(target: "exec_service::session", client, session = session.id.redacted(), "{event}");
         let session_id = session.id.clone();
+        if self.shared.config.durability == DurabilityDefault::All
+            && let Some(durable) = &self.shared.config.durable
+            && let Err(error) = session.save(&**durable)
+        {
+            tracing::warn!(%error, "failed to save a session; it will not outlive this server");
+        }
         self.session = Some(session);
         Ok(InitializeResponse {
             session_id,
@@ -220,7 +227,9 @@ impl RequestHandler {
             MethodCall::ProcessTerminate(params) => handlers.terminate(id, &params),
             MethodCall::ProcessWait(params) => handlers.wait(id, &params),
             MethodCall::ProcessSnapshot(params) => handlers.snapshot(id, &params.process_id),
-            MethodCall::ProcessAttach(params) => respond_now(&id, handlers.attach(&params)),
+            MethodCall::ProcessAttach(params) => handlers.attach(id, params),
+            MethodCall::HistoryList(_) => handlers.list_history(id),
+            MethodCall::HistoryPurge(params) => handlers.purge_history(id, params),
             MethodCall::ProcessRelease(params) => respond_now(&id, handlers.release(&params)),
             MethodCall::ProcessList(params) => respond_now(&id, Ok(handlers.list(params))),
             MethodCall::FsReadFile(params) => handlers.read_file(id, params),

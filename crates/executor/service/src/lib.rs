@@ -17,5 +17,5 @@ mod session;
 
 pub use self::{
     request_guard::{ContinueTrace, TraceOrigin},
-    service::{Concurrency, Service, ServiceConfig},
+    service::{Concurrency, DurabilityDefault, RestoredCounts, Service, ServiceConfig},
 };

@@ -1,22 +1,25 @@
 //! The service: configuration, sessions and metrics shared by all connections of a server.
 
-use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, io, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use exec_core::lease::Lease;
-use exec_env::environment::Environment;
+use exec_env::{
+    durable::{DurableOwner, DurableState},
+    environment::Environment,
+};
 use exec_transport::link::Link;
 use exec_wire::{
     id::SessionId,
     initialize::ServerInfo,
     limits,
-    process::{TerminateMode, WaitUntil},
+    process::{ProcessSummary, TerminateMode, WaitUntil},
 };
 use tokio::time::timeout;
 
 use crate::{
     connection,
     metrics::{GaugeSnapshot, ServiceMetrics},
-    request_guard::ContinueTrace,
+    request_guard::{ContinueTrace, truncate_for_log},
     session::{Session, SessionLimits, SessionTable},
 };
 
@@ -45,6 +48,33 @@ pub struct ServiceConfig {
     pub busy_poll: Duration,
     /// Name and version that `initialize` returns.
     pub server_name: ServerInfo,
+    /// Which processes outlive the server if their start does not say.
+    pub durability: DurabilityDefault,
+    /// State that outlives the server. Absent: no process can be durable.
+    pub durable: Option<Arc<dyn DurableState>>,
+}
+
+/// Which processes outlive the server if their start does not say.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum DurabilityDefault {
+    /// None.
+    #[default]
+    Off,
+    /// Detached processes.
+    Detached,
+    /// All processes.
+    All,
+}
+
+/// What a server has restored.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RestoredCounts {
+    /// Sessions that clients may resume.
+    pub sessions: usize,
+    /// Processes that run.
+    pub running: usize,
+    /// Processes that have ended.
+    pub ended: usize,
 }
 
 /// How many requests of one connection run at once.
@@ -109,6 +139,7 @@ impl Service {
             config.session_ttl,
             session_limits,
             Arc::clone(&metrics),
+            config.durable.clone(),
         ));
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
@@ -131,6 +162,58 @@ impl Service {
                 open: Box::new(open),
             }),
         }
+    }
+
+    /// Restores what an earlier server has left: sessions wait for their clients, and processes go
+    /// on. Call it once, before the first connection.
+    ///
+    /// # Errors
+    /// Fails if the state cannot be read. Nothing is restored then.
+    pub async fn restore(&self) -> io::Result<RestoredCounts> {
+        let Some(durable) = &self.shared.config.durable else {
+            return Ok(RestoredCounts::default());
+        };
+        let state = durable.restore().await?;
+        let mut counts = RestoredCounts::default();
+        let mut sessions = BTreeMap::new();
+        for saved in &state.sessions {
+            let session = self.shared.sessions.restore(self.shared.open(), saved);
+            sessions.insert(saved.id.clone(), session);
+            counts.sessions += 1;
+        }
+        for process in state.processes {
+            let owner = match &process.owner {
+                DurableOwner::Server => Some(&self.shared.detached),
+                DurableOwner::Session(id) => sessions.get(id),
+            };
+            let running = process.process.status().exit.is_none();
+            let id = process.process.id().clone();
+            // Dropping the process of a session that is gone kills its tree.
+            let Some(owner) = owner else { continue };
+            match owner.restore_process(process) {
+                Ok(()) if running => counts.running += 1,
+                Ok(()) => counts.ended += 1,
+                Err(error) => {
+                    let id = truncate_for_log(id.as_str());
+                    tracing::warn!(process_id = id, %error, "failed to restore a process");
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Leaves all durable processes to the next server, which restores them with their sessions.
+    /// The connections of this one end.
+    pub async fn release_durable(&self) {
+        for session in self.all_sessions() {
+            session.release_durable().await;
+        }
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.shared.sessions.all();
+        sessions.push(Arc::clone(&self.shared.detached));
+        sessions
     }
 
     /// Serves one connection until it ends, then detaches its session.
@@ -158,10 +241,10 @@ impl Service {
         gauges
     }
 
-    /// Ends every process. A nonzero `grace` sends a termination signal first and waits that long.
+    /// Ends every process that is not durable. A nonzero `grace` sends a termination signal first and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
-        let mut sessions = self.shared.sessions.all();
-        sessions.push(Arc::clone(&self.shared.detached));
+        self.release_durable().await;
+        let sessions = self.all_sessions();
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
@@ -182,14 +265,15 @@ impl Service {
 
     /// Waits until every process that runs now has exited.
     pub async fn wait_idle(&self) {
-        let mut sessions = self.shared.sessions.all();
-        sessions.push(Arc::clone(&self.shared.detached));
-        wait_all(&sessions, WaitUntil::Exited).await;
+        wait_all(&self.all_sessions(), WaitUntil::Exited).await;
     }
 
-    /// Returns whether any detached process is retained, running or finished.
+    /// Returns whether any detached process is retained in memory, running or finished. Finished
+    /// durable ones are on disk.
     pub fn has_detached_processes(&self) -> bool {
-        !self.shared.detached.list().is_empty()
+        let detached = self.shared.detached.list();
+        let in_memory = |process: &ProcessSummary| process.running || process.durable.is_none();
+        detached.iter().any(in_memory)
     }
 
     /// Kills every process, including those of detached sessions, without waiting.

@@ -11,6 +11,7 @@ mod session_process;
 mod session_table;
 
 use std::{
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -19,7 +20,10 @@ use exec_core::{
     lease::{Lease, ResumeError},
     output_log::{BackpressureMode, FollowOptions, FollowStart},
 };
-use exec_env::environment::Environment;
+use exec_env::{
+    durable::{DurableOwner, DurableProcess, DurableSession, DurableState, HistorySelection},
+    environment::Environment,
+};
 use exec_transport::link::Principal;
 use exec_wire::{
     id::{ProcessId, SessionId},
@@ -35,6 +39,7 @@ pub(crate) use self::{
     session_table::SessionTable,
 };
 use crate::{
+    connection::MethodFamily,
     connection_files::AbortOnDrop,
     metrics::{GaugeSnapshot, ServiceMetrics},
     send_queue::SendQueue,
@@ -67,6 +72,8 @@ struct State {
     send_queue: Option<Arc<SendQueue>>,
     /// Retention mode of the current or last client.
     retention_mode: RetentionMode,
+    /// Whether the session is saved, so that a later server restores it.
+    saved: bool,
     /// When unacknowledged output of an absent client is released.
     unacked_until: Option<Instant>,
     processes: ProcessRecords,
@@ -108,6 +115,7 @@ impl Session {
             lease,
             send_queue: None,
             retention_mode: RetentionMode::RetainedOnly,
+            saved: false,
             unacked_until: None,
             processes: ProcessRecords::default(),
         };
@@ -273,6 +281,89 @@ impl Session {
             .is_some_and(|deadline| deadline <= now)
     }
 
+    /// Saves the session, once, so that a later server restores it.
+    pub(crate) fn save(&self, durable: &dyn DurableState) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.saved {
+            return Ok(());
+        }
+        durable.save_session(&DurableSession {
+            id: self.id.clone(),
+            principal: self.principal.as_ref().map(|name| name.0.to_string()),
+            acknowledges: state.retention_mode == RetentionMode::UntilAcknowledged,
+        })?;
+        state.saved = true;
+        Ok(())
+    }
+
+    /// Continues a session of an earlier server without its client.
+    pub(super) fn restore(&self, session: &DurableSession) {
+        let mut state = self.lock();
+        state.saved = true;
+        if session.acknowledges {
+            state.retention_mode = RetentionMode::UntilAcknowledged;
+        }
+    }
+
+    /// Enters a process of an earlier server.
+    pub(crate) fn restore_process(
+        self: &Arc<Self>,
+        restored: DurableProcess,
+    ) -> Result<(), AdmitError> {
+        let process = Arc::new(SessionProcess {
+            family: MethodFamily::Process,
+            handle: restored.process,
+            argv: restored.argv,
+            cwd: restored.cwd,
+            tty: restored.tty,
+            owner: OwnerCell::new(self, restored.owner == DurableOwner::Server),
+            watcher: None,
+            unacked: UnackedOutput::default(),
+        });
+        let ended = process.handle.status().closed;
+        {
+            let mut state = self.lock();
+            let max_processes = match ended {
+                true => usize::MAX,
+                false => self.session_limits.max_processes,
+            };
+            state.processes.adopt(&process, max_processes)?;
+            if state.retention_mode == RetentionMode::UntilAcknowledged {
+                process.hold_unacked();
+            }
+        }
+        if ended {
+            self.retain_finished(&process);
+        } else {
+            Self::watch_exit(&process, ProcessSpan::none(), Arc::clone(&self.metrics));
+        }
+        Ok(())
+    }
+
+    /// Evicts finished durable processes that match, after their records were removed.
+    pub(crate) fn evict_recorded(&self, selection: &HistorySelection) {
+        for process in self.started() {
+            let status = process.handle.status();
+            let matches = selection
+                .process_id
+                .as_ref()
+                .is_none_or(|id| id == process.handle.id())
+                && selection
+                    .started_at_ms
+                    .is_none_or(|at| at == status.started_at_ms);
+            if matches && status.closed && process.handle.record_id().is_some() {
+                self.evict(&process);
+            }
+        }
+    }
+
+    /// Leaves all durable processes to the next server. Others stay.
+    pub(crate) async fn release_durable(&self) {
+        for process in self.started() {
+            process.handle.release().await;
+        }
+    }
+
     /// Terminates every process with the given mode.
     pub(crate) fn terminate_all(&self, mode: TerminateMode) {
         for process in self.started() {
@@ -313,6 +404,7 @@ impl Session {
     ) -> Result<(), AdmitError> {
         let max_processes = self.session_limits.max_processes;
         self.lock().processes.adopt(process, max_processes)?;
+        process.handle.record_detached();
         // Change the owner first: a task that retains the process at its exit looks it up in the
         // owner's table.
         process.owner.detach(self);

@@ -147,6 +147,7 @@ fn params(command: Command) -> StartProcess {
         mode: command.mode,
         limits: (limits != ProcessLimits::default()).then_some(limits),
         detached: false,
+        durable: command.durable.map(|_| true),
     }
 }
 

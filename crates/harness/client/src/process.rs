@@ -245,6 +245,7 @@ impl ExecProcess for RemoteProcess {
             after_seq: Some(read.after),
             max_bytes: read.max_bytes,
             wait_ms: Some(millis(read.wait)),
+            times: false,
         };
         let page = self.call(params, |page| page);
         async move {

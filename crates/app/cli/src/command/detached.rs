@@ -267,6 +267,7 @@ pub(crate) async fn output_position(
         after_seq: Some(LAST),
         max_bytes: None,
         wait_ms: None,
+        times: false,
     });
     now.await.map_err(call_failure)
 }

@@ -110,6 +110,7 @@ pub(crate) async fn retained_output(
             after_seq: Some(after),
             max_bytes: Some(PAGE_BYTES),
             wait_ms: None,
+            times: false,
         });
         page.await.map_err(call_failure)
     };

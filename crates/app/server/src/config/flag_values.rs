@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use exec_sandbox::{MechanismChoice, ProcessIsolation};
+use exec_service::DurabilityDefault;
 
 /// Boolean.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,6 +62,40 @@ impl FromStr for WsAuth {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected capability-token or signed-bearer-token")]
 pub struct WsAuthParseError;
+
+/// Processes that outlive the server if their client does not choose.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum DurableChoice {
+    /// None.
+    Off,
+    /// Detached processes.
+    Detached,
+    /// All processes.
+    All,
+}
+
+impl FromStr for DurableChoice {
+    type Err = DurableChoiceParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| DurableChoiceParseError)
+    }
+}
+
+impl From<DurableChoice> for DurabilityDefault {
+    fn from(choice: DurableChoice) -> Self {
+        match choice {
+            DurableChoice::Off => Self::Off,
+            DurableChoice::Detached => Self::Detached,
+            DurableChoice::All => Self::All,
+        }
+    }
+}
+
+/// Caller: not one of these choices.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected off, detached or all")]
+pub struct DurableChoiceParseError;
 
 /// Mechanism that enforces policies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]

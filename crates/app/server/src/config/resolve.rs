@@ -11,15 +11,17 @@ use std::{
     time::Duration,
 };
 
-use exec_settings::settings_source;
+use exec_journal::JournalLimits;
+use exec_service::DurabilityDefault;
+use exec_settings::{local_socket::LocalSocket, settings_source};
 use exec_transport::{
     auth::{AuthPolicy, JwtRules, SecretTooShort, TokenDigest},
     listen_url::ListenUrl,
 };
 
 use super::{
-    ConfigFile, EnvironmentLayer, LogConfig, OpenToNetworkError, ServerConfig, ServerSettings,
-    SettingError, Strictness, TlsPaths, VariableLookup, WsAuth, config_file,
+    ConfigFile, DurableConfig, EnvironmentLayer, LogConfig, OpenToNetworkError, ServerConfig,
+    ServerSettings, SettingError, Strictness, TlsPaths, VariableLookup, WsAuth, config_file,
 };
 use crate::{cli::Cli, shutdown_signal::StdinClose};
 
@@ -73,6 +75,7 @@ pub fn resolve(
             "everyone who can reach `{listen}` can run commands here"
         ));
     }
+    let durable = resolve_durable(&settings, cli.background)?;
     let default = ServerConfig::default();
     let session_ttl = settings
         .session_ttl
@@ -103,6 +106,7 @@ pub fn resolve(
             .filter(|idle| !idle.is_zero()),
         allow_direct_exec: settings.allow_direct_exec.is_none_or(|switch| switch.0),
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
+        durable,
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
         stdin_close: match cli.registration.exit_on_stdin_close {
@@ -132,6 +136,44 @@ pub fn resolve(
 
 /// Idle time after which a server started on demand exits.
 const BACKGROUND_IDLE_EXIT: Duration = Duration::from_secs(900);
+
+/// Decides where durable processes are kept, if anywhere.
+fn resolve_durable(
+    settings: &ServerSettings,
+    background: bool,
+) -> Result<Option<DurableConfig>, ConfigError> {
+    let choice = settings.durable.map(DurabilityDefault::from);
+    let default_directory = || {
+        let lookup = |name: &str| std::env::var_os(name);
+        background
+            .then(|| LocalSocket::durable_directory(&lookup))
+            .flatten()
+    };
+    let explicit = settings.state_dir.clone();
+    let Some(directory) = explicit.clone().or_else(default_directory) else {
+        return match choice {
+            None | Some(DurabilityDefault::Off) => Ok(None),
+            Some(_) => Err(ConfigError::DurableWithoutStateDir),
+        };
+    };
+    let defaults = JournalLimits::default();
+    let default = match background {
+        true => DurabilityDefault::Detached,
+        false => DurabilityDefault::Off,
+    };
+    Ok(Some(DurableConfig {
+        directory,
+        limits: JournalLimits {
+            process_bytes: settings
+                .journal_bytes
+                .map_or(defaults.process_bytes, u64::from),
+            total_bytes: settings.state_bytes.map_or(defaults.total_bytes, u64::from),
+            ..defaults
+        },
+        default: choice.unwrap_or(default),
+        optional: explicit.is_none(),
+    }))
+}
 
 fn tls(settings: &ServerSettings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
     let files = (settings.tls_cert.clone(), settings.tls_key.clone());
@@ -373,6 +415,9 @@ pub enum ConfigError {
         /// Required length.
         source: SecretTooShort,
     },
+    /// Durable processes without a place for them.
+    #[error("--durable needs --state-dir: a directory for output and state")]
+    DurableWithoutStateDir,
     /// Incomplete TLS settings.
     #[error("a wss:// listener needs --tls-cert and --tls-key; {0} is missing")]
     TlsIncomplete(&'static str),

@@ -1,15 +1,21 @@
 //! One layer of options, from one source, and the layer of environment variables, which are
 //! injected for tests.
 
-use std::{error::Error, ffi::OsString, num::NonZeroUsize, path::PathBuf, str::FromStr};
+use std::{
+    error::Error,
+    ffi::OsString,
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use clap::Args;
 use exec_settings::settings_source::{VariableLookup, config_directory, path};
 use exec_transport::{auth::TokenDigest, http::HostNames, listen_url::ListenUrl};
 
 use super::{
-    ConcurrentRequests, ConfigError, LogFormat, LogLevel, MetricsAddress, PidNamespace,
-    SandboxMechanism, Seconds, SettingOrigin, Strictness, Switch, WsAuth,
+    ConcurrentRequests, ConfigError, DurableChoice, LogFormat, LogLevel, MetricsAddress,
+    PidNamespace, SandboxMechanism, Seconds, SettingOrigin, Strictness, Switch, WsAuth,
 };
 
 /// Options that flags, environment and file share. A field's name is its key in the file; its
@@ -115,6 +121,29 @@ pub struct ServerSettings {
     #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
     pub allow_prepared_exec: Option<Switch>,
 
+    /// Directory for processes that outlive the server: their output on disk, and the socket of the
+    /// keeper that holds their pipes [default: none; with --background, below the account's state
+    /// directory].
+    ///
+    /// Only one server can use it at a time. The next one continues where this one stopped, even if
+    /// it was killed.
+    #[arg(long, value_name = "DIR", help_heading = DURABILITY)]
+    pub state_dir: Option<PathBuf>,
+
+    /// Processes that outlive the server if their client does not choose: off, detached or all
+    /// [default: off; detached with --background].
+    #[arg(long, value_name = "WHICH", help_heading = DURABILITY)]
+    pub durable: Option<DurableChoice>,
+
+    /// Maximum output of one durable process on disk; the oldest is removed first [default: 1 GiB].
+    #[arg(long, value_name = "BYTES", help_heading = DURABILITY)]
+    pub journal_bytes: Option<NonZeroU64>,
+
+    /// Maximum output of all durable processes on disk; ended ones are removed first [default: 8
+    /// GiB].
+    #[arg(long, value_name = "BYTES", help_heading = DURABILITY)]
+    pub state_bytes: Option<NonZeroU64>,
+
     /// Mechanism that enforces policies; a policy it cannot express is rejected [default:
     /// cheapest].
     ///
@@ -145,7 +174,7 @@ pub struct ServerSettings {
 
 impl ServerSettings {
     /// All keys, in the order of the fields.
-    pub const KEYS: [&str; 26] = [
+    pub const KEYS: [&str; 30] = [
         "listen",
         "tls_cert",
         "tls_key",
@@ -167,6 +196,10 @@ impl ServerSettings {
         "idle_exit",
         "allow_direct_exec",
         "allow_prepared_exec",
+        "state_dir",
+        "durable",
+        "journal_bytes",
+        "state_bytes",
         "sandbox_mechanism",
         "linux_sandbox_pid_namespace",
         "log_level",
@@ -201,6 +234,10 @@ impl ServerSettings {
             "idle_exit" => put(&mut self.idle_exit, text),
             "allow_direct_exec" => put(&mut self.allow_direct_exec, text),
             "allow_prepared_exec" => put(&mut self.allow_prepared_exec, text),
+            "state_dir" => put(&mut self.state_dir, text),
+            "durable" => put(&mut self.durable, text),
+            "journal_bytes" => put(&mut self.journal_bytes, text),
+            "state_bytes" => put(&mut self.state_bytes, text),
             "sandbox_mechanism" => put(&mut self.sandbox_mechanism, text),
             "linux_sandbox_pid_namespace" => put(&mut self.linux_sandbox_pid_namespace, text),
             "log_level" => put(&mut self.log_level, text),
@@ -245,6 +282,10 @@ impl ServerSettings {
             idle_exit: self.idle_exit.or(lower.idle_exit),
             allow_direct_exec: self.allow_direct_exec.or(lower.allow_direct_exec),
             allow_prepared_exec: self.allow_prepared_exec.or(lower.allow_prepared_exec),
+            state_dir: self.state_dir.or(lower.state_dir),
+            durable: self.durable.or(lower.durable),
+            journal_bytes: self.journal_bytes.or(lower.journal_bytes),
+            state_bytes: self.state_bytes.or(lower.state_bytes),
             sandbox_mechanism: self.sandbox_mechanism.or(lower.sandbox_mechanism),
             linux_sandbox_pid_namespace: self
                 .linux_sandbox_pid_namespace
@@ -272,6 +313,8 @@ impl ServerSettings {
             ws_max_clock_skew_seconds: None,
             insecure_no_auth: None,
             metrics_listen: None,
+            state_dir: None,
+            durable: None,
             ..self
         }
     }
@@ -303,6 +346,7 @@ where
 const LISTENER: &str = "Listener";
 const AUTHENTICATION: &str = "Authentication";
 const SESSIONS: &str = "Sessions and processes";
+const DURABILITY: &str = "Processes that outlive the server";
 const SANDBOX: &str = "Sandbox";
 const OBSERVATION: &str = "Logs and metrics";
 

@@ -1,7 +1,8 @@
 //! Output log with followers. Each follower receives every event once, in order, at its own pace.
 //!
 //! A follower with a lag window applies backpressure: output it has not consumed is not evicted,
-//! and the writer pauses while the lag exceeds the window.
+//! and the writer pauses while the lag exceeds the window. An archived log never pauses its writer:
+//! followers read from the archive what has left the memory.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ use std::{
 
 use exec_wire::{id::OutputSeq, limits};
 
-use super::{LogEvent, OutputLog};
+use super::{LogEvent, OutputChunk, OutputLog};
 
 /// Options for following a log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -213,6 +214,39 @@ impl FollowedLog {
         })
     }
 
+    /// Returns the cursor of a follower whose next chunk has left the memory of an archived log. The
+    /// caller reads the chunk from the archive and passes it to [`Self::deliver_archived`].
+    pub fn archived_cursor(&self, id: FollowerId) -> Option<OutputSeq> {
+        let cursor = self.followers.get(&id)?.cursor;
+        self.log.needs_archive(cursor).then_some(cursor)
+    }
+
+    /// Returns a follower's next event, given the first chunk of the archive after its cursor.
+    /// `None`: the archive has lost the chunk, and the follower skips it.
+    pub fn deliver_archived(
+        &mut self,
+        id: FollowerId,
+        chunk: Option<OutputChunk>,
+    ) -> Option<LogEvent> {
+        let follower = self.followers.get_mut(&id)?;
+        let event = self.log.archived_event(follower.cursor, chunk);
+        follower.cursor = match &event {
+            Some(event) => event.seq(),
+            None => follower.cursor.max(self.log.evicted_through),
+        };
+        event
+    }
+
+    /// Returns the last event that every follower and hold with backpressure has consumed. What
+    /// comes after it must stay readable. `None`: nothing must.
+    pub fn protected_after(&self) -> Option<OutputSeq> {
+        let pausing = self
+            .followers
+            .values()
+            .filter(|follower| follower.window.is_some());
+        pausing.map(|follower| follower.cursor).min()
+    }
+
     /// Removes a follower, which also ends its backpressure.
     pub fn unfollow(&mut self, id: FollowerId) {
         self.followers.remove(&id);
@@ -258,18 +292,17 @@ impl FollowedLog {
 
     /// Exempts output from eviction that a follower with backpressure has not consumed.
     fn update_retain_after(&mut self) {
-        let pausing = self
-            .followers
-            .values()
-            .filter(|follower| follower.window.is_some());
-        let after = pausing.map(|follower| follower.cursor).min();
-        self.log.retain_after(after);
+        // An archive keeps what leaves the memory.
+        if !self.log.is_archived() {
+            let after = self.protected_after();
+            self.log.retain_after(after);
+        }
     }
 }
 
 impl LogFollower {
     fn exceeds_window(&self, log: &OutputLog) -> bool {
-        let Some(window) = self.window else {
+        let Some(window) = self.window.filter(|_| !log.is_archived()) else {
             return false;
         };
         let lag = log.appended_bytes() - self.consumed_bytes;

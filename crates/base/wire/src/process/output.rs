@@ -48,6 +48,9 @@ pub struct ReadProcess {
     /// How long to wait for new output, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// Adds the time of each chunk. Only durable processes record times.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub times: bool,
 }
 
 /// Response to `process/read`.
@@ -93,6 +96,9 @@ pub struct PageChunk {
     pub stream: OutputStream,
     /// Output bytes.
     pub chunk: Base64Bytes,
+    /// Time in milliseconds since the Unix epoch, if it was requested and recorded.
+    #[serde(rename = "atMs", default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<u64>,
 }
 
 /// `process/snapshot`: returns head and tail of the output.
@@ -221,6 +227,35 @@ pub struct ProcessSummary {
     /// Retained output bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// The process outlives its server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<bool>,
+    /// End time in milliseconds since the Unix epoch, in `history/list`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<u64>,
+}
+
+/// `history/list`: lists recorded processes, oldest first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ListHistory {}
+
+/// `history/purge`: removes recorded processes that have ended.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PurgeHistory {
+    /// Only processes with this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_id: Option<ProcessId>,
+    /// Only the process that started at this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at_ms: Option<u64>,
+}
+
+/// Response to `history/purge`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PurgedHistory {
+    /// Number of removed processes.
+    pub purged: usize,
 }
 
 /// Owner of a process.

@@ -2,9 +2,10 @@
 
 use std::{
     cell::RefCell,
-    future::poll_fn,
+    future::{Future, poll_fn},
     io,
     os::fd::OwnedFd,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -13,9 +14,15 @@ use std::{
 use bytes::Bytes;
 use exec_wire::{limits, process::OutputStream};
 use rustix::{buffer::spare_capacity, io::read, thread::sched_yield};
-use tokio::io::unix::AsyncFd;
+use tokio::{
+    io::unix::AsyncFd,
+    time::{Sleep, sleep},
+};
 
-use crate::stdio;
+use crate::{
+    durable_record::{DurableRecord, HoldingPipe, OutputError},
+    stdio,
+};
 
 /// Read size for a pipe that has filled a whole buffer once: the capacity of an enlarged pipe.
 const BULK_BYTES: usize = stdio::LARGE_BYTES;
@@ -48,6 +55,21 @@ pub(crate) struct OutputReader {
     /// `BULK_BYTES`.
     bulk: bool,
     refill: TerminalRefill,
+    /// Journal of a durable process, which output enters before it is read.
+    journal: Option<JournaledSource>,
+}
+
+/// Moves output through a journal.
+#[derive(Debug)]
+struct JournaledSource {
+    record: Arc<DurableRecord>,
+    /// Pipe behind a terminal.
+    holding_pipe: Option<HoldingPipe>,
+    /// Runs while the journal takes no output.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Whether output may be available that the descriptor does not announce: in the holding pipe,
+    /// or moved but not committed.
+    has_moved: bool,
 }
 
 /// Kind of an output descriptor.
@@ -66,6 +88,25 @@ impl OutputReader {
             kind,
             bulk: false,
             refill: TerminalRefill::default(),
+            journal: None,
+        }
+    }
+
+    /// Moves the output through a journal, from a terminal through a holding pipe.
+    pub(crate) fn journaled(
+        self,
+        record: Arc<DurableRecord>,
+        holding_pipe: Option<HoldingPipe>,
+    ) -> Self {
+        let journal = JournaledSource {
+            record,
+            holding_pipe,
+            pause: None,
+            has_moved: true,
+        };
+        Self {
+            journal: Some(journal),
+            ..self
         }
     }
 
@@ -78,6 +119,13 @@ impl OutputReader {
 
     /// Reads without waiting. `None`: nothing available. `Some(None)`: end of output.
     pub(super) fn read_now(&mut self) -> Option<Option<Bytes>> {
+        if let Some(journal) = &self.journal {
+            return match journal.read(self.fd.get_ref(), self.stream()) {
+                Ok(data) => Some(data),
+                Err(OutputError::WouldBlock | OutputError::Paused(_)) => None,
+                Err(OutputError::Failed) => Some(None),
+            };
+        }
         match self.read() {
             Ok(data) => Some(data),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -85,8 +133,54 @@ impl OutputReader {
         }
     }
 
+    /// Moves output into the journal and returns it.
+    fn poll_journal(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let (fd, stream, kind) = (Arc::clone(&self.fd), self.stream(), self.kind);
+        let Some(journal) = &mut self.journal else {
+            return Poll::Ready(None);
+        };
+        loop {
+            if let Some(pause) = &mut journal.pause {
+                ready!(pause.as_mut().poll(cx));
+                journal.pause = None;
+            }
+            let mut readiness = None;
+            if !std::mem::take(&mut journal.has_moved) {
+                let Ok(ready) = ready!(fd.poll_read_ready(cx)) else {
+                    return Poll::Ready(None);
+                };
+                readiness = Some(ready);
+            }
+            match journal.read(fd.get_ref(), stream) {
+                Ok(data) => {
+                    let length = data.as_ref().map_or(0, Bytes::len);
+                    if kind == OutputKind::Terminal {
+                        self.refill.note_read(length);
+                    } else if length == limits::OUTPUT_CHUNK_BYTES && !self.bulk {
+                        self.bulk = true;
+                        stdio::enlarge(fd.get_ref());
+                    }
+                    return Poll::Ready(data);
+                }
+                Err(OutputError::WouldBlock) => {
+                    if let Some(mut ready) = readiness {
+                        ready.clear_ready();
+                    }
+                }
+                Err(OutputError::Paused(time)) => {
+                    journal.has_moved = true;
+                    journal.pause = Some(Box::pin(sleep(time)));
+                }
+                Err(OutputError::Failed) => return Poll::Ready(None),
+            }
+        }
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         ready!(self.refill.poll_ready(cx));
+        if self.journal.is_some() {
+            return self.poll_journal(cx);
+        }
         loop {
             let fd = Arc::clone(&self.fd);
             let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
@@ -145,6 +239,13 @@ impl OutputReader {
         } else {
             limits::OUTPUT_CHUNK_BYTES
         }
+    }
+}
+
+impl JournaledSource {
+    fn read(&self, fd: &OwnedFd, stream: OutputStream) -> Result<Option<Bytes>, OutputError> {
+        let holding_pipe = self.holding_pipe.as_ref();
+        self.record.read_output(stream, fd, holding_pipe)
     }
 }
 

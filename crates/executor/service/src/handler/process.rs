@@ -1,11 +1,11 @@
 //! Handlers of `process/*` except start, and of the older `command/exec*`.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use exec_core::output_log::{FollowStart, LogPage};
 use exec_env::{
     environment::{Command, ProcessIo, StdinMode},
-    process::{OutputReadRequest, ProcessError, ProcessStatus},
+    process::{ExecProcess, OutputReadRequest, ProcessError, ProcessStatus},
 };
 use exec_wire::{
     base64_bytes::Base64Bytes,
@@ -44,7 +44,15 @@ impl HandlerContext<'_> {
             max_bytes: params.max_bytes,
             wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
         };
-        let mut page = async move { process.handle.read(read).await.map(page) }.boxed();
+        let times = params.times;
+        let mut page = async move {
+            let mut page = page(process.handle.read(read).await?);
+            if times {
+                add_times(&mut page, &*process.handle, read.after);
+            }
+            Ok(page)
+        }
+        .boxed();
         match (&mut page).now_or_never() {
             Some(page) => respond_now(&id, page.map_err(process_error)),
             None => Dispatch::Waiting(
@@ -93,7 +101,7 @@ impl HandlerContext<'_> {
         super::respond_when_ready(id, snapshot.boxed(), |outcome| outcome)
     }
 
-    pub(super) fn attach(&self, params: &AttachProcess) -> Result<AttachResult, RpcError> {
+    pub(super) fn attach_to_known(&self, params: &AttachProcess) -> Result<AttachResult, RpcError> {
         let id = &params.process_id;
         let process = match (self.find(id), params.started_at_ms) {
             // Attaching to another session's process requires its start time.
@@ -197,6 +205,7 @@ fn page(page: LogPage) -> OutputPage {
         seq: chunk.seq,
         stream: chunk.stream,
         chunk: Base64Bytes(chunk.data),
+        at_ms: None,
     });
     OutputPage {
         chunks: chunks.collect(),
@@ -214,6 +223,15 @@ fn page(page: LogPage) -> OutputPage {
             .map(str::to_owned),
         cause: page.exit.as_ref().map(|exit| exit.cause),
         usage: page.exit.and_then(|exit| exit.usage),
+    }
+}
+
+/// Adds the recorded times of its chunks to a page.
+fn add_times(page: &mut OutputPage, process: &dyn ExecProcess, after: OutputSeq) {
+    let bytes: usize = page.chunks.iter().map(|chunk| chunk.chunk.0.len()).sum();
+    let times: BTreeMap<_, _> = process.read_times(after, bytes).into_iter().collect();
+    for chunk in &mut page.chunks {
+        chunk.at_ms = times.get(&chunk.seq).copied();
     }
 }
 

@@ -4,8 +4,12 @@
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use exec_core::output_log::FollowStart;
-use exec_env::environment::{
-    Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StartError, StartedProcess, StdinMode,
+use exec_env::{
+    durable::{DurableOwner, DurableRequest},
+    environment::{
+        Command, CommandNetwork, NetworkPolicyHook, ProcessIo, StartError, StartedProcess,
+        StdinMode,
+    },
 };
 use exec_wire::{
     error::RpcError,
@@ -24,6 +28,7 @@ use crate::{
     request_guard::truncate_for_log,
     send_queue::SendQueue,
     server_requests::{ClientNetworkWatcher, PolicyClient},
+    service::DurabilityDefault,
     session::{
         AdmitError, OwnerCell, ProcessLookup, ProcessSpan, Session, SessionProcess, UnackedOutput,
         follow,
@@ -234,6 +239,7 @@ impl HandlerContext<'_> {
                     .map(|watcher| watcher as Arc<dyn NetworkPolicyHook>),
             },
             mode: params.mode,
+            durable: self.durable_request(params.durable, params.detached)?,
         };
         Ok(StartPlan {
             command,
@@ -241,6 +247,44 @@ impl HandlerContext<'_> {
             detached: params.detached,
             watcher,
         })
+    }
+
+    /// Decides whether a process shall be durable, and saves its session if so.
+    fn durable_request(
+        &self,
+        requested: Option<bool>,
+        detached: bool,
+    ) -> Result<Option<DurableRequest>, RpcError> {
+        let config = &self.shared.config;
+        let by_default = match config.durability {
+            DurabilityDefault::Off => false,
+            DurabilityDefault::Detached => detached,
+            DurabilityDefault::All => true,
+        };
+        if !requested.unwrap_or(by_default) {
+            return Ok(None);
+        }
+        let Some(durable) = &config.durable else {
+            return match requested {
+                Some(_) => Err(RpcError::invalid_params(
+                    "durable: this server has no state directory (start it with --state-dir)",
+                )),
+                None => Ok(None),
+            };
+        };
+        let owner = match detached {
+            true => DurableOwner::Server,
+            false => {
+                self.session.save(&**durable).map_err(|error| {
+                    RpcError::internal(format!("failed to save the session: {error}"))
+                })?;
+                DurableOwner::Session(self.session.id.clone())
+            }
+        };
+        Ok(Some(DurableRequest {
+            owner,
+            required: requested.is_some(),
+        }))
     }
 
     /// Creates the network watcher of a process with a proxy.

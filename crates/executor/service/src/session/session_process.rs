@@ -112,6 +112,8 @@ impl SessionProcess {
             }),
             state: Some(state),
             output_bytes: Some(status.retained_bytes as u64),
+            durable: self.handle.record_id().map(|_| true),
+            ended_at_ms: None,
         }
     }
 }
@@ -198,6 +200,11 @@ impl ProcessSpan {
             );
         }
         Self(span)
+    }
+
+    /// Returns no span, for a process that an earlier server has started.
+    pub(crate) fn none() -> Self {
+        Self(Span::none())
     }
 
     /// Closes the span and counts the exit. An unknown exit counts as lost.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use exec_core::lease::{Lease, ResumeError};
-use exec_env::environment::Environment;
+use exec_env::{
+    durable::{DurableSession, DurableState},
+    environment::Environment,
+};
 use exec_transport::link::Principal;
 use exec_wire::{
     error::{ErrorCode, RpcError},
@@ -26,6 +29,7 @@ pub(crate) struct SessionTable {
     ttl: Duration,
     session_limits: SessionLimits,
     metrics: Arc<ServiceMetrics>,
+    durable: Option<Arc<dyn DurableState>>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
@@ -59,11 +63,13 @@ impl SessionTable {
         ttl: Duration,
         session_limits: SessionLimits,
         metrics: Arc<ServiceMetrics>,
+        durable: Option<Arc<dyn DurableState>>,
     ) -> Self {
         Self {
             ttl,
             session_limits,
             metrics,
+            durable,
             sessions: Mutex::default(),
         }
     }
@@ -86,6 +92,7 @@ impl SessionTable {
                 return Err(SessionAttachError::TooMany(limits::MAX_SESSIONS));
             };
             self.metrics.sessions_expired.increment();
+            self.forget_saved(&session.id);
             session.clear();
         }
         let id = SessionId::new(&Uuid::new_v4().to_string());
@@ -101,6 +108,30 @@ impl SessionTable {
         session.attach(send_queue, retention_mode);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
+    }
+
+    /// Restores a session of an earlier server. Its lease begins now.
+    pub(crate) fn restore(
+        self: &Arc<Self>,
+        environment: Environment,
+        session: &DurableSession,
+    ) -> Arc<Session> {
+        let restored = Arc::new(Session::new(
+            session.id.clone(),
+            environment,
+            session
+                .principal
+                .as_deref()
+                .map(|name| Principal(name.into())),
+            Lease::new(self.ttl),
+            self.session_limits,
+            Arc::clone(&self.metrics),
+        ));
+        restored.restore(session);
+        self.lock()
+            .insert(session.id.clone(), Arc::clone(&restored));
+        self.detach(Arc::clone(&restored));
+        restored
     }
 
     /// Attaches a client to its detached session.
@@ -168,7 +199,15 @@ impl SessionTable {
     }
 
     fn remove(&self, id: &SessionId) -> bool {
+        self.forget_saved(id);
         self.lock().remove(id).is_some()
+    }
+
+    /// Removes a session from the saved ones.
+    fn forget_saved(&self, id: &SessionId) {
+        if let Some(durable) = &self.durable {
+            durable.remove_session(id);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Session>>> {

@@ -36,8 +36,8 @@ const CONNECT_ATTEMPTS: u32 = 3;
 /// A connection to the keeper.
 ///
 /// Calls block, normally for some microseconds and at most two seconds. After
-/// [`KeeperError::Unresponsive`] the connection stays usable, and the call may be carried out later.
-/// All calls can be repeated.
+/// [`KeeperError::Unresponsive`] the connection stays usable, and the call may be carried out
+/// later. All calls can be repeated.
 #[derive(Debug)]
 pub struct KeeperClient {
     connection: Mutex<KeeperConnection>,

@@ -29,9 +29,14 @@ pub(super) const CLIENT: &str = "keeper-test-client";
 /// `argv[0]` of a client that the keeper refuses.
 pub(super) const CONFINED_CLIENT: &str = "keeper-test-confined-client";
 
+const CONNECTING: u8 = b'c';
+const STARTED: u8 = b's';
+
 /// What a server has done.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Progress {
+    /// It is about to connect to the keeper.
+    Connecting,
     /// The command is running, and its start was not recorded.
     Started,
     /// It has exited.
@@ -70,13 +75,21 @@ impl TestServer {
         }
     }
 
-    /// Waits for the server to start its command.
+    /// Waits for the next progress of the server.
     pub(super) fn progress(&self) -> Progress {
         wait_readable(&self.progress);
-        match (&self.progress).read(&mut [0]).unwrap() {
+        let mut byte = [0];
+        match (&self.progress).read(&mut byte).unwrap() {
             0 => Progress::Exited,
+            _ if byte == [CONNECTING] => Progress::Connecting,
             _ => Progress::Started,
         }
+    }
+
+    /// Waits for the server to start its command.
+    pub(super) fn wait_started(&self) {
+        assert_eq!(self.progress(), Progress::Connecting);
+        assert_eq!(self.progress(), Progress::Started);
     }
 
     /// Waits until the process exits by itself.
@@ -122,10 +135,11 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 /// Starts a durable command, and waits to be killed.
 fn serve(socket: &OsString) -> ! {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    report_progress(CONNECTING);
     runtime.block_on(async {
         let keeper = KeeperClient::connect(Path::new(socket)).unwrap().unwrap();
         let command = start_command(&Arc::new(keeper)).await;
-        report_progress();
+        report_progress(STARTED);
         std::future::pending::<()>().await;
         drop(command);
     });
@@ -136,6 +150,7 @@ fn serve(socket: &OsString) -> ! {
 fn look_for_orphans(socket: &OsString) -> ! {
     adopt_orphans().unwrap();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    report_progress(CONNECTING);
     runtime.block_on(async {
         let program = Path::new("/proc/self/exe");
         let keeper = KeeperClient::connect_or_start(Path::new(socket), program).unwrap();
@@ -152,7 +167,7 @@ fn look_for_orphans(socket: &OsString) -> ! {
         wait_until(|| ProcessStat::read(spawner).unwrap().parent == own);
         assert!(!stop_orphans(true));
         assert!(!ProcessStat::read(spawner).unwrap().is_dead());
-        report_progress();
+        report_progress(STARTED);
         command.finish(9).await;
         drop(keeper);
         // The spawner has exited, and is reaped by the task that watches it.
@@ -171,7 +186,7 @@ async fn start_command(keeper: &Arc<KeeperClient>) -> DurableCommand {
 }
 
 /// Writes to the pipe of the progress, which is standard input.
-fn report_progress() {
+fn report_progress(byte: u8) {
     let progress = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    std::fs::File::from(progress).write_all(b"s").unwrap();
+    std::fs::File::from(progress).write_all(&[byte]).unwrap();
 }

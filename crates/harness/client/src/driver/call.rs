@@ -195,6 +195,7 @@ impl RetryPolicy {
             | MethodName::ProcessWait
             | MethodName::ProcessSnapshot
             | MethodName::ProcessList
+            | MethodName::HistoryList
             | MethodName::FsReadFile
             | MethodName::FsGetMetadata
             | MethodName::FsCanonicalize
@@ -211,6 +212,7 @@ impl RetryPolicy {
             | MethodName::ProcessTerminate
             | MethodName::ProcessAttach
             | MethodName::ProcessRelease
+            | MethodName::HistoryPurge
             | MethodName::FsWriteFile
             | MethodName::FsCreateDirectory
             | MethodName::FsSetMetadata

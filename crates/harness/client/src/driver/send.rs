@@ -181,6 +181,7 @@ impl ClientConnection {
             after_seq: Some(missing.after),
             max_bytes: missing.max_bytes,
             wait_ms: Some(0),
+            times: false,
         };
         self.send_request(read, sink);
     }

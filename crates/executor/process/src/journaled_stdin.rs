@@ -1,0 +1,181 @@
+//! Stdin of a durable child: input is recorded in the journal, then accepted, then delivered.
+//!
+//! A server that dies between any two steps loses no accepted input and repeats none: the delivered
+//! length is the position of the input file, which the kernel advances as it moves the bytes.
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use exec_journal::{JournalError, JournalEvent};
+use exec_spawn::keeper::KeeperSlot;
+use exec_wire::id::WriteId;
+use tokio::io::unix::AsyncFd;
+
+use crate::{
+    durable_record::{DurableRecord, HoldingPipe},
+    stdin_queue::{AcceptedWrites, EnqueueOutcome},
+    stdio,
+};
+
+/// Most undelivered bytes. They are on disk, so the limit can be generous.
+const UNDELIVERED_BYTES: u64 = 64 << 20;
+
+/// Input on its way to the stdin of a durable child.
+#[derive(Debug)]
+pub(crate) struct JournaledStdin {
+    record: Arc<DurableRecord>,
+    target: JournaledTarget,
+    accepted: AcceptedWrites,
+    /// Input that was accepted since everything was delivered.
+    undelivered_bytes: u64,
+    /// Whether recorded input is waiting for delivery.
+    is_waiting: bool,
+    /// Whether the end of input was accepted. Descriptors close once everything is delivered.
+    ended: bool,
+    activity: bool,
+}
+
+/// Where input is delivered to.
+#[derive(Debug)]
+pub(crate) enum JournaledTarget {
+    /// The child has no stdin, or its end was delivered.
+    Closed,
+    /// The server's end of the pipe.
+    Pipe(Arc<AsyncFd<OwnedFd>>),
+    /// The terminal, and the pipe in front of it.
+    Terminal(Arc<AsyncFd<OwnedFd>>, HoldingPipe),
+    /// The reader closed its end; further input is discarded.
+    ReaderGone,
+}
+
+impl JournaledStdin {
+    /// Creates the queue with what an earlier server has accepted. Input may be waiting.
+    pub(crate) fn new(
+        record: Arc<DurableRecord>,
+        target: JournaledTarget,
+        accepted: impl IntoIterator<Item = WriteId>,
+        ended: bool,
+    ) -> Self {
+        let mut remembered = AcceptedWrites::default();
+        accepted.into_iter().for_each(|id| remembered.insert(id));
+        Self {
+            record,
+            target,
+            accepted: remembered,
+            undelivered_bytes: 0,
+            is_waiting: true,
+            ended,
+            activity: false,
+        }
+    }
+
+    pub(crate) fn write(&mut self, id: Option<&WriteId>, data: &[u8]) -> EnqueueOutcome {
+        self.accept(id, data, false)
+    }
+
+    pub(crate) fn close(&mut self, id: Option<&WriteId>) -> EnqueueOutcome {
+        let end_of_file = match &self.target {
+            JournaledTarget::Terminal(fd, _) => Some([stdio::end_of_file(fd.get_ref())]),
+            _ => None,
+        };
+        match end_of_file {
+            Some(byte) => self.accept(id, &byte, false),
+            None => self.accept(id, &[], true),
+        }
+    }
+
+    fn accept(&mut self, id: Option<&WriteId>, data: &[u8], end: bool) -> EnqueueOutcome {
+        // Checked first: a repeated id is accepted again, even after the end of input.
+        if id.is_some_and(|id| self.accepted.contains(id)) {
+            return EnqueueOutcome::Accepted;
+        }
+        match &self.target {
+            JournaledTarget::Closed => return EnqueueOutcome::Closed,
+            JournaledTarget::ReaderGone => return EnqueueOutcome::Accepted,
+            _ if self.ended => return EnqueueOutcome::Closed,
+            _ => self.activity = true,
+        }
+        if self.undelivered_bytes + data.len() as u64 > UNDELIVERED_BYTES {
+            return EnqueueOutcome::Overflow;
+        }
+        let recorded = match end {
+            // The end first: if only that is recorded, a repeated call finds stdin closed.
+            true => self
+                .record
+                .record(&JournalEvent::InputEnd)
+                .and_then(|()| self.record.append_input(id, &[])),
+            false => self.record.append_input(id, data),
+        };
+        if let Err(error) = recorded {
+            tracing::warn!(%error, "failed to record input");
+            return EnqueueOutcome::Unrecorded;
+        }
+        if let Some(id) = id {
+            self.accepted.insert(id.clone());
+        }
+        self.ended |= end;
+        self.undelivered_bytes += data.len() as u64;
+        let was_waiting = std::mem::replace(&mut self.is_waiting, true);
+        if !was_waiting {
+            self.flush();
+        }
+        EnqueueOutcome::Accepted
+    }
+
+    pub(crate) fn take_activity(&mut self) -> bool {
+        std::mem::take(&mut self.activity)
+    }
+
+    /// Returns the descriptor to wait on for writability, if input is waiting.
+    pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
+        match &self.target {
+            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) if self.is_waiting => {
+                Some(Arc::clone(fd))
+            }
+            _ => None,
+        }
+    }
+
+    /// Delivers as much as the child accepts now.
+    pub(crate) fn flush(&mut self) {
+        let delivered = match &self.target {
+            JournaledTarget::Closed | JournaledTarget::ReaderGone => {
+                self.is_waiting = false;
+                return;
+            }
+            JournaledTarget::Pipe(fd) => self.record.deliver_input(fd.get_ref(), None),
+            JournaledTarget::Terminal(fd, pipe) => {
+                self.record.deliver_input(fd.get_ref(), Some(pipe))
+            }
+        };
+        match delivered {
+            Ok(false) => {}
+            Ok(true) => {
+                self.is_waiting = false;
+                self.undelivered_bytes = 0;
+                if self.ended {
+                    self.close_descriptors();
+                }
+            }
+            Err(JournalError::ReaderGone) => self.discard_input(),
+            Err(error) => tracing::warn!(%error, "failed to deliver input"),
+        }
+    }
+
+    /// Closes the descriptor because the reader is gone.
+    pub(crate) fn discard_input(&mut self) {
+        if let JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) = self.target {
+            self.target = JournaledTarget::ReaderGone;
+        }
+        self.is_waiting = false;
+        self.undelivered_bytes = 0;
+    }
+
+    /// Closes every duplicate of the pipe, so that the child reads its end.
+    fn close_descriptors(&mut self) {
+        if let JournaledTarget::Pipe(_) = self.target {
+            self.target = JournaledTarget::Closed;
+            self.record.release_slot(KeeperSlot::Stdin);
+            self.record.try_record(&JournalEvent::InputClosed);
+        }
+    }
+}

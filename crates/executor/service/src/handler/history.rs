@@ -1,0 +1,130 @@
+//! Handlers of `history/*`, and of `process/attach` for processes that only the history knows.
+
+use std::{io, sync::Arc};
+
+use exec_env::durable::{DurableState, HistoryEntry, HistorySelection};
+use exec_wire::{
+    error::RpcError,
+    message::RequestId,
+    process::{
+        AttachProcess, AttachResult, ExitCause, ProcessList, ProcessOwner, ProcessState,
+        ProcessSummary, PurgeHistory, PurgedHistory,
+    },
+};
+use futures_util::future::FutureExt;
+
+use super::{Dispatch, HandlerContext, RequestResult, respond_now};
+use crate::session::ProcessLookup;
+
+impl HandlerContext<'_> {
+    pub(super) fn list_history(&self, id: RequestId) -> Dispatch {
+        let durable = match self.durable_state() {
+            Ok(durable) => durable,
+            Err(error) => return respond_now(&id, Err::<ProcessList, _>(error)),
+        };
+        let list = async move {
+            let entries = durable.history().await.map_err(|error| failed(&error))?;
+            Ok(ProcessList {
+                processes: entries.into_iter().map(summary).collect(),
+            })
+        };
+        Dispatch::Waiting(async move { RequestResult::new(&id, &list.await) }.boxed())
+    }
+
+    pub(super) fn purge_history(&self, id: RequestId, params: PurgeHistory) -> Dispatch {
+        let durable = match self.durable_state() {
+            Ok(durable) => durable,
+            Err(error) => return respond_now(&id, Err::<PurgedHistory, _>(error)),
+        };
+        let selection = HistorySelection {
+            process_id: params.process_id,
+            started_at_ms: params.started_at_ms,
+        };
+        let detached = Arc::clone(&self.shared.detached);
+        let purge = async move {
+            let purged = durable.purge_history(selection.clone()).await;
+            detached.evict_recorded(&selection);
+            let purged = purged.map_err(|error| failed(&error))?;
+            Ok(PurgedHistory { purged })
+        };
+        Dispatch::Running(async move { RequestResult::new(&id, &purge.await) }.boxed())
+    }
+
+    /// Attaches to a process. One that neither the session nor the server knows any more may be in
+    /// the history.
+    pub(super) fn attach(&self, id: RequestId, params: AttachProcess) -> Dispatch {
+        let attached = self.attach_to_known(&params);
+        let unknown = matches!(self.find(&params.process_id), ProcessLookup::Unknown);
+        let durable = match (&attached, &self.shared.config.durable) {
+            (Err(_), Some(durable)) if unknown => Arc::clone(durable),
+            _ => return respond_now(&id, attached),
+        };
+        let (shared, send_queue) = (Arc::clone(self.shared), Arc::clone(self.send_queue));
+        let (streams, files) = (Arc::clone(self.streams), Arc::clone(self.files));
+        let session = Arc::clone(&self.session);
+        let attach = async move {
+            let selection = HistorySelection {
+                process_id: Some(params.process_id.clone()),
+                started_at_ms: params.started_at_ms,
+            };
+            let ended = durable.open_history(selection).await;
+            let Some(ended) = ended.map_err(|error| failed(&error))? else {
+                return attached;
+            };
+            let restored = shared.detached.restore_process(ended);
+            restored.map_err(|error| RpcError::invalid_request(error.to_string()))?;
+            let context = HandlerContext {
+                shared: &shared,
+                send_queue: &send_queue,
+                files: &files,
+                streams: &streams,
+                session,
+            };
+            context.attach_to_known(&params)
+        };
+        Dispatch::Running(
+            async move { RequestResult::new::<AttachResult>(&id, &attach.await) }.boxed(),
+        )
+    }
+
+    fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {
+        self.shared.config.durable.clone().ok_or_else(|| {
+            RpcError::invalid_request(
+                "this server keeps no history: it has no state directory (start it with \
+                 --state-dir)",
+            )
+        })
+    }
+}
+
+fn failed(error: &io::Error) -> RpcError {
+    RpcError::internal(format!("failed to read the history: {error}"))
+}
+
+fn summary(entry: HistoryEntry) -> ProcessSummary {
+    let state = match &entry.exit {
+        None => ProcessState::Running,
+        Some(exit) if exit.cause == ExitCause::Lost => ProcessState::Lost,
+        Some(_) => ProcessState::Exited,
+    };
+    ProcessSummary {
+        process_id: entry.process_id,
+        argv: entry.argv,
+        cwd: entry.cwd,
+        tty: entry.tty,
+        running: entry.exit.is_none(),
+        exit_code: entry.exit.as_ref().map(|exit| exit.code),
+        started_at_ms: entry.started_at_ms,
+        os_pid: entry.os_pid,
+        detached: entry.detached,
+        usage: entry.exit.and_then(|exit| exit.usage),
+        owner: Some(match entry.detached {
+            true => ProcessOwner::Server,
+            false => ProcessOwner::Session,
+        }),
+        state: Some(state),
+        output_bytes: Some(entry.output_bytes),
+        durable: Some(true),
+        ended_at_ms: entry.ended_at_ms,
+    }
+}
