@@ -15,7 +15,9 @@ use std::{
 
 use anyhow::Context;
 use exec_journal::StateDir;
-use exec_service::{Concurrency, DurabilityDefault, RestoredCounts, Service, ServiceConfig};
+use exec_service::{
+    Concurrency, Durability, DurabilityDefault, RestoredCounts, Service, ServiceConfig,
+};
 use exec_transport::{
     http::{AllowedHosts, HttpEndpoint, MetricsEndpoint, PendingLimits},
     lines,
@@ -396,13 +398,15 @@ fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
 }
 
 fn service_config(config: &ServerConfig, machine: &LocalMachine) -> ServiceConfig {
-    let durable = machine.durable_state();
+    let durability = machine.durable_state().map(|state| Durability {
+        state,
+        default: config
+            .durable
+            .as_ref()
+            .map_or(DurabilityDefault::Off, |durable| durable.default),
+    });
     ServiceConfig {
-        durability: match (&durable, &config.durable) {
-            (Some(_), Some(durable)) => durable.default,
-            _ => DurabilityDefault::Off,
-        },
-        durable,
+        durability,
         session_ttl: config.session_ttl,
         process_retention: config.process_retention,
         max_processes: config.max_processes,

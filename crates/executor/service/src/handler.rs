@@ -147,9 +147,9 @@ impl RequestHandler {
         };
         tracing::info!(target: "exec_service::session", client, session = session.id.redacted(), "{event}");
         let session_id = session.id.clone();
-        if self.shared.config.durability == DurabilityDefault::All
-            && let Some(durable) = &self.shared.config.durable
-            && let Err(error) = session.save(&**durable)
+        if let Some(durability) = &self.shared.config.durability
+            && durability.default == DurabilityDefault::All
+            && let Err(error) = session.save(&*durability.state)
         {
             tracing::warn!(%error, "failed to save a session; it will not outlive this server");
         }

@@ -17,5 +17,5 @@ mod session;
 
 pub use self::{
     request_guard::{ContinueTrace, TraceOrigin},
-    service::{Concurrency, DurabilityDefault, RestoredCounts, Service, ServiceConfig},
+    service::{Concurrency, Durability, DurabilityDefault, RestoredCounts, Service, ServiceConfig},
 };

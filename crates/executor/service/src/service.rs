@@ -48,10 +48,24 @@ pub struct ServiceConfig {
     pub busy_poll: Duration,
     /// Name and version that `initialize` returns.
     pub server_name: ServerInfo,
-    /// Which processes outlive the server if their start does not say.
-    pub durability: DurabilityDefault,
-    /// State that outlives the server. Absent: no process can be durable.
-    pub durable: Option<Arc<dyn DurableState>>,
+    /// Processes that outlive the server. Absent: there are none.
+    pub durability: Option<Durability>,
+}
+
+/// Processes that outlive the server.
+#[derive(Clone, Debug)]
+pub struct Durability {
+    /// State that outlives the server.
+    pub state: Arc<dyn DurableState>,
+    /// Which processes are durable if their start does not say.
+    pub default: DurabilityDefault,
+}
+
+impl ServiceConfig {
+    /// Returns the state that outlives the server.
+    pub(crate) fn durable_state(&self) -> Option<&Arc<dyn DurableState>> {
+        self.durability.as_ref().map(|durability| &durability.state)
+    }
 }
 
 /// Which processes outlive the server if their start does not say.
@@ -139,7 +153,7 @@ impl Service {
             config.session_ttl,
             session_limits,
             Arc::clone(&metrics),
-            config.durable.clone(),
+            config.durable_state().cloned(),
         ));
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
@@ -170,7 +184,7 @@ impl Service {
     /// # Errors
     /// Fails if the state cannot be read. Nothing is restored then.
     pub async fn restore(&self) -> io::Result<RestoredCounts> {
-        let Some(durable) = &self.shared.config.durable else {
+        let Some(durable) = self.shared.config.durable_state() else {
             return Ok(RestoredCounts::default());
         };
         let state = durable.restore().await?;

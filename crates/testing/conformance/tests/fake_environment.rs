@@ -40,6 +40,7 @@ async fn connect() -> ExecServerClient {
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
         busy_poll: Duration::ZERO,
+        durability: None,
         server_name: ServerInfo {
             name: "fake".to_owned(),
             version: "0.0.0".to_owned(),

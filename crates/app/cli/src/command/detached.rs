@@ -367,6 +367,8 @@ mod tests {
             owner: None,
             state: None,
             output_bytes: None,
+            durable: None,
+            ended_at_ms: None,
         }
     }
 

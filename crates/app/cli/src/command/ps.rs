@@ -256,6 +256,8 @@ mod tests {
             owner: None,
             state: None,
             output_bytes: None,
+            durable: None,
+            ended_at_ms: None,
         };
         let ended = ProcessSummary {
             running: false,

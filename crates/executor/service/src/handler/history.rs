@@ -55,7 +55,7 @@ impl HandlerContext<'_> {
     pub(super) fn attach(&self, id: RequestId, params: AttachProcess) -> Dispatch {
         let attached = self.attach_to_known(&params);
         let unknown = matches!(self.find(&params.process_id), ProcessLookup::Unknown);
-        let durable = match (&attached, &self.shared.config.durable) {
+        let durable = match (&attached, self.shared.config.durable_state()) {
             (Err(_), Some(durable)) if unknown => Arc::clone(durable),
             _ => return respond_now(&id, attached),
         };
@@ -88,7 +88,7 @@ impl HandlerContext<'_> {
     }
 
     fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {
-        self.shared.config.durable.clone().ok_or_else(|| {
+        self.shared.config.durable_state().cloned().ok_or_else(|| {
             RpcError::invalid_request(
                 "this server keeps no history: it has no state directory (start it with \
                  --state-dir)",

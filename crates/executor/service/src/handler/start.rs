@@ -255,8 +255,8 @@ impl HandlerContext<'_> {
         requested: Option<bool>,
         detached: bool,
     ) -> Result<Option<DurableRequest>, RpcError> {
-        let config = &self.shared.config;
-        let by_default = match config.durability {
+        let durability = self.shared.config.durability.as_ref();
+        let by_default = match durability.map_or(DurabilityDefault::Off, |it| it.default) {
             DurabilityDefault::Off => false,
             DurabilityDefault::Detached => detached,
             DurabilityDefault::All => true,
@@ -264,7 +264,7 @@ impl HandlerContext<'_> {
         if !requested.unwrap_or(by_default) {
             return Ok(None);
         }
-        let Some(durable) = &config.durable else {
+        let Some(durability) = durability else {
             return match requested {
                 Some(_) => Err(RpcError::invalid_params(
                     "durable: this server has no state directory (start it with --state-dir)",
@@ -275,7 +275,7 @@ impl HandlerContext<'_> {
         let owner = match detached {
             true => DurableOwner::Server,
             false => {
-                self.session.save(&**durable).map_err(|error| {
+                self.session.save(&*durability.state).map_err(|error| {
                     RpcError::internal(format!("failed to save the session: {error}"))
                 })?;
                 DurableOwner::Session(self.session.id.clone())

@@ -52,6 +52,7 @@ impl EnvironmentFixture {
             allow_prepared_exec: true,
             concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
             busy_poll: Duration::ZERO,
+            durability: None,
             server_name: ServerInfo {
                 name: "memory".to_owned(),
                 version: "0.0.0".to_owned(),

@@ -155,6 +155,7 @@ pub(crate) async fn remote() -> Environment {
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
         busy_poll: Duration::ZERO,
+        durability: None,
         server_name: ServerInfo {
             name: "memory".to_owned(),
             version: "0.0.0".to_owned(),
