@@ -20,9 +20,9 @@ use crate::{
     outgoing_message::OutgoingMessage,
     path_uri::PathUri,
     process::{
-        AttachProcess, CloseStdin, ExecCommand, ListProcesses, ReadProcess, ReleaseProcess,
-        ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, TerminateCommand,
-        TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
+        AttachProcess, CloseStdin, ExecCommand, ListHistory, ListProcesses, PurgeHistory,
+        ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, SnapshotProcess, StartProcess,
+        TerminateCommand, TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
 };
 
@@ -148,6 +148,8 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::ProcessAttach => check::<AttachProcess>(params),
             MethodName::ProcessRelease => check::<ReleaseProcess>(params),
             MethodName::ProcessList => check::<ListProcesses>(params),
+            MethodName::HistoryList => check::<ListHistory>(params),
+            MethodName::HistoryPurge => check::<PurgeHistory>(params),
             MethodName::FsReadFile => check::<fs::ReadFile>(params),
             MethodName::FsWriteFile => check::<fs::WriteFile>(params),
             MethodName::FsCreateDirectory => check::<fs::CreateDirectory>(params),
