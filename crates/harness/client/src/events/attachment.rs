@@ -387,6 +387,8 @@ mod tests {
                 owner: None,
                 state: None,
                 output_bytes: None,
+                durable: None,
+                ended_at_ms: None,
             })
         };
         assert!(is(true, requested_at_ms + 10) && is(false, requested_at_ms + 10));
