@@ -25,7 +25,7 @@ use crate::{
     limits::{JournalLimits, MAX_RECORDS},
     private_file::{DIRECTORY_MODE, OpenMode, PrivateFile, open_directory},
     process_journal::ProcessJournal,
-    record_cleanup::{self, CleanupOutcome, HostTime, StateUsage},
+    record_cleanup::{self, CleanupOutcome, HostTime, RecordCleanup, StateUsage},
     record_id::RecordId,
     recovered_process::RecoveredProcess,
     session_record::SessionRecord,
@@ -206,7 +206,13 @@ impl StateDir {
         now: &HostTime,
         is_live: impl Fn(RecordId) -> bool,
     ) -> CleanupOutcome {
-        let outcome = record_cleanup::enforce_limits(&self.layout, &self.limits, now, is_live);
+        let (layout, limits) = (&self.layout, &self.limits);
+        let outcome = RecordCleanup {
+            layout,
+            limits,
+            now,
+        }
+        .run(is_live);
         self.count_removed(outcome.expired.len() + outcome.evicted.len());
         outcome
     }
