@@ -26,6 +26,7 @@ pub(crate) mod quantity;
 pub(crate) mod run;
 mod search;
 mod terminal;
+mod upgrade;
 mod watch;
 
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ pub use self::{
     quantity::{ByteSizeArg, DurationArg, QuantityError},
     run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
     search::{FindCommand, GrepCommand},
+    upgrade::UpgradeCommand,
     watch::WatchCommand,
 };
 pub use crate::doctor::examine;
@@ -102,6 +104,8 @@ pub enum UserCommand {
     /// Serves the tools for agents as an MCP server.
     #[cfg(feature = "mcp")]
     Mcp(McpCommand),
+    /// Replaces a running server with another version, which takes over everything.
+    Upgrade(UpgradeCommand),
     /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
     /// Prints a completion script for a shell.
@@ -140,6 +144,7 @@ impl UserCommand {
             Self::Env(command) => command.run().await,
             #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,
+            Self::Upgrade(command) => command.run().await,
             Self::Bench(command) => command.run().await,
             Self::Completions(command) => command.run(cli).await,
             Self::Man(command) => command.run(cli()),

@@ -84,6 +84,11 @@ pub struct Cli {
     #[arg(long, hide = true, requires = "listen")]
     pub background: bool,
 
+    /// Takes over listener and state from the server at the other end of stdin, which started this
+    /// one for an upgrade.
+    #[arg(long, hide = true)]
+    pub takeover: bool,
+
     /// Accepted for compatibility and ignored with a warning.
     #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
     pub enable: Vec<String>,

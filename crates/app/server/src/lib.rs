@@ -96,7 +96,9 @@ pub mod hub;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod server_runtime;
+mod service_manager;
 pub mod telemetry;
+mod upgrade;
 
 use exec_settings::{local_machine, shutdown_signal};
 

@@ -5,9 +5,10 @@ use std::{
     future::pending,
     io::{IsTerminal, Write},
     num::NonZeroUsize,
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -28,8 +29,8 @@ use exec_transport::{
 };
 use exec_wire::initialize::ServerInfo;
 use tokio::{
-    sync::{Notify, mpsc},
-    task::JoinSet,
+    sync::{Notify, mpsc, oneshot},
+    task::{JoinHandle, JoinSet},
     time::sleep,
 };
 
@@ -38,8 +39,10 @@ use crate::telemetry::continue_trace;
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
+    service_manager,
     shutdown_signal::{ShutdownSignal, StdinClose},
     telemetry::{MetricsRenderer, serve_metrics},
+    upgrade::{Handover, Takeover, UpgradeControl},
 };
 
 /// Runs a server on `listen_url` with default settings.
@@ -73,7 +76,11 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         config.tls.is_some() == matches!(config.listen, ListenUrl::Wss(_)),
         "a wss:// listener needs a certificate and a key, and others have none"
     );
-    let mut runtime = ServerRuntime::new(&config, &paths)?;
+    if config.listen.has_socket() {
+        return run_listener(&config, &paths).await;
+    }
+    anyhow::ensure!(!config.takeover, "--takeover needs a listener");
+    let mut runtime = ServerRuntime::new(&config, &paths, open_state(&config)?)?;
     runtime.restore().await?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
@@ -82,63 +89,173 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
     };
     let mut stop = ShutdownSignal::new(stdin)?;
     runtime.serve_metrics(&config).await?;
-    match config.listen.clone() {
-        ListenUrl::Stdio => {
-            runtime.machine.warm_up().await;
-            let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-            let link = lines::link(stdin, stdout, LinkRole::Server, "exec-server stdio");
-            let service = runtime.service.clone();
-            // Keeps running while the server drains, so that the client learns of the end of its
-            // processes.
-            runtime
-                .tasks
-                .spawn(async move { service.serve(link).await });
-            tokio::select! {
-                _ended = runtime.tasks.join_next() => {}
-                () = stop.recv() => {}
-            }
+    runtime.machine.warm_up().await;
+    service_manager::notify("READY=1");
+    if config.listen == ListenUrl::Stdio {
+        let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+        let link = lines::link(stdin, stdout, LinkRole::Server, "exec-server stdio");
+        let service = runtime.service.clone();
+        // Keeps running while the server drains, so that the client learns of the end of its
+        // processes.
+        runtime
+            .tasks
+            .spawn(async move { service.serve(link).await });
+        tokio::select! {
+            _ended = runtime.tasks.join_next() => {}
+            () = stop.recv() => {}
         }
-        ListenUrl::Off => {
-            runtime.machine.warm_up().await;
-            stop.recv().await;
-        }
-        listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
-            let tls = match &config.tls {
-                Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
-                None => None,
-            };
-            let hosts = AllowedHosts::new(config.allowed_hosts.iter());
-            let hosts = match &config.tls {
-                Some(paths) => hosts.with_certificate(&paths.cert)?,
-                None => hosts,
-            };
-            let endpoint = HttpEndpoint {
-                hosts,
-                pending: PendingLimits::default(),
-                auth: Arc::new(config.auth.clone()),
-                draining: Arc::clone(&runtime.draining),
-                metrics: Some(runtime.metrics()),
-            };
-            let mut listener = bind(&listen).await?;
-            if !config.auth.is_required() && !config.insecure_no_auth {
-                listener = listener.for_own_account();
-            }
-            announce(listener.address())?;
-            explain(listener.address(), &config);
-            tracing::info!(address = %listener.address(), "listening");
-            runtime.machine.warm_up().await;
-            let links = runtime.serve_links();
-            // Keeps running while the server drains: alive, but not ready.
-            let listening = runtime.tasks.spawn(listener.run(endpoint, tls, links));
-            tokio::select! {
-                () = stop.recv() => {}
-                // New clients find no listener, and start another server.
-                () = runtime.idle() => listening.abort(),
-            }
-        }
+    } else {
+        stop.recv().await;
     }
     runtime.shut_down(&mut stop).await;
     Ok(())
+}
+
+/// Runs a server that listens, until it stops or another one has taken over. If a successor fails,
+/// adopts everything again and goes on.
+async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> anyhow::Result<()> {
+    let stdin = match config.takeover {
+        true => StdinClose::Ignored,
+        false => config.stdin_close,
+    };
+    let mut stop = ShutdownSignal::new(stdin)?;
+    let (mut takeover, mut inherited) = (None, None);
+    if config.takeover {
+        let (begun, handover) = Takeover::begin().await?;
+        (takeover, inherited) = (Some(begun), Some(handover));
+    }
+    let upgrade_error = Arc::default();
+    let mut announced = config.takeover;
+    loop {
+        let (state, listener) = match inherited.take() {
+            Some(handover) => {
+                let listener = Listener::inherit(&handover.address, handover.listener)?;
+                (inherit_state(config, handover.state_lock)?, listener)
+            }
+            None => (open_state(config)?, bind(&config.listen).await?),
+        };
+        let listener = match config.auth.is_required() || config.insecure_no_auth {
+            true => listener,
+            false => listener.for_own_account(),
+        };
+        let mut runtime = ServerRuntime::new(config, paths, state)?;
+        runtime.restore().await?;
+        runtime.serve_metrics(config).await?;
+        runtime.feed_watchdog();
+        if !std::mem::replace(&mut announced, true) {
+            announce(listener.address())?;
+            explain(listener.address(), config);
+        }
+        tracing::info!(address = %listener.address(), "listening");
+        runtime.machine.warm_up().await;
+        let (successors, mut ready) = mpsc::channel(1);
+        let obstacle = upgrade_obstacle(config, &runtime);
+        let service = runtime.service.clone();
+        let error = Arc::clone(&upgrade_error);
+        let control = UpgradeControl::new(service, successors, obstacle, error);
+        runtime.service.set_control(Arc::new(control));
+        let endpoint = http_endpoint(config, &runtime)?;
+        let tls = match &config.tls {
+            Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
+            None => None,
+        };
+        let links = runtime.serve_links();
+        let (stop_accepting, stopped) = oneshot::channel();
+        let stopped = async { drop::<Result<(), _>>(stopped.await) };
+        // Keeps running while the server drains: alive, but not ready.
+        let mut listening = ListenerTask::spawn(listener.run_until(endpoint, tls, links, stopped));
+        if let Some(takeover) = takeover.take() {
+            takeover.finish().await?;
+        }
+        service_manager::notify("READY=1");
+        let successor = tokio::select! {
+            () = stop.recv() => None,
+            // New clients find no listener, and start another server.
+            () = runtime.idle() => {
+                listening.abort();
+                None
+            }
+            successor = ready.recv() => successor,
+        };
+        let Some(successor) = successor else {
+            service_manager::notify("STOPPING=1");
+            runtime.shut_down(&mut stop).await;
+            return Ok(());
+        };
+        let _is_running = stop_accepting.send(());
+        let listener = listening.stopped().await?;
+        let [handover, own] = runtime.hand_over(&listener).await?;
+        match successor.take_over(handover).await {
+            Ok(pid) => {
+                tracing::info!(pid, "another server has taken over");
+                service_manager::notify(&format!("MAINPID={pid}"));
+                listener.leave();
+                runtime.shut_down(&mut stop).await;
+                return Ok(());
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "upgrade failed; this server goes on"
+                );
+                let mut last = upgrade_error.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(format!("{error:#}"));
+                drop(last);
+                listener.leave();
+                inherited = Some(own);
+            }
+        }
+    }
+}
+
+/// The task that accepts connections. Dropping it closes the listener.
+struct ListenerTask(JoinHandle<Listener>);
+
+impl ListenerTask {
+    fn spawn(running: impl Future<Output = Listener> + Send + 'static) -> Self {
+        Self(tokio::spawn(running))
+    }
+
+    fn abort(&self) {
+        self.0.abort();
+    }
+
+    /// Waits until the listener has stopped, and returns it.
+    async fn stopped(&mut self) -> anyhow::Result<Listener> {
+        (&mut self.0).await.context("the listener failed")
+    }
+}
+
+impl Drop for ListenerTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn http_endpoint(config: &ServerConfig, runtime: &ServerRuntime) -> anyhow::Result<HttpEndpoint> {
+    let hosts = AllowedHosts::new(config.allowed_hosts.iter());
+    let hosts = match &config.tls {
+        Some(paths) => hosts.with_certificate(&paths.cert)?,
+        None => hosts,
+    };
+    Ok(HttpEndpoint {
+        hosts,
+        pending: PendingLimits::default(),
+        auth: Arc::new(config.auth.clone()),
+        draining: Arc::clone(&runtime.draining),
+        metrics: Some(runtime.metrics()),
+    })
+}
+
+/// Returns why no other server can take over, if so.
+fn upgrade_obstacle(config: &ServerConfig, runtime: &ServerRuntime) -> Option<&'static str> {
+    if runtime.machine.durable_store().is_none() {
+        return Some(
+            "this server has no state directory, so its processes would end: start it with --state-dir",
+        );
+    }
+    (config.stdin_close == StdinClose::Ends)
+        .then_some("this server stops at the end of its stdin, which another one cannot take over")
 }
 
 async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
@@ -216,6 +333,7 @@ impl ServerRuntime {
     pub(crate) fn new(
         config: &ServerConfig,
         paths: &ExecServerRuntimePaths,
+        state: Option<StateDir>,
     ) -> anyhow::Result<Self> {
         // A helper that gets here would start helpers endlessly.
         run_if_helper();
@@ -226,7 +344,7 @@ impl ServerRuntime {
             retained_output_bytes: config.retained_output_bytes,
             sandbox: config.sandbox,
             protected: protected_paths(config),
-            state: open_state(config)?,
+            state,
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
         let open = {
@@ -252,6 +370,24 @@ impl ServerRuntime {
         })
     }
 
+    /// Ends all connections and leaves the durable processes to the next server. Returns what it
+    /// needs, twice: once for this server, in case the other one fails.
+    async fn hand_over(&mut self, listener: &Listener) -> anyhow::Result<[Handover; 2]> {
+        self.service.close_connections().await;
+        self.service.release_durable().await;
+        // The metrics listener must be free for the next server.
+        self.tasks.shutdown().await;
+        let store = self.machine.durable_store().context("no state directory")?;
+        let handover = || -> anyhow::Result<Handover> {
+            Ok(Handover {
+                address: listener.address().clone(),
+                state_lock: store.state().lock_file().try_clone_to_owned()?,
+                listener: listener.duplicates()?,
+            })
+        };
+        Ok([handover()?, handover()?])
+    }
+
     /// Continues what an earlier server with the same state directory has left.
     pub(crate) async fn restore(&self) -> anyhow::Result<()> {
         let restored = self.service.restore().await;
@@ -265,6 +401,11 @@ impl ServerRuntime {
             );
         }
         Ok(())
+    }
+
+    /// Feeds the watchdog of the service manager, if there is one.
+    fn feed_watchdog(&mut self) {
+        self.tasks.spawn(service_manager::feed_watchdog());
     }
 
     /// Serves incoming links until this value is dropped.
@@ -379,7 +520,7 @@ fn protected_paths(config: &ServerConfig) -> Vec<PathBuf> {
 }
 
 /// Opens the state directory, if one is configured.
-fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
+pub(crate) fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
     let Some(durable) = &config.durable else {
         return Ok(None);
     };
@@ -395,6 +536,16 @@ fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
             Err(error).with_context(|| format!("cannot use the state directory `{directory}`"))
         }
     }
+}
+
+/// Opens the state directory of a server that hands it over.
+fn inherit_state(config: &ServerConfig, lock: OwnedFd) -> anyhow::Result<Option<StateDir>> {
+    let durable = config
+        .durable
+        .as_ref()
+        .context("--takeover needs a state directory")?;
+    let state = StateDir::from_parts(&durable.directory, lock, durable.limits);
+    Ok(Some(state.context("cannot take over the state directory")?))
 }
 
 fn service_config(config: &ServerConfig, machine: &LocalMachine) -> ServiceConfig {

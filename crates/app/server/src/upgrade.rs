@@ -97,7 +97,10 @@ impl UpgradeControl {
         if force || ordinary.is_empty() {
             return Ok(());
         }
-        let names = ordinary.iter().take(5).map(|process| process.process_id.as_str());
+        let names = ordinary
+            .iter()
+            .take(5)
+            .map(|process| process.process_id.as_str());
         let names: Vec<_> = names.collect();
         Err(RpcError::invalid_request(format!(
             "{} running processes are not durable and would end, such as {}: wait for them, or use \
@@ -148,7 +151,10 @@ impl ServerControl for UpgradeControl {
 /// Returns the file that this program was started from. It may have been replaced meanwhile.
 fn own_program() -> anyhow::Result<PathBuf> {
     let link = std::fs::read_link("/proc/self/exe").context("cannot find the own program")?;
-    let Some(path) = link.to_str().and_then(|link| link.strip_suffix(" (deleted)")) else {
+    let Some(path) = link
+        .to_str()
+        .and_then(|link| link.strip_suffix(" (deleted)"))
+    else {
         return Ok(link);
     };
     Ok(PathBuf::from(path))
@@ -157,7 +163,10 @@ fn own_program() -> anyhow::Result<PathBuf> {
 impl Successor {
     /// Starts a program with the arguments of this server, and waits until it is ready.
     async fn start(program: &Path) -> anyhow::Result<(Self, UpgradeStarted)> {
-        anyhow::ensure!(program.is_absolute(), "the program must be an absolute path");
+        anyhow::ensure!(
+            program.is_absolute(),
+            "the program must be an absolute path"
+        );
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -185,11 +194,17 @@ impl Successor {
             }
             Ok(Err(_)) => {
                 let status = successor.end();
-                anyhow::bail!("`{}` did not become ready ({status}); see its log", program.display())
+                anyhow::bail!(
+                    "`{}` did not become ready ({status}); see its log",
+                    program.display()
+                )
             }
             Err(_) => {
                 successor.end();
-                anyhow::bail!("`{}` did not become ready in {READY_TIMEOUT:?}", program.display())
+                anyhow::bail!(
+                    "`{}` did not become ready in {READY_TIMEOUT:?}",
+                    program.display()
+                )
             }
         }
     }
@@ -271,7 +286,10 @@ impl Takeover {
 
     /// Reports that this server serves.
     pub(crate) async fn finish(self) -> anyhow::Result<()> {
-        self.socket.send(SERVING, &[]).await.context("the old server is gone")
+        self.socket
+            .send(SERVING, &[])
+            .await
+            .context("the old server is gone")
     }
 }
 
@@ -295,7 +313,12 @@ impl HandoverSocket {
                 ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
             }
             let slices = [IoSlice::new(message)];
-            Ok(sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)?)
+            Ok(sendmsg(
+                socket,
+                &slices,
+                &mut ancillary,
+                SendFlags::NOSIGNAL,
+            )?)
         });
         sent.await.map(drop)
     }

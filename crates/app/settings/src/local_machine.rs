@@ -114,6 +114,11 @@ impl LocalMachine {
         })
     }
 
+    /// Returns the store of durable processes, if a state directory is configured.
+    pub fn durable_store(&self) -> Option<&DurableStore> {
+        self.durable.as_ref()
+    }
+
     /// Returns the state that outlives this process, if a state directory is configured.
     pub fn durable_state(&self) -> Option<Arc<dyn DurableState>> {
         let store = self.durable.clone()?;
@@ -150,7 +155,8 @@ fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
 }
 
 fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
-    let env: BTreeMap<_, _> = std::env::vars_os().collect();
+    let env = std::env::vars_os().filter(|(name, _)| !is_for_service(name));
+    let env: BTreeMap<_, _> = env.collect();
     let cwd = std::env::current_dir().context("cannot determine the working directory")?;
     // Without the file, shell and home come from the environment.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -171,6 +177,13 @@ fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
         },
         sandbox: settings.sandbox,
     })
+}
+
+/// Returns whether a variable lets its reader speak to the service manager for this process.
+fn is_for_service(name: &OsStr) -> bool {
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]
+        .iter()
+        .any(|own| *own == name)
 }
 
 /// System-wide configuration directory.

@@ -24,6 +24,7 @@ use crate::{
         ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, SnapshotProcess, StartProcess,
         TerminateCommand, TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
+    server::{ReadServerStatus, UpgradeServer},
 };
 
 /// Decodes one message of a peer in every possible way.
@@ -171,6 +172,8 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::FsUnwatch => check::<fs::StopWatch>(params),
             MethodName::FsSearch => check::<fs::SearchText>(params),
             MethodName::FsFind => check::<fs::FindPaths>(params),
+            MethodName::ServerStatus => check::<ReadServerStatus>(params),
+            MethodName::ServerUpgrade => check::<UpgradeServer>(params),
             MethodName::CommandExec => check::<ExecCommand>(params),
             MethodName::CommandExecWrite => check::<WriteCommand>(params),
             MethodName::CommandExecTerminate => check::<TerminateCommand>(params),

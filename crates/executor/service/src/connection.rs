@@ -42,6 +42,7 @@ use crate::{
 /// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
     let _open = ConnectionGuard::connection(&shared.metrics);
+    let _counted = CountedConnection::new(&shared);
     let span = tracing::info_span!(
         target: "exec_service::connection", "connection",
         peer = link.peer, client = Empty, session = Empty,
@@ -71,6 +72,8 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
         outcome = dispatcher.run(&mut *input) => outcome,
         // The writer failed: the peer is unreachable.
         () = send_queue.closed() => ReadOutcome::Done,
+        // Another server takes over.
+        () = closing(&shared) => ReadOutcome::Done,
     };
     send_queue.server_requests().close();
     // Dropping the dispatcher cancels requests that still run. Their effects so far remain.
@@ -91,6 +94,34 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
     };
     if timeout(CLOSE_TIMEOUT, closed).await.is_err() {
         stop.abort();
+    }
+}
+
+/// Waits until every connection shall end.
+async fn closing(shared: &ServiceShared) {
+    // The sender lives as long as `shared`, so waiting cannot fail.
+    drop(
+        shared
+            .closing
+            .subscribe()
+            .wait_for(|closing| *closing)
+            .await,
+    );
+}
+
+/// Counts a connection while it lives.
+struct CountedConnection(Arc<ServiceShared>);
+
+impl CountedConnection {
+    fn new(shared: &Arc<ServiceShared>) -> Self {
+        shared.connections.send_modify(|open| *open += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.0.connections.send_modify(|open| *open -= 1);
     }
 }
 

@@ -19,6 +19,7 @@ use exec_wire::{
     method::MethodCall,
     outgoing_message::OutgoingMessage,
     process::{AcknowledgeProcess, EmptyResult},
+    server::UpgradeStarted,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
@@ -30,7 +31,7 @@ use crate::{
     metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
-    service::{DurabilityDefault, ServiceShared},
+    service::{DurabilityDefault, ServerControl, ServiceShared},
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
@@ -269,6 +270,14 @@ impl RequestHandler {
             MethodCall::FsUnwatch(params) => handlers.unwatch(&id, &params),
             MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
             MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
+            MethodCall::ServerStatus(_) => respond_now(
+                &id,
+                handlers.server_control().map(|control| control.status()),
+            ),
+            MethodCall::ServerUpgrade(params) => match handlers.server_control() {
+                Ok(control) => respond_when_ready(id, control.upgrade(params), |outcome| outcome),
+                Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
+            },
             MethodCall::CommandExec(params) => handlers.exec(id, params),
             MethodCall::CommandExecWrite(params) => handlers.exec_write(id, params),
             MethodCall::CommandExecTerminate(params) => {
@@ -296,6 +305,13 @@ impl HandlerContext<'_> {
             ProcessLookup::Unknown => self.shared.detached.find(id),
             lookup @ (ProcessLookup::Starting(_) | ProcessLookup::Started(_)) => lookup,
         }
+    }
+
+    /// Returns what clients may ask of the server process.
+    fn server_control(&self) -> Result<&Arc<dyn ServerControl>, RpcError> {
+        self.shared.control.get().ok_or_else(|| {
+            RpcError::invalid_request("this server cannot be controlled by its clients")
+        })
     }
 
     /// Looks up a started process, or returns an error.

@@ -1,6 +1,12 @@
 //! The service: configuration, sessions and metrics shared by all connections of a server.
 
-use std::{collections::BTreeMap, fmt, io, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    num::NonZeroUsize,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use exec_core::lease::Lease;
 use exec_env::{
@@ -9,12 +15,15 @@ use exec_env::{
 };
 use exec_transport::link::Link;
 use exec_wire::{
+    error::RpcError,
     id::SessionId,
     initialize::ServerInfo,
     limits,
     process::{ProcessSummary, TerminateMode, WaitUntil},
+    server::{ServerStatus, UpgradeServer, UpgradeStarted},
 };
-use tokio::time::timeout;
+use futures_util::future::BoxFuture;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     connection,
@@ -25,6 +34,9 @@ use crate::{
 
 /// Time limit for killed processes to exit when the server shuts down.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time limit for connections to end when another server takes over.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of a [`Service`].
 #[derive(Clone, Debug)]
@@ -116,7 +128,25 @@ pub(crate) struct ServiceShared {
     pub(crate) detached: Arc<Session>,
     pub(crate) metrics: Arc<ServiceMetrics>,
     pub(crate) continue_trace: ContinueTrace,
+    /// Number of open connections.
+    pub(crate) connections: watch::Sender<usize>,
+    /// Whether every connection shall end.
+    pub(crate) closing: watch::Sender<bool>,
+    /// What clients may ask of the server process.
+    pub(crate) control: OnceLock<Arc<dyn ServerControl>>,
     open: Box<Open>,
+}
+
+/// What clients may ask of the server process.
+pub trait ServerControl: fmt::Debug + Send + Sync {
+    /// Describes the server process.
+    fn status(&self) -> ServerStatus;
+
+    /// Prepares another program to take over. Resolves when that program is ready.
+    fn upgrade(
+        &self,
+        upgrade: UpgradeServer,
+    ) -> BoxFuture<'static, Result<UpgradeStarted, RpcError>>;
 }
 
 impl fmt::Debug for Service {
@@ -173,6 +203,9 @@ impl Service {
                 detached,
                 metrics,
                 continue_trace,
+                connections: watch::Sender::new(0),
+                closing: watch::Sender::new(false),
+                control: OnceLock::new(),
                 open: Box::new(open),
             }),
         }
@@ -214,6 +247,30 @@ impl Service {
             }
         }
         Ok(counts)
+    }
+
+    /// Lets clients control the server process. Without this they cannot.
+    pub fn set_control(&self, control: Arc<dyn ServerControl>) {
+        if self.shared.control.set(control).is_err() {
+            tracing::debug!("the control of the server was set before");
+        }
+    }
+
+    /// Lists the running processes that are not durable, and end with this server.
+    pub fn ordinary_processes(&self) -> Vec<ProcessSummary> {
+        let sessions = self.all_sessions();
+        let processes = sessions.iter().flat_map(|session| session.list());
+        let ordinary = |process: &ProcessSummary| process.running && process.durable.is_none();
+        processes.filter(ordinary).collect()
+    }
+
+    /// Ends every connection and waits until their requests have stopped. Sessions are detached.
+    /// New connections end at once.
+    pub async fn close_connections(&self) {
+        self.shared.closing.send_replace(true);
+        let mut connections = self.shared.connections.subscribe();
+        let closed = connections.wait_for(|open| *open == 0);
+        drop(timeout(CLOSE_TIMEOUT, closed).await);
     }
 
     /// Leaves all durable processes to the next server, which restores them with their sessions.

@@ -360,7 +360,9 @@ impl Session {
     /// Leaves all durable processes to the next server. Others stay.
     pub(crate) async fn release_durable(&self) {
         for process in self.started() {
-            process.handle.release().await;
+            if process.handle.release().await {
+                self.lock().processes.remove(&process);
+            }
         }
     }
 

@@ -1,7 +1,16 @@
 //! Listening sockets: accepts connections, performs TLS handshakes and upgrades, and hands over
 //! links or sockets.
 
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
@@ -74,6 +83,45 @@ impl Listener {
         })
     }
 
+    /// Continues the listener of another server from its [`Self::duplicates`].
+    pub fn inherit(address: &ListenUrl, duplicates: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut duplicates = duplicates.into_iter();
+        let missing = || io::Error::new(io::ErrorKind::InvalidInput, "no listening socket");
+        let listener = duplicates.next().ok_or_else(missing)?;
+        let socket = match address {
+            ListenUrl::Unix(path) => {
+                let lock = duplicates.next().ok_or_else(missing)?;
+                ListenSocket::Unix(UnixSocket::inherit(path, listener, lock)?)
+            }
+            ListenUrl::Ws(_) | ListenUrl::Wss(_) => {
+                let listener = std::net::TcpListener::from(listener);
+                listener.set_nonblocking(true)?;
+                ListenSocket::Tcp(TcpListener::from_std(listener)?)
+            }
+            ListenUrl::Stdio | ListenUrl::Off => return Err(missing()),
+        };
+        Ok(Self {
+            socket,
+            address: address.clone(),
+            own_account: false,
+        })
+    }
+
+    /// Returns duplicates of the descriptors that another server needs to continue this listener.
+    pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        match &self.socket {
+            ListenSocket::Tcp(listener) => Ok(vec![listener.as_fd().try_clone_to_owned()?]),
+            ListenSocket::Unix(socket) => socket.duplicates(),
+        }
+    }
+
+    /// Closes the listener, which another server continues. Its files stay.
+    pub fn leave(self) {
+        if let ListenSocket::Unix(socket) = self.socket {
+            socket.leave();
+        }
+    }
+
     /// Refuses loopback peers of accounts other than this process's and root, where the kernel
     /// reports the account. Unix sockets always do.
     #[must_use]
@@ -93,11 +141,23 @@ impl Listener {
     /// Accepts connections and sends each upgraded one as a link. Returns when the receiver is
     /// closed.
     pub async fn run(
+        self,
+        endpoint: HttpEndpoint,
+        tls: Option<TlsAcceptor>,
+        links: mpsc::Sender<Link>,
+    ) {
+        drop(self.run_until(endpoint, tls, links, pending()).await);
+    }
+
+    /// Accepts connections and sends each upgraded one as a link. Returns the listener when the
+    /// receiver is closed, or when `stop` resolves. Connections then wait to be accepted.
+    pub async fn run_until(
         mut self,
         mut endpoint: HttpEndpoint,
         tls: Option<TlsAcceptor>,
         links: mpsc::Sender<Link>,
-    ) {
+        stop: impl Future<Output = ()>,
+    ) -> Self {
         if matches!(self.socket, ListenSocket::Unix(_)) {
             // No DNS name resolves to a unix socket.
             endpoint.hosts = AllowedHosts::any();
@@ -119,7 +179,9 @@ impl Listener {
         tokio::select! {
             never = accepting => match never {},
             () = links.closed() => {}
+            () = stop => {}
         }
+        self
     }
 
     /// Accepts connections, lets an HTTP service handle their requests, and passes on each accepted

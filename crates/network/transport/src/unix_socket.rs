@@ -8,6 +8,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io,
+    os::fd::{AsFd, OwnedFd},
     os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -38,6 +39,8 @@ pub(crate) struct UnixSocket {
     checks: Interval,
     /// Whether the loss of the socket was already logged.
     reported: bool,
+    /// Whether another server listens on the same socket, and its files must stay.
+    handed_over: bool,
 }
 
 impl UnixSocket {
@@ -69,7 +72,41 @@ impl UnixSocket {
             lock,
             checks,
             reported: false,
+            handed_over: false,
         })
+    }
+
+    /// Continues the socket of another server, with its lock.
+    pub(crate) fn inherit(path: &Path, listener: OwnedFd, lock: OwnedFd) -> io::Result<Self> {
+        let listener = std::os::unix::net::UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            listener: UnixListener::from_std(listener)?,
+            path: path.to_owned(),
+            identity: FileIdentity::of(path).ok_or(io::ErrorKind::NotFound)?,
+            lock: SocketLock {
+                path: lock_path(path),
+                file: lock.into(),
+                handed_over: false,
+            },
+            checks,
+            reported: false,
+            handed_over: false,
+        })
+    }
+
+    /// Returns duplicates of the socket and of its lock, for another server.
+    pub(crate) fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        let listener = self.listener.as_fd().try_clone_to_owned()?;
+        Ok(vec![listener, self.lock.file.try_clone()?.into()])
+    }
+
+    /// Closes the socket without removing its files, which belong to another server now.
+    pub(crate) fn leave(mut self) {
+        self.handed_over = true;
+        self.lock.handed_over = true;
     }
 
     /// Accepts a connection. Binds again if the socket file was removed or replaced.
@@ -120,6 +157,9 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
+        if self.handed_over {
+            return;
+        }
         // Remove it before the listener closes: afterwards another server may bind the path.
         if let Err(error) = self.identity.remove(&self.path) {
             tracing::debug!(%error, "failed to remove the socket file");
@@ -192,6 +232,8 @@ impl From<&fs::Metadata> for FileIdentity {
 struct SocketLock {
     path: PathBuf,
     file: File,
+    /// Whether another server holds the same lock.
+    handed_over: bool,
 }
 
 impl SocketLock {
@@ -202,6 +244,7 @@ impl SocketLock {
             let lock = Self {
                 path: path.clone(),
                 file,
+                handed_over: false,
             };
             // Otherwise the previous holder removed the file between our open and our lock.
             if lock.is_at_path() {
@@ -228,7 +271,8 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        if self.is_at_path()
+        if !self.handed_over
+            && self.is_at_path()
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::debug!(%error, "failed to remove the lock file");

@@ -26,7 +26,7 @@ use crate::{
     remote::{
         AwsSettings, OutboundNetwork, RemoteCredentials, RemoteEnvironmentConfig, RemoteTransport,
     },
-    server_runtime::ServerRuntime,
+    server_runtime::{ServerRuntime, open_state},
     shutdown_signal::{self, ShutdownSignal, StdinClose},
 };
 
@@ -45,7 +45,8 @@ pub async fn run_remote_environment(
     config: RemoteEnvironmentConfig,
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
-    let mut runtime = ServerRuntime::new(&config.server, &paths)?;
+    let mut runtime = ServerRuntime::new(&config.server, &paths, open_state(&config.server)?)?;
+    runtime.restore().await?;
     let stdin = config
         .credentials
         .remaining_stdin(config.server.stdin_close);
