@@ -389,7 +389,11 @@ impl ServerRuntime {
     }
 
     /// Continues what an earlier server with the same state directory has left.
-    pub(crate) async fn restore(&self) -> anyhow::Result<()> {
+    pub(crate) async fn restore(&mut self) -> anyhow::Result<()> {
+        if self.machine.durable_store().is_some() {
+            let machine = self.machine.clone();
+            self.tasks.spawn(async move { machine.clean_state().await });
+        }
         let restored = self.service.restore().await;
         let counts = restored.context("cannot restore the processes of an earlier server")?;
         if counts != RestoredCounts::default() {

@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     path::{self, Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -21,6 +22,7 @@ use exec_local::{
 };
 use exec_process::{DurableStore, spawner::Spawner};
 use exec_wire::limits;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{local_socket::LocalSocket, settings_source::CodexHome};
 
@@ -114,6 +116,20 @@ impl LocalMachine {
         })
     }
 
+    /// Keeps the state directory within its limits of age and size. Never returns if there is one.
+    pub async fn clean_state(&self) {
+        let Some(store) = self.durable.clone() else {
+            return;
+        };
+        loop {
+            sleep(CLEANUP_INTERVAL).await;
+            let store = store.clone();
+            if let Err(error) = spawn_blocking(move || store.enforce_limits()).await {
+                tracing::warn!(%error, "failed to clean up the state directory");
+            }
+        }
+    }
+
     /// Returns the store of durable processes, if a state directory is configured.
     pub fn durable_store(&self) -> Option<&DurableStore> {
         self.durable.as_ref()
@@ -140,6 +156,9 @@ impl LocalMachine {
         }
     }
 }
+
+/// How often the state directory is checked against its limits.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Finds the helper executable.
 fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {

@@ -29,7 +29,7 @@ use crate::{
     connection,
     metrics::{GaugeSnapshot, ServiceMetrics},
     request_guard::{ContinueTrace, truncate_for_log},
-    session::{Session, SessionLimits, SessionTable},
+    session::{AdmitError, Session, SessionLimits, SessionTable},
 };
 
 /// Time limit for killed processes to exit when the server shuts down.
@@ -240,6 +240,8 @@ impl Service {
             match owner.restore_process(process) {
                 Ok(()) if running => counts.running += 1,
                 Ok(()) => counts.ended += 1,
+                // The id names a newer process by now. The history still has the older one.
+                Err(AdmitError::Exists(_)) if !running => {}
                 Err(error) => {
                     let id = truncate_for_log(id.as_str());
                     tracing::warn!(process_id = id, %error, "failed to restore a process");

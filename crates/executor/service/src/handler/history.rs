@@ -14,7 +14,7 @@ use exec_wire::{
 use futures_util::future::FutureExt;
 
 use super::{Dispatch, HandlerContext, RequestResult, respond_now};
-use crate::session::ProcessLookup;
+use crate::session::{ProcessLookup, SessionProcess};
 
 impl HandlerContext<'_> {
     pub(super) fn list_history(&self, id: RequestId) -> Dispatch {
@@ -85,6 +85,25 @@ impl HandlerContext<'_> {
         Dispatch::Running(
             async move { RequestResult::new::<AttachResult>(&id, &attach.await) }.boxed(),
         )
+    }
+
+    /// Removes what is recorded of a process that a client has forgotten.
+    pub(super) fn purge_record(&self, process: &SessionProcess) {
+        let Some(durable) = self.shared.config.durable_state().cloned() else {
+            return;
+        };
+        if process.handle.record_id().is_none() {
+            return;
+        }
+        let selection = HistorySelection {
+            process_id: Some(process.handle.id().clone()),
+            started_at_ms: Some(process.handle.status().started_at_ms),
+        };
+        tokio::spawn(async move {
+            if let Err(error) = durable.purge_history(selection).await {
+                tracing::warn!(%error, "failed to remove a record from the history");
+            }
+        });
     }
 
     fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {

@@ -172,6 +172,9 @@ impl HandlerContext<'_> {
             return Err(RpcError::invalid_request(message));
         }
         self.send_queue.unfollow(id);
+        if params.forget {
+            self.purge_record(&process);
+        }
         Ok(EmptyResult {})
     }
 
