@@ -38,7 +38,7 @@ fn outside() -> tempfile::TempDir {
 
 /// Runs every case of the client.
 async fn drive(user: &TestUser, arguments: &[&str]) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/people/mcp_client.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/people/agents/mcp_client.py");
     let mut client = Command::new(python());
     for (name, value) in user.command::<[&str; 0]>([]).as_std().get_envs() {
         match value {
@@ -68,7 +68,24 @@ fn program() -> &'static str {
 async fn a_client_works_over_stdio_on_this_machine() {
     let (user, outside) = (TestUser::new(), outside());
     let outside = outside.path().to_str().unwrap();
-    let output = drive(&user, &["--outside", outside, "stdio", program(), "mcp"]).await;
+    let line = ["--outlive", "--outside", outside, "stdio", program(), "mcp"];
+    let output = drive(&user, &line).await;
+    assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
+}
+
+#[tokio::test]
+async fn a_client_works_over_stdio_in_one_process() {
+    let (user, outside) = (TestUser::new(), outside());
+    let outside = outside.path().to_str().unwrap();
+    let line = [
+        "--outside",
+        outside,
+        "stdio",
+        program(),
+        "mcp",
+        "--in-process",
+    ];
+    let output = drive(&user, &line).await;
     assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
 }
 
@@ -94,6 +111,7 @@ async fn a_client_works_over_stdio_on_a_server() {
     let server = user.unix_server(&[]).await;
     let outside = outside.path().to_str().unwrap();
     let line = [
+        "--outlive",
         "--outside",
         outside,
         "stdio",
@@ -111,7 +129,17 @@ async fn a_client_works_over_http_on_this_machine() {
     let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
     assert!(http_server.url.ends_with("/mcp"), "{}", http_server.url);
     let outside = outside.path().to_str().unwrap();
-    drive(&user, &["--outside", outside, "http", &http_server.url]).await;
+    let line = ["--outlive", "--outside", outside, "http", &http_server.url];
+    let output = drive(&user, &line).await;
+    assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
+}
+
+#[tokio::test]
+async fn older_client_works_over_http_on_this_machine() {
+    let user = TestUser::new();
+    let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    let output = drive(&user, &["--mode", "legacy", "http", &http_server.url]).await;
+    assert!(output.starts_with("speaks 2025-11-25\n"), "{output}");
 }
 
 #[tokio::test]
@@ -123,7 +151,15 @@ async fn a_client_with_the_token_works_over_http_on_a_server() {
     let http_server = Server::of(command.arg("--http-token-file").arg(token)).await;
     let url = http_server.url.replace("0.0.0.0", "127.0.0.1");
     let outside = outside.path().to_str().unwrap();
-    let line = ["--outside", outside, "--token", "s3cret", "http", &url];
+    let line = [
+        "--outlive",
+        "--outside",
+        outside,
+        "--token",
+        "s3cret",
+        "http",
+        &url,
+    ];
     drive(&user, &line).await;
 }
 
