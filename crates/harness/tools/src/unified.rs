@@ -14,10 +14,10 @@ mod command_store;
 mod command_table;
 mod exec_command;
 mod find_command;
+mod handle_scope;
 mod output_buffers;
 mod plain_text;
 mod process;
-mod process_handle;
 mod screen;
 mod settings;
 #[cfg(test)]
@@ -32,9 +32,9 @@ pub use self::{
     command_table::ProcessNumber,
     exec_command::ExecCommandError,
     find_command::FindCommandError,
+    handle_scope::{HandleKind, HandleScope},
     output_buffers::{ToolOutput, Transcript},
     process::{ProcessSummary, UnifiedExecProcess, WatchedState},
-    process_handle::{HandleKind, HandleScope},
     screen::TerminalScreen,
     settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
     tool_policy::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use exec_env::environment::StdinMode;
-use exec_wire::{id::ProcessId, process};
+use exec_wire::process;
 use regex::{Error, bytes::RegexBuilder};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     progress::ProgressSource,
     session::McpContext,
+    tasks,
     tool::{
         self, MAX_ANSWER_BYTES, McpTool, ToolAnswer, ToolEffect, ToolError, error_chain,
         truncate_json,
@@ -380,11 +381,11 @@ fn render(output: &CommandOutput) -> String {
     text
 }
 
-/// Finds the command with a session ID, also one that an earlier server process started.
+/// Finds the command with a session ID or task id, also one that an earlier server process started.
 async fn find_command(ctx: &McpContext, session_id: &str) -> Result<ProcessNumber, ToolError> {
-    let found = match ProcessId::new(session_id) {
-        Ok(id) => ctx.exec().find(&id).await?,
-        Err(_) => None,
+    let found = match tasks::process_id(session_id) {
+        Some(id) => ctx.exec().find(&id).await?,
+        None => None,
     };
     found.ok_or_else(|| unknown_command(session_id))
 }

@@ -116,6 +116,15 @@ impl FromStr for TaskId {
     }
 }
 
+/// Returns the process id in a task id. Other ids are returned as they are.
+pub(super) fn process_id(id: &str) -> Option<ProcessId> {
+    let task: Result<TaskId, _> = id.parse();
+    match task {
+        Ok(task) => Some(task.process),
+        Err(InvalidTaskId) => ProcessId::new(id).ok(),
+    }
+}
+
 /// What a task waits for, and how it shows the result.
 #[derive(Clone, Debug)]
 struct TaskWait {
@@ -301,7 +310,7 @@ impl CommandTasks {
         }
     }
 
-    /// Returns the context of a call that nobody waits for, so that its wait is not limited.
+    /// Returns the context of a call without a waiting client: its wait is not limited.
     fn context(&self) -> McpContext {
         McpContext::new(Arc::clone(&self.session), ProgressSupport::Supported)
     }
@@ -482,6 +491,7 @@ mod tests {
             let id: TaskId = text.parse().unwrap();
             assert_eq!(id.process.as_str(), "mcp-1-tabc");
             assert_eq!(id.to_string(), text);
+            assert_eq!(process_id(text), Some(id.process));
         }
         assert_eq!("mcp-1-tabc.soon".parse::<TaskId>(), Err(InvalidTaskId));
     }

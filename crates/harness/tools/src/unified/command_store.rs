@@ -22,7 +22,7 @@ use exec_wire::{
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use super::process_handle::{HandleKind, HandleScope};
+use super::handle_scope::{HandleKind, HandleScope};
 
 /// Starts commands, and finds those that an earlier program started.
 pub trait CommandStore: fmt::Debug + Send + Sync {

@@ -13,8 +13,8 @@ use super::{
     command_store::Durability,
     command_table::ProcessNumber,
     exec_command::ExecCommandError,
+    handle_scope::HandleKind,
     process::{CommandDetails, StdinState, UnifiedExecProcess},
-    process_handle::HandleKind,
 };
 
 /// Why a command was not found.

@@ -8,7 +8,7 @@ use exec_wire::{
     process::{EnvInherit, EnvPolicy, TerminalSize},
 };
 
-use super::{call::WaitFor, process_handle::HandleScope};
+use super::{call::WaitFor, handle_scope::HandleScope};
 
 /// Settings of unified exec. [`Default`] suits an agent.
 #[derive(Clone, Debug)]

@@ -47,8 +47,8 @@ pub(super) struct McpEnvironment {
 impl McpEnvironment {
     /// Opens the environment: the named one, or this machine through its background server.
     ///
-    /// If the background server cannot be reached and nobody asked for it, commands run in this
-    /// process: that is the same machine, and only their durability is lost.
+    /// If the background server cannot be reached and `--env` does not name this machine, commands
+    /// run in this process: that is the same machine, and only their durability is lost.
     pub(super) async fn open(env_args: &EnvArgs, in_process: bool) -> Result<Self, CommandFailure> {
         let name = env_args.env.as_deref().filter(|name| !name.is_empty());
         match name.filter(|name| *name != LOCAL) {

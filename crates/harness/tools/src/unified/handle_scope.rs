@@ -1,11 +1,10 @@
-//! Process ids as handles: unguessable, and recognizable by later programs with the same scope.
+//! Process ids as handles: unguessable, and recognized by later programs with the same scope.
 
 use exec_wire::id::{IdLengthError, ProcessId};
 use uuid::Uuid;
 
 /// Names a group of commands. Programs with equal scopes find each other's commands in a durable
-/// store, so a scope must determine the sandbox policy: whoever can write to a command has its
-/// rights.
+/// store. A scope must determine the sandbox policy, because writing to a command gives its rights.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HandleScope(String);
 
