@@ -78,10 +78,10 @@ async fn task_that_may_return_early_ends_before_its_command() {
     assert_eq!(ended["status"], "completed", "{ended}");
     let answer = &ended["result"]["structuredContent"];
     assert_eq!(answer["output"], "ready\n", "{ended}");
-    let id = answer["session_id"].clone();
-    let answer = door
-        .call("terminate_process", json!({"session_id": id}))
-        .await;
+    assert!(answer["session_id"].is_string(), "{ended}");
+    // The task id names the command as well.
+    let id = json!({"session_id": task["taskId"]});
+    let answer = door.call("terminate_process", id).await;
     assert_eq!(answer["exit_code"], 143, "{answer}");
     assert_eq!(door.ended_task(&task["taskId"]).await, ended);
 }
