@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::mcp_door::{DOORS, DoorKind, McpDoor, StatelessRequest};
-use crate::test_user::{TestUser, within_timeout};
+use crate::test_user::{TestUser, product, within_timeout};
 
 async fn until_exists(path: &Path) {
     within_timeout(async {
@@ -293,6 +293,22 @@ async fn commands_have_the_variables_of_the_process_not_of_the_server() {
     let answer = door.call("exec_command", command).await;
     let work = user.work();
     assert_eq!(answer["output"], format!("own,\n{}\n", work.display()));
+}
+
+#[tokio::test]
+async fn sandboxed_commands_cannot_use_the_server_that_runs_them() {
+    let user = TestUser::new();
+    let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+    let created = outside.path().join("created");
+    let run = format!("{} run touch {}", product().display(), created.display());
+    for flags in [&[][..], &["--network"], &["--sandbox", "read-only"]] {
+        let mut door = McpDoor::open(&user, DoorKind::Stdio, flags).await;
+        for cmd in [run.clone(), format!("touch {}", created.display())] {
+            let answer = door.call("exec_command", json!({"cmd": cmd})).await;
+            assert_ne!(answer["exit_code"], 0, "{answer}");
+        }
+    }
+    assert!(!created.exists());
 }
 
 #[tokio::test]
