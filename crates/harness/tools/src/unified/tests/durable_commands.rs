@@ -74,6 +74,8 @@ impl CommandStore for FakeStore {
                 owner: Some(ProcessOwner::Server),
                 state: None,
                 output_bytes: None,
+                durable: None,
+                ended_at_ms: None,
             };
             let kept = (listed, Arc::clone(&started.process));
             self.kept.lock().unwrap().push(kept);
