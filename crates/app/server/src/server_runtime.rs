@@ -254,6 +254,11 @@ fn upgrade_obstacle(config: &ServerConfig, runtime: &ServerRuntime) -> Option<&'
             "this server has no state directory, so its processes would end: start it with --state-dir",
         );
     }
+    if std::process::id() == 1 {
+        return Some(
+            "this server is the first process of its container, which ends with it: replace the container",
+        );
+    }
     (config.stdin_close == StdinClose::Ends)
         .then_some("this server stops at the end of its stdin, which another one cannot take over")
 }

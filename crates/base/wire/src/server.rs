@@ -1,10 +1,20 @@
 //! Methods about the server process itself: `server/*`.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 
 /// `server/status`: describes the server process.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ReadServerStatus {}
+
+impl<'de> Deserialize<'de> for ReadServerStatus {
+    /// Accepts `null`, and so absent `params`, as an empty object.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::<BTreeMap<String, IgnoredAny>>::deserialize(deserializer)?;
+        Ok(Self {})
+    }
+}
 
 /// Response to `server/status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -189,7 +189,8 @@ fn ended_processes(
             DurableOwner::Server => true,
             DurableOwner::Session(id) => sessions.contains(id),
         };
-        if !is_wanted || head.started_at_ms < since {
+        let ended_at = recorded.recovered.exit.as_ref().map(|(.., at_ms)| *at_ms);
+        if !is_wanted || ended_at.unwrap_or(head.started_at_ms) < since {
             continue;
         }
         match store.open_ended(recorded.id) {

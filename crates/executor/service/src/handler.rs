@@ -275,6 +275,10 @@ impl RequestHandler {
                 handlers.server_control().map(|control| control.status()),
             ),
             MethodCall::ServerUpgrade(params) => match handlers.server_control() {
+                Ok(_) if !handlers.shared.config.allow_direct_exec => {
+                    let error = RpcError::invalid_request("direct exec is disabled on this server");
+                    respond_now(&id, Err::<UpgradeStarted, _>(error))
+                }
                 Ok(control) => respond_when_ready(id, control.upgrade(params), |outcome| outcome),
                 Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
             },

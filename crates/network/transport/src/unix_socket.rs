@@ -26,6 +26,8 @@ use tokio::{
 
 use crate::listen_url::lock_path;
 
+/// Most connections that wait to be accepted, as in the standard library.
+const BACKLOG: i32 = 4096;
 /// How often a server checks that its socket file is still its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -77,7 +79,10 @@ impl UnixSocket {
     }
 
     /// Continues the socket of another server, with its lock.
+    ///
+    /// Listens again: clients ask the kernel who listens, and it answers with the last caller.
     pub(crate) fn inherit(path: &Path, listener: OwnedFd, lock: OwnedFd) -> io::Result<Self> {
+        rustix::net::listen(&listener, BACKLOG)?;
         let listener = std::os::unix::net::UnixListener::from(listener);
         listener.set_nonblocking(true)?;
         let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);

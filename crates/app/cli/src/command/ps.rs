@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use exec_wire::process::{ProcessSummary, ReleaseProcess};
+use exec_wire::process::{ProcessState, ProcessSummary, ReleaseProcess};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
@@ -171,6 +171,7 @@ impl TableStyle {
             match (process.running, process.exit_code) {
                 (true, _) if !process.detached => "foreground".to_owned(),
                 (true, _) => "running".to_owned(),
+                (false, _) if process.state == Some(ProcessState::Lost) => "lost".to_owned(),
                 (false, Some(code)) => format!("ended {code}"),
                 (false, None) => "ended".to_owned(),
             },

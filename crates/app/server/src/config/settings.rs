@@ -314,7 +314,6 @@ impl ServerSettings {
             insecure_no_auth: None,
             metrics_listen: None,
             state_dir: None,
-            durable: None,
             ..self
         }
     }

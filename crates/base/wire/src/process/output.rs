@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     base64_bytes::Base64Bytes,
@@ -236,8 +236,16 @@ pub struct ProcessSummary {
 }
 
 /// `history/list`: lists recorded processes, oldest first.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ListHistory {}
+
+impl<'de> Deserialize<'de> for ListHistory {
+    /// Accepts `null`, and so absent `params`, as an empty object.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::<BTreeMap<String, IgnoredAny>>::deserialize(deserializer)?;
+        Ok(Self {})
+    }
+}
 
 /// `history/purge`: removes recorded processes that have ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
