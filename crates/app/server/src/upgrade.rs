@@ -130,11 +130,13 @@ impl ServerControl for UpgradeControl {
             None => self.check_processes(upgrade.force),
         };
         let successors = self.successors.clone();
+        let service = self.service.clone();
         async move {
             checked?;
             let Ok(slot) = successors.try_reserve() else {
                 return Err(RpcError::invalid_request("another upgrade is in progress"));
             };
+            let refusal = OrdinaryRefusal::begin(&service);
             let failed = |error: anyhow::Error| RpcError::invalid_request(format!("{error:#}"));
             let program = match &upgrade.program {
                 Some(program) => PathBuf::from(program),
@@ -142,9 +144,33 @@ impl ServerControl for UpgradeControl {
             };
             let (successor, started) = Successor::start(&program).await.map_err(failed)?;
             slot.send(successor);
+            refusal.keep();
             Ok(started)
         }
         .boxed()
+    }
+}
+
+/// Refuses starts of ordinary processes from the check to the handover. Dropping it admits them
+/// again, unless it is kept.
+struct OrdinaryRefusal<'a>(Option<&'a Service>);
+
+impl<'a> OrdinaryRefusal<'a> {
+    fn begin(service: &'a Service) -> Self {
+        service.refuse_ordinary(true);
+        Self(Some(service))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OrdinaryRefusal<'_> {
+    fn drop(&mut self) {
+        if let Some(service) = self.0 {
+            service.refuse_ordinary(false);
+        }
     }
 }
 

@@ -168,6 +168,7 @@ fn valid_head() -> Vec<u8> {
             pipe_stdin: false,
             family: String::new(),
             owner: JournalOwner::Server,
+            principal: None,
             started_at_ms: 0,
             started_at_boot_ms: 0,
             boot_id: String::new(),

@@ -37,6 +37,9 @@ pub struct JournalHead {
     pub family: String,
     /// Owner at the start.
     pub owner: JournalOwner,
+    /// Authenticated client that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
     /// Start time in milliseconds since boot, which no change of the clock affects.

@@ -10,8 +10,8 @@ use std::{
 use exec_core::output_log::ExitInfo;
 use exec_env::{
     durable::{
-        DurableOwner, DurableProcess, DurableSession, DurableState, HistoryEntry, HistorySelection,
-        RestoredState,
+        DurableOwner, DurableProcess, DurableRequest, DurableSession, DurableState, HistoryEntry,
+        HistorySelection, RestoredState,
     },
     environment::{Command, ProcessIo, StdinMode},
 };
@@ -147,7 +147,7 @@ impl DurableState for LocalDurableState {
 const ACKNOWLEDGED: &str = "acknowledged";
 
 /// Returns what is recorded of a command before it starts.
-pub(crate) fn journal_head(command: &Command, owner: &DurableOwner) -> JournalHead {
+pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> JournalHead {
     JournalHead {
         version: HEAD_VERSION,
         process_id: command.process_id.clone(),
@@ -161,10 +161,11 @@ pub(crate) fn journal_head(command: &Command, owner: &DurableOwner) -> JournalHe
             }
         ),
         family: "process".to_owned(),
-        owner: match owner {
+        owner: match &request.owner {
             DurableOwner::Server => JournalOwner::Server,
             DurableOwner::Session(id) => JournalOwner::Session(id.clone()),
         },
+        principal: request.principal.clone(),
         started_at_ms: now_ms(),
         started_at_boot_ms: 0,
         boot_id: boot_id(),
@@ -244,6 +245,7 @@ fn history_entry(recorded: &RecordedProcess) -> Option<HistoryEntry> {
         os_pid: recovered.started.as_ref().map(|pids| pids.os_pid),
         output_bytes: recovered.bytes_total,
         detached: owner(head, recovered.detached) == DurableOwner::Server,
+        principal: head.principal.clone(),
     })
 }
 
@@ -251,7 +253,10 @@ fn matches(recorded: &RecordedProcess, selection: &HistorySelection) -> bool {
     let head = &recorded.recovered.head;
     let id = selection.process_id.as_ref();
     let started = selection.started_at_ms;
-    id.is_none_or(|id| *id == head.process_id)
+    let is_visible = owner(head, recorded.recovered.detached) == DurableOwner::Server
+        || head.principal == selection.visible_to;
+    is_visible
+        && id.is_none_or(|id| *id == head.process_id)
         && started.is_none_or(|started| started == head.started_at_ms)
 }
 

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     num::NonZeroUsize,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -130,6 +131,8 @@ pub(crate) struct ServiceShared {
     pub(crate) continue_trace: ContinueTrace,
     /// Number of open connections.
     pub(crate) connections: watch::Sender<usize>,
+    /// Whether starts of processes that are not durable are refused.
+    refuses_ordinary: AtomicBool,
     /// Whether every connection shall end.
     pub(crate) closing: watch::Sender<bool>,
     /// What clients may ask of the server process.
@@ -204,6 +207,7 @@ impl Service {
                 metrics,
                 continue_trace,
                 connections: watch::Sender::new(0),
+                refuses_ordinary: AtomicBool::new(false),
                 closing: watch::Sender::new(false),
                 control: OnceLock::new(),
                 open: Box::new(open),
@@ -256,6 +260,11 @@ impl Service {
         if self.shared.control.set(control).is_err() {
             tracing::debug!("the control of the server was set before");
         }
+    }
+
+    /// Refuses to start processes that are not durable, because another server takes over.
+    pub fn refuse_ordinary(&self, refuse: bool) {
+        self.shared.refuses_ordinary.store(refuse, Relaxed);
     }
 
     /// Lists the running processes that are not durable, and end with this server.
@@ -359,6 +368,11 @@ impl Service {
 }
 
 impl ServiceShared {
+    /// Returns whether starts of processes that are not durable are refused.
+    pub(crate) fn refuses_ordinary(&self) -> bool {
+        self.refuses_ordinary.load(Relaxed)
+    }
+
     pub(crate) fn open(&self) -> Environment {
         (self.open)()
     }

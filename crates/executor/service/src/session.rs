@@ -281,6 +281,11 @@ impl Session {
             .is_some_and(|deadline| deadline <= now)
     }
 
+    /// Returns the name of the authenticated client.
+    pub(crate) fn principal_name(&self) -> Option<String> {
+        self.principal.as_ref().map(|name| name.0.to_string())
+    }
+
     /// Saves the session, once, so that a later server restores it.
     pub(crate) fn save(&self, durable: &dyn DurableState) -> io::Result<()> {
         let mut state = self.lock();
@@ -289,7 +294,7 @@ impl Session {
         }
         durable.save_session(&DurableSession {
             id: self.id.clone(),
-            principal: self.principal.as_ref().map(|name| name.0.to_string()),
+            principal: self.principal_name(),
             acknowledges: state.retention_mode == RetentionMode::UntilAcknowledged,
         })?;
         state.saved = true;

@@ -22,10 +22,13 @@ impl HandlerContext<'_> {
             Ok(durable) => durable,
             Err(error) => return respond_now(&id, Err::<ProcessList, _>(error)),
         };
+        let principal = self.session.principal_name();
         let list = async move {
             let entries = durable.history().await.map_err(|error| failed(&error))?;
+            let is_visible = |entry: &HistoryEntry| entry.detached || entry.principal == principal;
+            let visible = entries.into_iter().filter(is_visible);
             Ok(ProcessList {
-                processes: entries.into_iter().map(summary).collect(),
+                processes: visible.map(summary).collect(),
             })
         };
         Dispatch::Waiting(async move { RequestResult::new(&id, &list.await) }.boxed())
@@ -37,6 +40,7 @@ impl HandlerContext<'_> {
             Err(error) => return respond_now(&id, Err::<PurgedHistory, _>(error)),
         };
         let selection = HistorySelection {
+            visible_to: self.session.principal_name(),
             process_id: params.process_id,
             started_at_ms: params.started_at_ms,
         };
@@ -62,8 +66,10 @@ impl HandlerContext<'_> {
         let (shared, send_queue) = (Arc::clone(self.shared), Arc::clone(self.send_queue));
         let (streams, files) = (Arc::clone(self.streams), Arc::clone(self.files));
         let session = Arc::clone(&self.session);
+        let visible_to = self.session.principal_name();
         let attach = async move {
             let selection = HistorySelection {
+                visible_to,
                 process_id: Some(params.process_id.clone()),
                 started_at_ms: params.started_at_ms,
             };
@@ -96,6 +102,7 @@ impl HandlerContext<'_> {
             return;
         }
         let selection = HistorySelection {
+            visible_to: self.session.principal_name(),
             process_id: Some(process.handle.id().clone()),
             started_at_ms: Some(process.handle.status().started_at_ms),
         };
