@@ -337,6 +337,7 @@ impl Session {
         } else {
             Self::watch_exit(&process, ProcessSpan::none(), Arc::clone(&self.metrics));
         }
+        drop(restored.hold);
         Ok(())
     }
 
