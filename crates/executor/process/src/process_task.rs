@@ -110,7 +110,6 @@ impl ProcessTask {
             };
             if released {
                 // Nothing is in memory only: the next server continues from journal and keeper.
-                self.child.release();
                 self.shared.task_stopped.mark();
                 return;
             }
@@ -119,7 +118,7 @@ impl ProcessTask {
                 // output.
                 self.sources.clear();
                 self.close_if_done();
-                return;
+                continue;
             }
             if supervised && self.kill_overdue.is_none() && self.child.is_kill_ordered() {
                 self.kill_overdue = Some((Instant::now() + KILL_TIMEOUT, 0));
