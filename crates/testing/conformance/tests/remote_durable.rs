@@ -12,8 +12,11 @@ const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
 
 transport_suite!(remote_durable, durable_server(), over_durable);
 
+/// A slow client pauses a durable process only once its journal is full.
+const JOURNAL_BYTES: &str = "8388608";
+
 async fn durable_server() -> RestartedServer {
-    RestartedServer::start(&[]).await
+    RestartedServer::start(&["--journal-bytes", JOURNAL_BYTES]).await
 }
 
 #[expect(
