@@ -12,7 +12,7 @@ use exec_wire::{
 };
 use futures_util::future::BoxFuture;
 
-use crate::process::ExecProcess;
+use crate::process::{ExecProcess, OutputHold};
 
 /// Asks for a durable process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,10 +46,12 @@ pub struct DurableSession {
 }
 
 /// A process of an earlier server, running or ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct DurableProcess {
     /// The process. When the last clone is dropped, its tree is killed.
     pub process: Arc<dyn ExecProcess>,
+    /// Keeps all output of a process that runs until its owner holds what a client must not lose.
+    pub hold: Option<Box<dyn OutputHold>>,
     /// Program and arguments.
     pub argv: Vec<String>,
     /// Working directory.

@@ -104,8 +104,9 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
     /// Records that the server owns a durable process from now on.
     fn record_detached(&self) {}
 
-    /// Leaves a durable process that runs to the next server. Resolves to whether it is one; its
-    /// handle is useless then, and dropping it does not kill the tree.
+    /// Leaves a durable process that runs to the next server, from the call on: dropping its handle
+    /// does not kill the tree then. Resolves to whether it is one, once nothing here reads or
+    /// writes it any more.
     fn release(&self) -> BoxFuture<'static, bool> {
         ready(false).boxed()
     }

@@ -61,7 +61,9 @@ impl DurableState for LocalDurableState {
             let adopted = self.store.adopt().await.map_err(io::Error::other)?;
             let running = adopted.into_iter().filter_map(|adopted| {
                 let owner = owner(&adopted.head, adopted.detached);
-                durable_process(adopted.process, &adopted.head, owner)
+                let process = durable_process(adopted.process, &adopted.head, owner)?;
+                let hold = Some(adopted.hold);
+                Some(DurableProcess { hold, ..process })
             });
             let mut processes: Vec<_> = running.collect();
             let ended = self.blocking(|store| {
@@ -184,7 +186,12 @@ fn ended_processes(
     let recorded = store.recorded()?;
     let mut ended = Vec::new();
     for recorded in recorded.into_iter().rev().filter(|it| !it.is_held) {
-        let head = &recorded.recovered.head;
+        let (head, started) = (&recorded.recovered.head, &recorded.recovered.started);
+        if started.is_none() && store.keeper_pid().is_some() {
+            // The keeper holds a process before its command is started: this one never was.
+            store.purge(recorded.id);
+            continue;
+        }
         let owner = owner(head, recorded.recovered.detached);
         let is_wanted = match &owner {
             DurableOwner::Server => true,
@@ -219,6 +226,7 @@ fn durable_process(
 ) -> Option<DurableProcess> {
     Some(DurableProcess {
         process,
+        hold: None,
         argv: head.argv.clone(),
         cwd: PathUri::parse(&head.cwd).ok()?,
         tty: head.tty,

@@ -7,6 +7,7 @@
 use std::{fmt, io, os::fd::BorrowedFd, path::Path, sync::Arc, time::Duration};
 
 use exec_core::output_log::{ArchivedState, ExitInfo, OutputLog, RetentionLimits};
+use exec_env::process::OutputHold;
 use exec_journal::{
     JournalError, JournalEvent, JournalHead, JournalReader, ProcessJournal, RecordId,
     RecoveredProcess, StateDir,
@@ -23,7 +24,7 @@ use crate::{
     durable_record::DurableRecord,
     keeper_connection::KeeperConnection,
     launch::{ProcessLaunch, TaskSettings, command_spec},
-    local_process::{LocalProcess, SharedState, since_boot_ms},
+    local_process::{LocalProcess, OutputLogHold, SharedState, since_boot_ms},
     process_archive::ProcessArchive,
     spawner::{SpawnError, SpawnStage, Spawner, SupervisedChild, SupervisorReport},
     stdin_queue::StdinQueue,
@@ -57,6 +58,8 @@ pub struct AdoptedProcess {
     pub detached: bool,
     /// The process.
     pub process: Arc<LocalProcess>,
+    /// Keeps all output: the process has gone on before anyone could hold some of it.
+    pub hold: Box<dyn OutputHold>,
 }
 
 /// A recorded process, running or ended.
@@ -276,6 +279,7 @@ impl DurableStore {
             state.cause = Some(termination.cause);
             state.kill_at = termination.kill_at_boot_ms.map(instant_at_boot_ms);
         }
+        let hold = Box::new(OutputLogHold::new(&shared, OutputSeq(0)));
         let task = settings.task(
             &shared,
             child,
@@ -294,6 +298,7 @@ impl DurableStore {
             detached: recovered.detached || head.owner == exec_journal::JournalOwner::Server,
             head,
             process: Arc::new(process),
+            hold,
         }))
     }
 

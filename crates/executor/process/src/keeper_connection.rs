@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use exec_journal::RecordId;
@@ -20,9 +21,13 @@ use exec_spawn::keeper::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::spawn_blocking,
+    time::sleep,
 };
 
 use crate::stdio::register;
+
+/// How long to wait after a keeper could not be replaced.
+const REPLACE_RETRY: Duration = Duration::from_secs(1);
 
 /// Connection to the keeper.
 #[derive(Debug)]
@@ -166,8 +171,8 @@ impl KeeperConnection {
                 connection.client(&mut state).map(drop)
             });
             if let Ok(Err(error)) = replaced.await {
-                tracing::error!(%error, "failed to replace the keeper");
-                return;
+                tracing::error!(%error, "failed to replace the keeper; trying again");
+                sleep(REPLACE_RETRY).await;
             }
         }
     }

@@ -45,6 +45,9 @@ use crate::{
     process_task::usage_of_tree, spawner::SupervisedChild, stdin_queue::EnqueueOutcome, stdio,
 };
 
+/// Output of a page from the archive without a limit of its reader.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+
 /// A process on this machine. Dropping the last handle kills its process tree.
 #[derive(Debug)]
 pub struct LocalProcess {
@@ -310,12 +313,15 @@ impl ExecProcess for LocalProcess {
 
     fn release(&self) -> BoxFuture<'static, bool> {
         let shared = Arc::clone(&self.shared);
+        let child = shared.durable.as_ref().and(shared.lock().child.clone());
+        let Some(child) = child else {
+            return ready(false).boxed();
+        };
+        // At once: the runtime may end before the future is polled.
+        child.release();
+        shared.lock().released = true;
+        shared.wake_task.notify_one();
         async move {
-            if shared.durable.is_none() || shared.lock().child.is_none() {
-                return false;
-            }
-            shared.lock().released = true;
-            shared.wake_task.notify_one();
             shared.task_stopped.wait().await;
             // From now on the next server alone signals and kills it.
             shared.lock().child = None;
@@ -348,7 +354,8 @@ fn status(state: &TaskState, pid: u32, started_at_ms: u64) -> ProcessStatus {
         tree_alive: state.child.is_some(),
         next_seq: state.log().next_seq(),
         retained_bytes: state.log().retained_bytes(),
-        os_pid: Some(pid),
+        // A process that was lost before its start was recorded has none.
+        os_pid: (pid != 0).then_some(pid),
         started_at_ms,
     }
 }
@@ -501,17 +508,31 @@ impl SharedState {
         self.lock().followed.protected_after()
     }
 
-    /// Reads one page from the archive. Its size is bounded, even if the caller sets no limit.
+    /// Reads one page from the archive. Its size is bounded, even if the caller sets no limit: such
+    /// a caller expects everything, so the page then ends before an exit or close that it does not
+    /// reach.
     fn archived_page(&self, after: OutputSeq, max_bytes: Option<usize>) -> LogPage {
-        let max_bytes = max_bytes.unwrap_or(limits::RETAINED_OUTPUT_BYTES);
-        let chunks = self.read_archive(after, max_bytes);
-        let mut page = self.lock().log().page(OutputSeq(u64::MAX - 1), Some(1));
-        page.next_seq = match chunks.last() {
-            Some(last) => last.seq.next(),
+        let mut chunks = self.read_archive(after, max_bytes.unwrap_or(MAX_PAGE_BYTES));
+        let state = self.lock();
+        let log = state.log();
+        let Some(last) = chunks.last().map(|chunk| chunk.seq) else {
             // The archive has lost what the memory has evicted.
-            None => return self.lock().log().page(after, Some(max_bytes)),
+            return log.page(after, max_bytes);
         };
+        if max_bytes.is_none() && !log.needs_archive(last) {
+            let mut page = log.page(last, None);
+            chunks.append(&mut page.chunks);
+            return LogPage { chunks, ..page };
+        }
+        let mut page = log.page(OutputSeq(u64::MAX - 1), Some(1));
+        page.next_seq = last.next();
         page.chunks = chunks;
+        if max_bytes.is_none() {
+            page.closed = false;
+            if page.exit_seq.is_some_and(|seq| seq > last) {
+                (page.exit, page.exit_seq) = (None, None);
+            }
+        }
         page
     }
 

@@ -110,7 +110,6 @@ impl ProcessTask {
             };
             if released {
                 // Nothing is in memory only: the next server continues from journal and keeper.
-                self.child.release();
                 self.shared.task_stopped.mark();
                 return;
             }
@@ -119,7 +118,7 @@ impl ProcessTask {
                 // output.
                 self.sources.clear();
                 self.close_if_done();
-                return;
+                continue;
             }
             if supervised && self.kill_overdue.is_none() && self.child.is_kill_ordered() {
                 self.kill_overdue = Some((Instant::now() + KILL_TIMEOUT, 0));
@@ -134,7 +133,7 @@ impl ProcessTask {
                         self.mark_tree_gone();
                     }
                 },
-                (index, data) = output_reader::read_any(&mut self.sources), if !paused && !self.sources.is_empty() => {
+                (index, data) = output_reader::read_any(&mut self.sources, &self.shared), if !paused && !self.sources.is_empty() => {
                     self.record_output(index, data);
                 }
                 () = writable(blocked.as_deref()), if blocked.is_some() => {
@@ -187,9 +186,6 @@ impl ProcessTask {
         match data {
             Some(data) => {
                 self.deadlines.activity();
-                if let Some(durable) = &self.shared.durable {
-                    durable.protect(self.shared.protected_after());
-                }
                 let stream = self.sources[index].stream();
                 self.shared.record(|log| {
                     let mut remaining = data;
@@ -218,7 +214,7 @@ impl ProcessTask {
         while index < self.sources.len() {
             let (count, mut bytes) = (self.sources.len(), 0);
             while bytes < most && self.sources.len() == count {
-                let Some(data) = self.sources[index].read_now() else {
+                let Some(data) = self.sources[index].read_now(&self.shared) else {
                     break;
                 };
                 bytes += data.as_ref().map_or(0, Bytes::len);

@@ -287,8 +287,10 @@ impl Service {
     /// Leaves all durable processes to the next server, which restores them with their sessions.
     /// The connections of this one end.
     pub async fn release_durable(&self) {
-        for session in self.all_sessions() {
-            session.release_durable().await;
+        let sessions = self.all_sessions();
+        let released: Vec<_> = sessions.iter().map(|it| it.release_durable()).collect();
+        for released in released {
+            released.await;
         }
     }
 
@@ -323,7 +325,8 @@ impl Service {
         gauges
     }
 
-    /// Ends every process that is not durable. A nonzero `grace` sends a termination signal first and waits that long.
+    /// Ends every process that is not durable. A nonzero `grace` sends a termination signal first
+    /// and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
         self.release_durable().await;
         let sessions = self.all_sessions();
@@ -358,12 +361,13 @@ impl Service {
         detached.iter().any(in_memory)
     }
 
-    /// Kills every process, including those of detached sessions, without waiting.
+    /// Kills every process that is not durable, including those of detached sessions, without
+    /// waiting.
     pub fn kill_all(&self) {
-        for session in self.shared.sessions.all() {
+        for session in self.all_sessions() {
+            drop(session.release_durable());
             session.clear();
         }
-        self.shared.detached.clear();
     }
 }
 

@@ -12,7 +12,7 @@ mod session_table;
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -324,6 +324,7 @@ impl Session {
             owner: OwnerCell::new(self, restored.owner == DurableOwner::Server),
             watcher: None,
             unacked: UnackedOutput::default(),
+            released: AtomicBool::default(),
         });
         let ended = process.handle.status().closed;
         {
@@ -342,6 +343,7 @@ impl Session {
         } else {
             Self::watch_exit(&process, ProcessSpan::none(), Arc::clone(&self.metrics));
         }
+        drop(restored.hold);
         Ok(())
     }
 
@@ -362,28 +364,29 @@ impl Session {
         }
     }
 
-    /// Leaves all durable processes to the next server. Others stay.
-    pub(crate) async fn release_durable(&self) {
-        for process in self.started() {
-            if process.handle.release().await {
-                self.lock().processes.remove(&process);
+    /// Leaves all durable processes to the next server, from the call on. Others stay. Resolves
+    /// once nothing here reads or writes them any more.
+    pub(crate) fn release_durable(&self) -> impl Future<Output = ()> + use<> {
+        let released: Vec<_> = self.started().map(|process| process.release()).collect();
+        async move {
+            for released in released {
+                released.await;
             }
         }
     }
 
-    /// Terminates every process with the given mode.
+    /// Terminates every process that ends with this server, with the given mode.
     pub(crate) fn terminate_all(&self, mode: TerminateMode) {
-        for process in self.started() {
+        for process in self.started().filter(|process| !process.is_released()) {
             drop(process.handle.terminate(mode));
         }
     }
 
-    /// Waits until every process has exited or closed its output. Holds no reference to the
-    /// processes meanwhile, so that dropping them still kills them.
+    /// Waits until every process that ends with this server has exited or closed its output. Holds
+    /// no reference to the processes meanwhile, so that dropping them still kills them.
     pub(crate) async fn wait_all(&self, until: WaitUntil) {
-        let waits = self
-            .started()
-            .map(|process| process.handle.wait(until, None));
+        let ending = self.started().filter(|process| !process.is_released());
+        let waits = ending.map(|process| process.handle.wait(until, None));
         let waits: Vec<_> = waits.collect();
         for wait in waits {
             drop(wait.await);

@@ -165,7 +165,11 @@ impl ProcessEvents {
             return Ok(None);
         };
         let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
-        let part = read.max_bytes.is_some() && !page.chunks.is_empty();
+        // A server with a journal may end a page early although it was asked for everything.
+        let part = page
+            .chunks
+            .last()
+            .is_some_and(|last| read.max_bytes.is_some() || page.next_seq == last.seq.next());
         let gap_read = if part {
             let end = state.reorder.handle_partial_page(page, read.after)?;
             state.read_to = end;

@@ -23,6 +23,7 @@ pub mod load_generator;
 pub mod pattern;
 mod process_marker;
 mod request;
+pub mod restarted_server;
 mod sandbox_policy;
 mod scratch_dir;
 pub mod server;

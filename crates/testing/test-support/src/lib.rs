@@ -13,4 +13,5 @@
 pub mod bounded_wait;
 pub mod fake_environment;
 pub mod fake_process;
+pub mod keeper_process;
 pub mod workspace_program;

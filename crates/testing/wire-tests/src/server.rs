@@ -19,6 +19,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::{TcpStream, UnixStream},
     process::{Child, ChildStdin, ChildStdout, Command},
+    task::spawn_blocking,
     time::{sleep, timeout},
 };
 
@@ -219,7 +220,7 @@ pub(crate) async fn run(dir: &Path, flags: &[&str]) -> Output {
 }
 
 /// Prepares a server without this machine's configuration.
-fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
+pub(crate) fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
@@ -266,6 +267,13 @@ impl WatchedProcess {
         .await;
     }
 
+    /// Waits at most this long for its exit. Returns whether it has exited.
+    pub(crate) async fn exits_within(&self, time: Duration) -> bool {
+        let (fd, time) = (self.fd.try_clone().unwrap(), time.try_into().unwrap());
+        let poll = move || poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)).unwrap() > 0;
+        spawn_blocking(poll).await.unwrap()
+    }
+
     /// Returns whether it is alive.
     pub(crate) fn is_alive(&self) -> bool {
         !matches!(state_of(self.pid), None | Some('Z' | 'X'))
@@ -308,6 +316,6 @@ fn state_of(pid: u32) -> Option<char> {
     status_of(pid).rsplit_once(") ")?.1.chars().next()
 }
 
-fn to_pid(pid: u32) -> Pid {
+pub(crate) fn to_pid(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }

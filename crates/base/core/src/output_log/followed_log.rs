@@ -128,9 +128,14 @@ impl FollowedLog {
         self.add(cursor, window)
     }
 
-    /// Adds a hold: retained output after `after` is not evicted until it is acknowledged.
+    /// Adds a hold: retained output after `after` is not evicted until it is acknowledged. An
+    /// archive may retain more than this log.
     pub fn retain_unacked(&mut self, after: OutputSeq) -> FollowerId {
-        let cursor = after.clamp(self.log.before_oldest(), self.log.last_seq());
+        let oldest = match self.log.is_archived() {
+            true => OutputSeq(0),
+            false => self.log.before_oldest(),
+        };
+        let cursor = after.clamp(oldest, self.log.last_seq());
         self.add(cursor, Some(UNACKED_WINDOW))
     }
 

@@ -21,6 +21,7 @@ use tokio::{
 
 use crate::{
     durable_record::{DurableRecord, HoldingPipe, OutputError},
+    local_process::SharedState,
     stdio,
 };
 
@@ -118,9 +119,9 @@ impl OutputReader {
     }
 
     /// Reads without waiting. `None`: nothing available. `Some(None)`: end of output.
-    pub(super) fn read_now(&mut self) -> Option<Option<Bytes>> {
+    pub(super) fn read_now(&mut self, shared: &SharedState) -> Option<Option<Bytes>> {
         if let Some(journal) = &self.journal {
-            return match journal.read(self.fd.get_ref(), self.stream()) {
+            return match journal.read(self.fd.get_ref(), self.stream(), shared) {
                 Ok(data) => Some(data),
                 Err(OutputError::WouldBlock | OutputError::Paused(_)) => None,
                 Err(OutputError::Failed) => Some(None),
@@ -134,7 +135,7 @@ impl OutputReader {
     }
 
     /// Moves output into the journal and returns it.
-    fn poll_journal(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_journal(&mut self, cx: &mut Context<'_>, shared: &SharedState) -> Poll<Option<Bytes>> {
         let (fd, stream, kind) = (Arc::clone(&self.fd), self.stream(), self.kind);
         let Some(journal) = &mut self.journal else {
             return Poll::Ready(None);
@@ -151,7 +152,7 @@ impl OutputReader {
                 };
                 readiness = Some(ready);
             }
-            match journal.read(fd.get_ref(), stream) {
+            match journal.read(fd.get_ref(), stream, shared) {
                 Ok(data) => {
                     let length = data.as_ref().map_or(0, Bytes::len);
                     if kind == OutputKind::Terminal {
@@ -176,10 +177,10 @@ impl OutputReader {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, shared: &SharedState) -> Poll<Option<Bytes>> {
         ready!(self.refill.poll_ready(cx));
         if self.journal.is_some() {
-            return self.poll_journal(cx);
+            return self.poll_journal(cx, shared);
         }
         loop {
             let fd = Arc::clone(&self.fd);
@@ -243,8 +244,15 @@ impl OutputReader {
 }
 
 impl JournaledSource {
-    fn read(&self, fd: &OwnedFd, stream: OutputStream) -> Result<Option<Bytes>, OutputError> {
+    fn read(
+        &self,
+        fd: &OwnedFd,
+        stream: OutputStream,
+        shared: &SharedState,
+    ) -> Result<Option<Bytes>, OutputError> {
         let holding_pipe = self.holding_pipe.as_ref();
+        // Each time: acknowledgements arrive while the journal takes no output.
+        self.record.protect(shared.protected_after());
         self.record.read_output(stream, fd, holding_pipe)
     }
 }
@@ -299,10 +307,13 @@ impl TerminalRefill {
 }
 
 /// Reads from the first source that has data; `None` is its end. Cancel safe.
-pub(super) async fn read_any(sources: &mut [OutputReader]) -> (usize, Option<Bytes>) {
+pub(super) async fn read_any(
+    sources: &mut [OutputReader],
+    shared: &SharedState,
+) -> (usize, Option<Bytes>) {
     poll_fn(|cx| {
         for (index, source) in sources.iter_mut().enumerate() {
-            if let Poll::Ready(data) = source.poll_read(cx) {
+            if let Poll::Ready(data) = source.poll_read(cx, shared) {
                 return Poll::Ready((index, data));
             }
         }

@@ -1,7 +1,11 @@
 //! Handlers of `process/start`: checks parameters, reserves the id, starts the process and follows
 //! its events.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use exec_core::output_log::FollowStart;
 use exec_env::{
@@ -156,6 +160,7 @@ impl HandlerContext<'_> {
                 owner: OwnerCell::new(&owner, detached),
                 watcher,
                 unacked: UnackedOutput::default(),
+                released: AtomicBool::default(),
             });
             let process_span = ProcessSpan::start(&process, &owner.id, continue_trace);
             if !reservation.finish(&process, process_span) {

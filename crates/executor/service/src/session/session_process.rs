@@ -3,7 +3,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use exec_core::output_log::ExitInfo;
@@ -13,6 +16,7 @@ use exec_wire::{
     path_uri::PathUri,
     process::{ExitCause, ProcessOwner, ProcessState, ProcessSummary},
 };
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tracing::{Span, field::Empty};
 
@@ -42,12 +46,27 @@ pub(crate) struct SessionProcess {
     pub(crate) watcher: Option<Arc<ClientNetworkWatcher>>,
     /// Output that the client has not acknowledged.
     pub(crate) unacked: UnackedOutput,
+    /// Whether the process is left to the next server.
+    pub(crate) released: AtomicBool,
 }
 
 impl SessionProcess {
     /// Returns whether the server owns the process.
     pub(crate) fn is_detached(&self) -> bool {
         self.owner.lock().detached
+    }
+
+    /// Leaves a durable process that runs to the next server.
+    pub(super) fn release(&self) -> BoxFuture<'static, bool> {
+        let (is_running, released) = (self.has_live_tree(), self.handle.release());
+        let is_durable = self.handle.record_id().is_some();
+        self.released.store(is_running && is_durable, Relaxed);
+        released
+    }
+
+    /// Returns whether the process is left to the next server.
+    pub(super) fn is_released(&self) -> bool {
+        self.released.load(Relaxed)
     }
 
     /// Starts to hold unacknowledged output, from the oldest retained chunk on.

@@ -31,14 +31,14 @@ pub(crate) struct EventReorder {
     ready: VecDeque<LogEvent>,
     early_events: BTreeMap<OutputSeq, LogEvent>,
     early_bytes: usize,
+    /// The last event that was dropped because too many wait. The server is asked for it again.
+    dropped_through: OutputSeq,
     exit_seen: bool,
 }
 
 /// Peer: the events of one process are unusable. Other processes are not affected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum EventsError {
-    #[error("too many events wait for event {}: limit is {MAX_BYTES} bytes or {MAX_EVENTS} events", .0.0)]
-    Overflow(OutputSeq),
     #[error("event {} is larger than {MAX_CHUNK_BYTES} bytes", .0.0)]
     Oversized(OutputSeq),
     #[error("{}", describe_lost(*.0, *.1))]
@@ -77,12 +77,24 @@ impl EventReorder {
             ready: VecDeque::new(),
             early_events: BTreeMap::new(),
             early_bytes: 0,
+            dropped_through: OutputSeq(0),
             exit_seen: false,
         }
     }
 
-    /// Handles an event. Drops duplicates.
+    /// Handles an event. Drops duplicates, and events beyond the limit of those that wait: a fast
+    /// process writes faster than a client reads what it has missed.
     pub(crate) fn handle_event(&mut self, event: LogEvent) -> Result<(), EventsError> {
+        let waits = event.seq() > self.next;
+        let is_full = self.early_events.len() >= MAX_EVENTS || self.early_bytes >= MAX_BYTES;
+        if waits && is_full {
+            self.dropped_through = self.dropped_through.max(event.seq());
+            return Ok(());
+        }
+        self.insert_event(event)
+    }
+
+    fn insert_event(&mut self, event: LogEvent) -> Result<(), EventsError> {
         let event = match event {
             // The oldest servers do not number the close: it follows all other events.
             LogEvent::Closed(OutputSeq(0)) => {
@@ -104,12 +116,7 @@ impl EventReorder {
         if event.seq() > self.next {
             self.early_bytes += event_bytes(&event);
             self.early_events.insert(event.seq(), event);
-            let overflow = self.early_events.len() > MAX_EVENTS || self.early_bytes > MAX_BYTES;
-            return if overflow {
-                Err(EventsError::Overflow(self.next))
-            } else {
-                Ok(())
-            };
+            return Ok(());
         }
         self.next = self.next.next();
         self.ready.push_back(event);
@@ -156,13 +163,13 @@ impl EventReorder {
             );
             return Err(EventsError::Malformed(text));
         }
-        self.handle_event(LogEvent::Exited(seq, exit))
+        self.insert_event(LogEvent::Exited(seq, exit))
     }
 
     fn handle_chunks(&mut self, chunks: Vec<PageChunk>) -> Result<(), EventsError> {
         for chunk in chunks {
             let data = chunk.chunk.0;
-            self.handle_event(LogEvent::Output(OutputChunk {
+            self.insert_event(LogEvent::Output(OutputChunk {
                 seq: chunk.seq,
                 stream: chunk.stream,
                 data,
@@ -185,7 +192,7 @@ impl EventReorder {
             self.handle_exit(seq, exit)?;
         }
         if page.closed {
-            self.handle_event(LogEvent::Closed(closed))?;
+            self.insert_event(LogEvent::Closed(closed))?;
         }
         if self.next < page.next_seq {
             let next_early = self.early_events.keys().next().copied();
@@ -201,15 +208,17 @@ impl EventReorder {
         self.ready.pop_front()
     }
 
-    /// Returns the last event before a gap, if events wait behind one.
+    /// Returns the last event before a gap, if events wait behind one or were dropped there.
     pub(crate) fn gap(&self) -> Option<OutputSeq> {
-        (!self.early_events.is_empty()).then_some(self.last())
+        let has_gap = !self.early_events.is_empty() || self.dropped_through > self.last();
+        has_gap.then_some(self.last())
     }
 
     /// Returns the highest sequence number received, in order or not.
     pub(crate) fn seen(&self) -> OutputSeq {
         let early_messages = self.early_events.last_key_value().map(|(seq, _)| *seq);
-        early_messages.unwrap_or(self.last())
+        let seen = early_messages.unwrap_or(self.last());
+        seen.max(self.dropped_through)
     }
 
     /// Returns the last sequence number that was output.

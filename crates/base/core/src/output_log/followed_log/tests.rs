@@ -172,3 +172,21 @@ fn following_ends_after_the_close_event() {
         Poll::Ready(FollowedEvent { event: None, .. })
     ));
 }
+
+#[test]
+fn hold_protects_output_that_only_the_archive_has() {
+    let retention = RetentionLimits {
+        bytes: 4,
+        chunks: 100,
+    };
+    let mut log = FollowedLog::new(OutputLog::with_archive(retention));
+    for _ in 0..5 {
+        write(&mut log, "abcd");
+    }
+    let hold = log.retain_unacked(OutputSeq(0));
+    assert_eq!(log.protected_after(), Some(OutputSeq(0)));
+    assert!(!log.acknowledge(hold, OutputSeq(3)), "it never pauses");
+    assert_eq!(log.protected_after(), Some(OutputSeq(3)));
+    log.unfollow(hold);
+    assert_eq!(log.protected_after(), None);
+}

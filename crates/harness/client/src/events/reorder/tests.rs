@@ -127,23 +127,24 @@ fn unfilled_gap_is_reported_as_lost() {
 }
 
 #[test]
-fn events_waiting_for_a_gap_are_bounded() {
-    let mut reorder = EventReorder::new();
-    for seq in 2..65_538 {
-        reorder.handle_event(output(seq)).unwrap();
+fn events_beyond_the_limit_are_dropped_and_asked_for_again() {
+    let many = (2..65_538).map(output).collect::<Vec<_>>();
+    let large = (2..6).map(|seq| sized(seq, 1 << 20)).collect();
+    for waiting in [many, large] {
+        let mut reorder = EventReorder::new();
+        let count = waiting.len() as u64;
+        for event in waiting {
+            reorder.handle_event(event).unwrap();
+        }
+        let dropped = OutputSeq(count + 2);
+        reorder.handle_event(output(dropped.0)).unwrap();
+        assert_eq!(reorder.seen(), dropped);
+        reorder.handle_event(output(1)).unwrap();
+        assert_eq!(reorder.last(), OutputSeq(count + 1));
+        assert_eq!(reorder.gap(), Some(reorder.last()));
+        reorder.handle_event(output(dropped.0)).unwrap();
+        assert_eq!((reorder.last(), reorder.gap()), (dropped, None));
     }
-    assert_eq!(
-        reorder.handle_event(output(65_538)),
-        Err(EventsError::Overflow(OutputSeq(1)))
-    );
-    let mut reorder = EventReorder::new();
-    for seq in 2..6 {
-        reorder.handle_event(sized(seq, 1 << 20)).unwrap();
-    }
-    assert_eq!(
-        reorder.handle_event(output(6)),
-        Err(EventsError::Overflow(OutputSeq(1)))
-    );
 }
 
 #[test]
