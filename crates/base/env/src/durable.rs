@@ -9,6 +9,7 @@ use exec_core::output_log::ExitInfo;
 use exec_wire::{
     id::{ProcessId, SessionId},
     path_uri::PathUri,
+    process::TerminalSize,
 };
 use futures_util::future::BoxFuture;
 
@@ -90,6 +91,8 @@ pub struct HistoryEntry {
     pub output_bytes: u64,
     /// Whether the server owned it.
     pub detached: bool,
+    /// Terminal size at the start, if it was recorded.
+    pub size: Option<TerminalSize>,
 }
 
 /// Selects recorded processes to remove.

@@ -154,6 +154,10 @@ pub(crate) fn journal_head(command: &Command, owner: &DurableOwner) -> JournalHe
         argv: command.argv.clone(),
         cwd: command.cwd.to_string(),
         tty: matches!(command.io, ProcessIo::Terminal(_)),
+        size: match command.io {
+            ProcessIo::Terminal(size) => Some(size),
+            ProcessIo::Pipes { .. } => None,
+        },
         pipe_stdin: matches!(
             command.io,
             ProcessIo::Pipes {
@@ -243,6 +247,7 @@ fn history_entry(recorded: &RecordedProcess) -> Option<HistoryEntry> {
         os_pid: recovered.started.as_ref().map(|pids| pids.os_pid),
         output_bytes: recovered.bytes_total,
         detached: owner(head, recovered.detached) == DurableOwner::Server,
+        size: head.size,
     })
 }
 

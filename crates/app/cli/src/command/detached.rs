@@ -369,6 +369,7 @@ mod tests {
             output_bytes: None,
             durable: None,
             ended_at_ms: None,
+            size: None,
         }
     }
 

@@ -258,6 +258,7 @@ mod tests {
             output_bytes: None,
             durable: None,
             ended_at_ms: None,
+            size: None,
         };
         let ended = ProcessSummary {
             running: false,

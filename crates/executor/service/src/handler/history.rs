@@ -126,5 +126,6 @@ fn summary(entry: HistoryEntry) -> ProcessSummary {
         output_bytes: Some(entry.output_bytes),
         durable: Some(true),
         ended_at_ms: entry.ended_at_ms,
+        size: entry.size,
     }
 }
