@@ -10,6 +10,7 @@ mod tests;
 
 use std::{fmt, os::unix::net::UnixStream, path::PathBuf, process::ExitCode, time::Duration};
 
+use exec_client::backend::ProcessDurability;
 use exec_process::spawner::Spawner;
 use exec_sandbox::{
     SandboxSettings,
@@ -162,6 +163,7 @@ pub async fn examine_remote(
         terminal: TerminalUse::None,
         limit: Some(REMOTE_TIMEOUT),
         keys: None,
+        durability: ProcessDurability::NotDurable,
     })
     .await?;
     Ok(outcome.status)
