@@ -22,7 +22,7 @@ mod mcp;
 mod operand;
 mod print;
 pub(crate) mod process_session;
-mod ps;
+pub(crate) mod ps;
 pub(crate) mod quantity;
 mod recorded_output;
 mod replay;

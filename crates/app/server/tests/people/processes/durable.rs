@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -359,4 +360,48 @@ async fn replay_in_a_terminal_ends_on_q() {
             "{shown}"
         );
     }
+}
+
+#[tokio::test]
+async fn doctor_reports_directory_and_keeper() {
+    let user = TestUser::new();
+    let report = async || {
+        let output = user.run(["doctor", "--json"]).await;
+        json(&output.stdout)["durableState"].clone()
+    };
+    let before = report().await;
+    assert_eq!(
+        (&before["exists"], &before["records"]),
+        (&false.into(), &0.into())
+    );
+    detach(&user, &[], "job", "sleep 1000").await;
+    let state = report().await;
+    assert_eq!(
+        Path::new(state["directory"].as_str().unwrap()),
+        user.durable_directory()
+    );
+    assert_eq!(
+        (&state["exists"], &state["records"]),
+        (&true.into(), &1.into())
+    );
+    assert!(state["bytes"].as_u64().unwrap() > 0, "{state}");
+    assert!(state["error"].is_null(), "{state}");
+    let keeper = user.keeper().unwrap().as_raw_nonzero().get();
+    assert_eq!(state["keeperPid"], keeper);
+    // The keeper outlives the server.
+    user.kill_local_server();
+    let text = user.run(["doctor"]).await.stdout;
+    let line = format!("their keeper runs as process {keeper}");
+    assert!(
+        text.contains("1 process recorded") && text.contains(&line),
+        "{text}"
+    );
+    fs::set_permissions(user.durable_directory(), PermissionsExt::from_mode(0o755)).unwrap();
+    let state = report().await;
+    assert!(
+        state["error"].as_str().unwrap().contains("chmod 700"),
+        "{state}"
+    );
+    fs::set_permissions(user.durable_directory(), PermissionsExt::from_mode(0o700)).unwrap();
+    user.run(["kill", "job"]).await.expect_success();
 }
