@@ -89,6 +89,7 @@ impl RemoteBackend {
             server_kind.check_detached()?;
         }
         server_kind.check_start(&command)?;
+        let durable = server_kind.resolve_durability(self.durability)?;
         if command.network.proxy.is_some() || command.shell_snapshot.is_some() {
             let info = self.client.info().await.map_err(start_error)?;
             check_capabilities(&mut command, &info.capabilities)?;
@@ -98,11 +99,7 @@ impl RemoteBackend {
         let network_hook = NetworkHook::new(&command.network);
         let io = command.io;
         let mut params = params(command);
-        params.durable = params.durable.or(match self.durability {
-            ProcessDurability::ServerDefault => None,
-            ProcessDurability::Durable => Some(true),
-            ProcessDurability::NotDurable => Some(false),
-        });
+        params.durable = params.durable.or(durable);
         // Create the handle before the start: dropping this future drops the handle, which
         // terminates the process.
         let client = self.client.clone();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use exec_wire::process::{ProcessState, ProcessSummary, ReleaseProcess};
+use exec_wire::process::{ProcessState, ProcessSummary, PurgeHistory, ReleaseProcess};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
@@ -48,11 +48,11 @@ pub struct PsCommand {
 /// Subcommands of `ps`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PsSubcommand {
-    /// Removes exited processes and their output from the list.
+    /// Removes exited processes and their output, also from the history.
     Rm(PsRmCommand),
 }
 
-/// Removes exited processes and their output from the list.
+/// Removes exited processes and their output, also from the history.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PsRmCommand {
     /// Ids that `ps` lists, or unique prefixes of them.
@@ -73,11 +73,20 @@ impl PsRmCommand {
                     .next(format!("`{}` ends it", env.line("kill", &[id]))));
             }
             for process in found {
+                let process_id = process.process_id;
                 let forgotten = client.call(ReleaseProcess {
-                    process_id: process.process_id,
+                    process_id: process_id.clone(),
                     forget: true,
                 });
                 forgotten.await.map_err(detached::call_failure)?;
+                if process.durable == Some(true) {
+                    // A later server would list it again.
+                    let purged = client.call(PurgeHistory {
+                        process_id: Some(process_id),
+                        started_at_ms: Some(process.started_at_ms),
+                    });
+                    purged.await.map_err(detached::call_failure)?;
+                }
             }
             Ok(ExitCode::SUCCESS)
         })

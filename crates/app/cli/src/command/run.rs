@@ -273,7 +273,7 @@ async fn run_session(
         }
     }
     let mut signals = SignalListener::listen().map_err(failed)?;
-    let backend = request.backend()?;
+    let backend = request.backend();
     let started = tokio::select! {
         biased;
         started = backend.start(command) => started,
@@ -344,20 +344,15 @@ pub(crate) async fn detach(
 ) -> Result<(), CommandFailure> {
     let mut command = request.command(stdin).await?;
     command.limits.wall_ms = request.limit.map(DurationArg::millis);
-    let started = request.backend()?.start_detached(command).await;
+    let started = request.backend().start_detached(command).await;
     started
         .map(drop)
         .map_err(|error| start_failure(error, request.env))
 }
 
 impl StartRequest<'_> {
-    fn backend(&self) -> Result<RemoteBackend, CommandFailure> {
-        let client = self.env.client.clone();
-        if self.durability == ProcessDurability::Durable && !client.has_extensions() {
-            let what = format!("the server of `{}` has no durable processes", self.env.name);
-            return Err(CommandFailure::new(FailureKind::Failed, what).next("omit --durable"));
-        }
-        Ok(RemoteBackend::new(client).with_durability(self.durability))
+    fn backend(&self) -> RemoteBackend {
+        RemoteBackend::new(self.env.client.clone()).with_durability(self.durability)
     }
 
     /// Checks that the requested directory exists. The stock server reports a missing directory

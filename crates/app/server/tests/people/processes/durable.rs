@@ -87,7 +87,6 @@ async fn history_lists_processes_and_purge_removes_them() {
         user.run(["wait", name]).await;
     }
     detach(&user, &[], "serve", "sleep 1000").await;
-    // What `ps` forgets stays in the history of a later server.
     let table = user.run(["history"]).await.expect_success();
     let ids: Vec<_> = table.lines().map(|line| line.split(' ').next()).collect();
     let expected = ["ID", "build-1", "build-2", "test", "serve"];
