@@ -9,6 +9,7 @@ use exec_core::output_log::ExitInfo;
 use exec_wire::{
     id::{ProcessId, SessionId},
     path_uri::PathUri,
+    process::TerminalSize,
 };
 use futures_util::future::BoxFuture;
 
@@ -96,6 +97,8 @@ pub struct HistoryEntry {
     pub detached: bool,
     /// Authenticated client that started it.
     pub principal: Option<String>,
+    /// Terminal size at the start, if it was recorded.
+    pub size: Option<TerminalSize>,
 }
 
 /// Selects recorded processes.

@@ -4,7 +4,7 @@ use std::{io, os::fd::AsFd};
 
 use exec_wire::{
     id::{ProcessId, SessionId},
-    process::ProcessLimits,
+    process::{ProcessLimits, TerminalSize},
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ pub struct JournalHead {
     pub cwd: String,
     /// Runs on a terminal.
     pub tty: bool,
+    /// Terminal size at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TerminalSize>,
     /// Keeps stdin writable without a terminal.
     #[serde(default)]
     pub pipe_stdin: bool,

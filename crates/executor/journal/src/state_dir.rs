@@ -33,7 +33,6 @@ use crate::{
 };
 
 const LOCK_FILE: &str = "lock";
-const KEEPER_SOCKET: &str = "keeper.sock";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// State directory, locked by this process until dropped.
@@ -137,7 +136,7 @@ impl StateDir {
 
     /// Returns the path of the keeper's socket.
     pub fn keeper_socket(&self) -> PathBuf {
-        self.layout.path.join(KEEPER_SOCKET)
+        self.layout.keeper_socket()
     }
 
     /// Returns the directory itself, for paths that are too long for a socket address.

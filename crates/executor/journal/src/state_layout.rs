@@ -31,6 +31,7 @@ use crate::{
 };
 
 const SCHEMA_FILE: &str = "schema";
+const KEEPER_SOCKET: &str = "keeper.sock";
 const PROBE_FILE: &str = "probe";
 const PROCESSES: &str = "processes";
 const SESSIONS: &str = "sessions";
@@ -166,6 +167,11 @@ impl StateLayout {
         })
     }
 
+    /// Returns the path of the keeper's socket.
+    pub(crate) fn keeper_socket(&self) -> PathBuf {
+        self.path.join(KEEPER_SOCKET)
+    }
+
     /// Returns the names in the directory of the records.
     pub(crate) fn record_names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -236,6 +242,11 @@ impl StateReader {
     /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.layout.path
+    }
+
+    /// Returns the path of the keeper's socket.
+    pub fn keeper_socket(&self) -> PathBuf {
+        self.layout.keeper_socket()
     }
 
     /// Returns the records, ordered by creation.

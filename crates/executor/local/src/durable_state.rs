@@ -156,6 +156,10 @@ pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> Journ
         argv: command.argv.clone(),
         cwd: command.cwd.to_string(),
         tty: matches!(command.io, ProcessIo::Terminal(_)),
+        size: match command.io {
+            ProcessIo::Terminal(size) => Some(size),
+            ProcessIo::Pipes { .. } => None,
+        },
         pipe_stdin: matches!(
             command.io,
             ProcessIo::Pipes {
@@ -254,6 +258,7 @@ fn history_entry(recorded: &RecordedProcess) -> Option<HistoryEntry> {
         output_bytes: recovered.bytes_total,
         detached: owner(head, recovered.detached) == DurableOwner::Server,
         principal: head.principal.clone(),
+        size: head.size,
     })
 }
 

@@ -231,7 +231,7 @@ impl RequestHandler {
             MethodCall::ProcessAttach(params) => handlers.attach(id, params),
             MethodCall::HistoryList(_) => handlers.list_history(id),
             MethodCall::HistoryPurge(params) => handlers.purge_history(id, params),
-            MethodCall::ProcessRelease(params) => respond_now(&id, handlers.release(&params)),
+            MethodCall::ProcessRelease(params) => handlers.release(id, &params),
             MethodCall::ProcessList(params) => respond_now(&id, Ok(handlers.list(params))),
             MethodCall::FsReadFile(params) => handlers.read_file(id, params),
             MethodCall::FsWriteFile(params) => handlers.write_file(id, params),

@@ -4,6 +4,7 @@ mod cuttable_link;
 mod detach;
 mod detached;
 mod disconnects;
+mod durable;
 mod run;
 mod stock_server;
 mod terminal_window;

@@ -8,6 +8,7 @@ use crate::{
     base64_bytes::Base64Bytes,
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
+    process::TerminalSize,
 };
 
 /// Where output came from.
@@ -233,6 +234,9 @@ pub struct ProcessSummary {
     /// End time in milliseconds since the Unix epoch, in `history/list`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
+    /// Terminal size at the start, in `history/list`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TerminalSize>,
 }
 
 /// `history/list`: lists recorded processes, oldest first.

@@ -7,8 +7,8 @@ use exec_wire::{
     error::RpcError,
     message::RequestId,
     process::{
-        AttachProcess, AttachResult, ExitCause, ProcessList, ProcessOwner, ProcessState,
-        ProcessSummary, PurgeHistory, PurgedHistory,
+        AttachProcess, AttachResult, EmptyResult, ExitCause, ProcessList, ProcessOwner,
+        ProcessState, ProcessSummary, PurgeHistory, PurgedHistory,
     },
 };
 use futures_util::future::FutureExt;
@@ -93,24 +93,26 @@ impl HandlerContext<'_> {
         )
     }
 
-    /// Removes what is recorded of a process that a client has forgotten.
-    pub(super) fn purge_record(&self, process: &SessionProcess) {
-        let Some(durable) = self.shared.config.durable_state().cloned() else {
-            return;
+    /// Removes what is recorded of a process that a client has forgotten. A later server would list
+    /// it again.
+    pub(super) fn purge_record(&self, id: RequestId, process: &SessionProcess) -> Dispatch {
+        let durable = self.shared.config.durable_state();
+        let recorded = process.handle.record_id().and(durable).cloned();
+        let Some(durable) = recorded else {
+            return respond_now(&id, Ok(EmptyResult {}));
         };
-        if process.handle.record_id().is_none() {
-            return;
-        }
         let selection = HistorySelection {
             visible_to: self.session.principal_name(),
             process_id: Some(process.handle.id().clone()),
             started_at_ms: Some(process.handle.status().started_at_ms),
         };
-        tokio::spawn(async move {
-            if let Err(error) = durable.purge_history(selection).await {
-                tracing::warn!(%error, "failed to remove a record from the history");
-            }
-        });
+        let purge = async move {
+            let purged = durable.purge_history(selection).await;
+            purged
+                .map(|_| EmptyResult {})
+                .map_err(|error| failed(&error))
+        };
+        Dispatch::Running(async move { RequestResult::new(&id, &purge.await) }.boxed())
     }
 
     fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {
@@ -152,5 +154,6 @@ fn summary(entry: HistoryEntry) -> ProcessSummary {
         output_bytes: Some(entry.output_bytes),
         durable: Some(true),
         ended_at_ms: entry.ended_at_ms,
+        size: entry.size,
     }
 }

@@ -160,7 +160,14 @@ impl HandlerContext<'_> {
         Ok(Arc::clone(process))
     }
 
-    pub(super) fn release(&self, params: &ReleaseProcess) -> Result<EmptyResult, RpcError> {
+    pub(super) fn release(&self, id: RequestId, params: &ReleaseProcess) -> Dispatch {
+        match self.release_now(params) {
+            Ok(process) if params.forget => self.purge_record(id, &process),
+            released => respond_now(&id, released.map(|_| EmptyResult {})),
+        }
+    }
+
+    fn release_now(&self, params: &ReleaseProcess) -> Result<Arc<SessionProcess>, RpcError> {
         let id = &params.process_id;
         let process = self.require_process(id)?;
         if !process.is_detached() {
@@ -172,10 +179,7 @@ impl HandlerContext<'_> {
             return Err(RpcError::invalid_request(message));
         }
         self.send_queue.unfollow(id);
-        if params.forget {
-            self.purge_record(&process);
-        }
-        Ok(EmptyResult {})
+        Ok(process)
     }
 
     pub(super) fn list(&self, params: ListProcesses) -> ProcessList {
