@@ -45,6 +45,10 @@ use crate::{
     process_task::usage_of_tree, spawner::SupervisedChild, stdin_queue::EnqueueOutcome, stdio,
 };
 
+/// Maximum page for a reader without a limit. A client that resumes misses what was unacknowledged
+/// at the server that it lost, and as much again at the server that continues.
+const UNLIMITED_PAGE_BYTES: usize = 4 * limits::UNACKNOWLEDGED_BYTES;
+
 /// A process on this machine. Dropping the last handle kills its process tree.
 #[derive(Debug)]
 pub struct LocalProcess {
@@ -503,14 +507,18 @@ impl SharedState {
 
     /// Reads one page from the archive. Its size is bounded, even if the caller sets no limit.
     fn archived_page(&self, after: OutputSeq, max_bytes: Option<usize>) -> LogPage {
-        let max_bytes = max_bytes.unwrap_or(limits::RETAINED_OUTPUT_BYTES);
-        let chunks = self.read_archive(after, max_bytes);
+        let limit = max_bytes.unwrap_or(UNLIMITED_PAGE_BYTES);
+        let chunks = self.read_archive(after, limit);
         let mut page = self.lock().log().page(OutputSeq(u64::MAX - 1), Some(1));
         page.next_seq = match chunks.last() {
             Some(last) => last.seq.next(),
             // The archive has lost what the memory has evicted.
-            None => return self.lock().log().page(after, Some(max_bytes)),
+            None => return self.lock().log().page(after, Some(limit)),
         };
+        if max_bytes.is_none() && page.next_seq < self.lock().log().next_seq() {
+            // A reader without a limit takes the page for the rest of the output.
+            page.closed = false;
+        }
         page.chunks = chunks;
         page
     }

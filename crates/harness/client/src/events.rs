@@ -165,7 +165,9 @@ impl ProcessEvents {
             return Ok(None);
         };
         let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
-        let part = read.max_bytes.is_some() && !page.chunks.is_empty();
+        // A server may limit a page by itself: the next read continues there.
+        let is_limited = read.max_bytes.is_some() || end < state.last_seen.0;
+        let part = is_limited && !page.chunks.is_empty();
         let gap_read = if part {
             let end = state.reorder.handle_partial_page(page, read.after)?;
             state.read_to = end;
