@@ -275,7 +275,11 @@ impl RequestHandler {
                 handlers.server_control().map(|control| control.status()),
             ),
             MethodCall::ServerUpgrade(params) => match handlers.server_control() {
-                Ok(control) => respond_when_ready(id, control.upgrade(params), |outcome| outcome),
+                Ok(control) => {
+                    let ordinary = self.shared.ordinary_processes();
+                    let upgrade = control.upgrade(params, &ordinary);
+                    respond_when_ready(id, upgrade, |outcome| outcome)
+                }
                 Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
             },
             MethodCall::CommandExec(params) => handlers.exec(id, params),

@@ -142,10 +142,12 @@ pub trait ServerControl: fmt::Debug + Send + Sync {
     /// Describes the server process.
     fn status(&self) -> ServerStatus;
 
-    /// Prepares another program to take over. Resolves when that program is ready.
+    /// Prepares another program to take over. Resolves when that program is ready. `ordinary` are
+    /// the processes that would not survive.
     fn upgrade(
         &self,
         upgrade: UpgradeServer,
+        ordinary: &[ProcessSummary],
     ) -> BoxFuture<'static, Result<UpgradeStarted, RpcError>>;
 }
 
@@ -256,35 +258,27 @@ impl Service {
         }
     }
 
-    /// Lists the running processes that are not durable, and end with this server.
-    pub fn ordinary_processes(&self) -> Vec<ProcessSummary> {
-        let sessions = self.all_sessions();
-        let processes = sessions.iter().flat_map(|session| session.list());
-        let ordinary = |process: &ProcessSummary| process.running && process.durable.is_none();
-        processes.filter(ordinary).collect()
-    }
-
-    /// Ends every connection and waits until their requests have stopped. Sessions are detached.
-    /// New connections end at once.
-    pub async fn close_connections(&self) {
+    /// Leaves sessions and durable processes to the next server, which restores them. Ends every
+    /// connection once its requests are answered, also a new one once it has a session. `served`
+    /// resolves when there will be no more new ones.
+    pub async fn hand_over(&self, served: impl Future<Output = ()>) {
+        let unused = self.shared.sessions.unused();
         self.shared.closing.send_replace(true);
         let mut connections = self.shared.connections.subscribe();
-        let closed = connections.wait_for(|open| *open == 0);
+        let closed = async {
+            served.await;
+            drop(connections.wait_for(|open| *open == 0).await);
+        };
         drop(timeout(CLOSE_TIMEOUT, closed).await);
+        self.shared.sessions.hand_over(&unused);
+        self.release_durable().await;
     }
 
-    /// Leaves all durable processes to the next server, which restores them with their sessions.
-    /// The connections of this one end.
-    pub async fn release_durable(&self) {
-        for session in self.all_sessions() {
+    /// Leaves all durable processes to the next server.
+    async fn release_durable(&self) {
+        for session in self.shared.all_sessions() {
             session.release_durable().await;
         }
-    }
-
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        let mut sessions = self.shared.sessions.all();
-        sessions.push(Arc::clone(&self.shared.detached));
-        sessions
     }
 
     /// Serves one connection until it ends, then detaches its session.
@@ -315,7 +309,7 @@ impl Service {
     /// Ends every process that is not durable. A nonzero `grace` sends a termination signal first and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
         self.release_durable().await;
-        let sessions = self.all_sessions();
+        let sessions = self.shared.all_sessions();
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
@@ -336,7 +330,7 @@ impl Service {
 
     /// Waits until every process that runs now has exited.
     pub async fn wait_idle(&self) {
-        wait_all(&self.all_sessions(), WaitUntil::Exited).await;
+        wait_all(&self.shared.all_sessions(), WaitUntil::Exited).await;
     }
 
     /// Returns whether any detached process is retained in memory, running or finished. Finished
@@ -347,11 +341,10 @@ impl Service {
         detached.iter().any(in_memory)
     }
 
-    /// Kills every process, including those of detached sessions, without waiting.
+    /// Kills every process, including those of detached sessions, without waiting, and ends all
+    /// sessions.
     pub fn kill_all(&self) {
-        for session in self.shared.sessions.all() {
-            session.clear();
-        }
+        self.shared.sessions.clear();
         self.shared.detached.clear();
     }
 }
@@ -359,6 +352,20 @@ impl Service {
 impl ServiceShared {
     pub(crate) fn open(&self) -> Environment {
         (self.open)()
+    }
+
+    /// Lists the processes that end with this server although they run, or their clients have not
+    /// received all output.
+    pub(crate) fn ordinary_processes(&self) -> Vec<ProcessSummary> {
+        let sessions = self.all_sessions();
+        let processes = sessions.iter().flat_map(|session| session.list_ordinary());
+        processes.collect()
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.all();
+        sessions.push(Arc::clone(&self.detached));
+        sessions
     }
 }
 
