@@ -25,3 +25,4 @@ mod telemetry {
     mod spans;
 }
 mod test_user;
+mod upgrades;
