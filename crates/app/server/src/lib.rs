@@ -193,6 +193,6 @@ pub use self::{
 pub mod protocol {
     pub use exec_wire::{
         discovery, environment, error, fs, http, id, initialize, limits, method, network, path_uri,
-        process, sandbox,
+        process, sandbox, server,
     };
 }

@@ -88,6 +88,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         false => config.stdin_close,
     };
     let mut stop = ShutdownSignal::new(stdin)?;
+    runtime.refuse_upgrades("a server on stdio ends with its client: start another one instead");
     runtime.serve_metrics(&config).await?;
     runtime.machine.warm_up().await;
     service_manager::notify("READY=1");
@@ -111,21 +112,40 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
     Ok(())
 }
 
+/// Runs a server that listens. One that cannot take over reports why to the old server.
+async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> anyhow::Result<()> {
+    let mut takeover = match config.takeover {
+        true => Some(Takeover::open()?),
+        false => None,
+    };
+    let outcome = serve_listener(config, paths, &mut takeover).await;
+    if let (Err(error), Some(takeover)) = (&outcome, takeover) {
+        takeover.fail(error).await;
+    }
+    outcome
+}
+
 /// Runs a server that listens, until it stops or another one has taken over. If a successor fails,
 /// adopts everything again and goes on.
-async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> anyhow::Result<()> {
+async fn serve_listener(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+    takeover: &mut Option<Takeover>,
+) -> anyhow::Result<()> {
     let stdin = match config.takeover {
         true => StdinClose::Ignored,
         false => config.stdin_close,
     };
     let mut stop = ShutdownSignal::new(stdin)?;
-    let (mut takeover, mut inherited) = (None, None);
-    if config.takeover {
-        let (begun, handover) = Takeover::begin().await?;
-        (takeover, inherited) = (Some(begun), Some(handover));
+    let mut inherited = None;
+    if let Some(takeover) = &*takeover {
+        check_takeover(config)?;
+        inherited = Some(takeover.receive().await?);
     }
+    let mut watchdog = JoinSet::new();
+    watchdog.spawn(service_manager::feed_watchdog());
     let upgrade_error = Arc::default();
-    let mut announced = config.takeover;
+    let (mut announced, mut goes_on) = (config.takeover, false);
     loop {
         let (state, listener) = match inherited.take() {
             Some(handover) => {
@@ -134,39 +154,43 @@ async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> 
             }
             None => (open_state(config)?, bind(&config.listen).await?),
         };
-        let listener = match config.auth.is_required() || config.insecure_no_auth {
+        let mut listener = match config.auth.is_required() || config.insecure_no_auth {
             true => listener,
             false => listener.for_own_account(),
         };
         let mut runtime = ServerRuntime::new(config, paths, state)?;
         runtime.restore().await?;
-        runtime.serve_metrics(config).await?;
-        runtime.feed_watchdog();
+        match runtime.serve_metrics(config).await {
+            Err(error) if goes_on => tracing::error!(error = format!("{error:#}"), "no metrics"),
+            served => served?,
+        }
         if !std::mem::replace(&mut announced, true) {
             announce(listener.address())?;
             explain(listener.address(), config);
         }
         tracing::info!(address = %listener.address(), "listening");
-        runtime.machine.warm_up().await;
         let (successors, mut ready) = mpsc::channel(1);
         let obstacle = upgrade_obstacle(config, &runtime);
-        let service = runtime.service.clone();
         let error = Arc::clone(&upgrade_error);
-        let control = UpgradeControl::new(service, successors, obstacle, error);
+        let control = UpgradeControl::new(successors, obstacle, error);
         runtime.service.set_control(Arc::new(control));
         let endpoint = http_endpoint(config, &runtime)?;
         let tls = match &config.tls {
             Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
             None => None,
         };
+        // Nothing below fails. Until here, the files belong to the old server.
+        listener.claim();
         let links = runtime.serve_links();
         let (stop_accepting, stopped) = oneshot::channel();
         let stopped = async { drop::<Result<(), _>>(stopped.await) };
         // Keeps running while the server drains: alive, but not ready.
         let mut listening = ListenerTask::spawn(listener.run_until(endpoint, tls, links, stopped));
         if let Some(takeover) = takeover.take() {
-            takeover.finish().await?;
+            takeover.finish().await;
         }
+        // Clients are served meanwhile.
+        runtime.machine.warm_up().await;
         service_manager::notify("READY=1");
         let successor = tokio::select! {
             () = stop.recv() => None,
@@ -202,10 +226,23 @@ async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> 
                 *last = Some(format!("{error:#}"));
                 drop(last);
                 listener.leave();
-                inherited = Some(own);
+                (inherited, goes_on) = (Some(own), true);
             }
         }
     }
+}
+
+/// Checks what would prevent this server from serving, while the old one still does.
+fn check_takeover(config: &ServerConfig) -> anyhow::Result<()> {
+    let durable = config
+        .durable
+        .as_ref()
+        .context("--takeover needs a state directory")?;
+    StateDir::open_read_only(&durable.directory).context("cannot take over the state directory")?;
+    if let Some(paths) = &config.tls {
+        tls::acceptor(&paths.cert, &paths.key)?;
+    }
+    Ok(())
 }
 
 /// The task that accepts connections. Dropping it closes the listener.
@@ -331,6 +368,17 @@ pub(crate) struct ServerRuntime {
     shutdown_grace: Duration,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
+    /// Serves incoming links, if a listener or a relay yields any.
+    links: Option<LinksTask>,
+}
+
+/// The task that serves incoming links.
+#[derive(Debug)]
+struct LinksTask {
+    /// Dropping it stops the task, once the links that have come are served.
+    stop: oneshot::Sender<()>,
+    /// Closed when the task has ended.
+    ended: oneshot::Receiver<()>,
 }
 
 impl ServerRuntime {
@@ -372,14 +420,22 @@ impl ServerRuntime {
             shutdown_grace: config.shutdown_grace,
             idle_exit: config.idle_exit,
             idle: Arc::default(),
+            links: None,
         })
     }
 
     /// Ends all connections and leaves the durable processes to the next server. Returns what it
     /// needs, twice: once for this server, in case the other one fails.
     async fn hand_over(&mut self, listener: &Listener) -> anyhow::Result<[Handover; 2]> {
-        self.service.close_connections().await;
-        self.service.release_durable().await;
+        let links = self.links.take();
+        let served = async {
+            if let Some(LinksTask { stop, ended }) = links {
+                drop(stop);
+                // The task ends without a message.
+                drop::<Result<(), _>>(ended.await);
+            }
+        };
+        self.service.hand_over(served).await;
         // The metrics listener must be free for the next server.
         self.tasks.shutdown().await;
         let store = self.machine.durable_store().context("no state directory")?;
@@ -412,17 +468,24 @@ impl ServerRuntime {
         Ok(())
     }
 
-    /// Feeds the watchdog of the service manager, if there is one.
-    fn feed_watchdog(&mut self) {
-        self.tasks.spawn(service_manager::feed_watchdog());
+    /// Refuses to be replaced by another program, for a reason that clients learn.
+    pub(crate) fn refuse_upgrades(&self, reason: &'static str) {
+        let (successors, _refused) = mpsc::channel(1);
+        let control = UpgradeControl::new(successors, Some(reason), Arc::default());
+        self.service.set_control(Arc::new(control));
     }
 
     /// Serves incoming links until this value is dropped.
     pub(crate) fn serve_links(&mut self) -> mpsc::Sender<Link> {
         let (links, incoming) = mpsc::channel(MAX_QUEUED_LINKS);
         let (service, idle) = (self.service.clone(), Arc::clone(&self.idle));
-        self.tasks
-            .spawn(serve_all(service, incoming, self.idle_exit, idle));
+        let ((stop, stopped), (running, ended)) = (oneshot::channel(), oneshot::channel());
+        let idle_exit = self.idle_exit;
+        self.tasks.spawn(async move {
+            serve_all(service, incoming, idle_exit, idle, stopped).await;
+            drop::<oneshot::Sender<()>>(running);
+        });
+        self.links = Some(LinksTask { stop, ended });
         links
     }
 
@@ -478,6 +541,7 @@ async fn serve_all(
     mut incoming: mpsc::Receiver<Link>,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
+    mut stopped: oneshot::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -487,6 +551,8 @@ async fn serve_all(
                 let service = service.clone();
                 connections.spawn(async move { service.serve(link).await });
             }
+            // Receives what is queued, and then `None`.
+            _ = &mut stopped, if !incoming.is_closed() => incoming.close(),
             // Reap finished tasks, so that the set does not grow.
             Some(_ended) = connections.join_next() => {}
             () = wait_unused(&service, idle_exit), if connections.is_empty() => {

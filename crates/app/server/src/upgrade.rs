@@ -17,10 +17,11 @@ use std::{
 };
 
 use anyhow::Context as _;
-use exec_service::{ServerControl, Service};
+use exec_service::ServerControl;
 use exec_transport::listen_url::ListenUrl;
 use exec_wire::{
     error::RpcError,
+    process::ProcessSummary,
     server::{ServerStatus, UpgradeServer, UpgradeStarted},
 };
 use futures_util::future::{BoxFuture, FutureExt};
@@ -31,7 +32,7 @@ use rustix::net::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
 /// Flag of a server that takes over from the one that started it. Its stdin is their socket.
@@ -40,6 +41,9 @@ pub(crate) const TAKEOVER_FLAG: &str = "--takeover";
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a new server may take to adopt everything.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a new server that has closed its socket may take to exit, and how often to look.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+const EXIT_INTERVAL: Duration = Duration::from_millis(10);
 /// Version of the messages below. A server refuses another one.
 const HANDOVER_VERSION: u32 = 1;
 /// Most descriptors of a handover: two locks and a listener.
@@ -61,14 +65,20 @@ pub(crate) struct Handover {
 /// A new server that is ready to take over.
 #[derive(Debug)]
 pub(crate) struct Successor {
-    child: Child,
+    child: NewServer,
     socket: HandoverSocket,
+}
+
+/// The process of a new server. Dropping it kills it, unless it serves.
+#[derive(Debug)]
+struct NewServer {
+    child: Child,
+    is_ended: bool,
 }
 
 /// Control of this server by its clients.
 #[derive(Debug)]
 pub(crate) struct UpgradeControl {
-    service: Service,
     successors: mpsc::Sender<Successor>,
     /// Why this server cannot be replaced, if so.
     obstacle: Option<&'static str>,
@@ -78,36 +88,15 @@ pub(crate) struct UpgradeControl {
 impl UpgradeControl {
     /// Creates the control. Successors are sent to `successors`.
     pub(crate) fn new(
-        service: Service,
         successors: mpsc::Sender<Successor>,
         obstacle: Option<&'static str>,
         upgrade_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
         Self {
-            service,
             successors,
             obstacle,
             upgrade_error,
         }
-    }
-
-    /// Refuses to end processes that would not survive.
-    fn check_processes(&self, force: bool) -> Result<(), RpcError> {
-        let ordinary = self.service.ordinary_processes();
-        if force || ordinary.is_empty() {
-            return Ok(());
-        }
-        let names = ordinary
-            .iter()
-            .take(5)
-            .map(|process| process.process_id.as_str());
-        let names: Vec<_> = names.collect();
-        Err(RpcError::invalid_request(format!(
-            "{} running processes are not durable and would end, such as {}: wait for them, or use \
-             --force; `--durable all` makes every process durable",
-            ordinary.len(),
-            names.join(", ")
-        )))
     }
 }
 
@@ -124,54 +113,51 @@ impl ServerControl for UpgradeControl {
     fn upgrade(
         &self,
         upgrade: UpgradeServer,
+        ordinary: &[ProcessSummary],
     ) -> BoxFuture<'static, Result<UpgradeStarted, RpcError>> {
         let checked = match self.obstacle {
             Some(obstacle) => Err(RpcError::invalid_request(obstacle)),
-            None => self.check_processes(upgrade.force),
+            None if upgrade.force => Ok(()),
+            None => check_processes(ordinary),
         };
         let successors = self.successors.clone();
-        let service = self.service.clone();
+        let upgrade_error = Arc::clone(&self.upgrade_error);
         async move {
             checked?;
             let Ok(slot) = successors.try_reserve() else {
                 return Err(RpcError::invalid_request("another upgrade is in progress"));
             };
-            let refusal = OrdinaryRefusal::begin(&service);
             let failed = |error: anyhow::Error| RpcError::invalid_request(format!("{error:#}"));
             let program = match &upgrade.program {
                 Some(program) => PathBuf::from(program),
                 None => own_program().map_err(failed)?,
             };
             let (successor, started) = Successor::start(&program).await.map_err(failed)?;
+            // An earlier failure says nothing about this upgrade.
+            *upgrade_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
             slot.send(successor);
-            refusal.keep();
             Ok(started)
         }
         .boxed()
     }
 }
 
-/// Refuses starts of ordinary processes from the check to the handover. Dropping it admits them
-/// again, unless it is kept.
-struct OrdinaryRefusal<'a>(Option<&'a Service>);
-
-impl<'a> OrdinaryRefusal<'a> {
-    fn begin(service: &'a Service) -> Self {
-        service.refuse_ordinary(true);
-        Self(Some(service))
+/// Refuses to end processes that would not survive.
+fn check_processes(ordinary: &[ProcessSummary]) -> Result<(), RpcError> {
+    if ordinary.is_empty() {
+        return Ok(());
     }
-
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for OrdinaryRefusal<'_> {
-    fn drop(&mut self) {
-        if let Some(service) = self.0 {
-            service.refuse_ordinary(false);
-        }
-    }
+    let names = ordinary
+        .iter()
+        .take(5)
+        .map(|process| process.process_id.as_str());
+    let names: Vec<_> = names.collect();
+    Err(RpcError::invalid_request(format!(
+        "{} processes are not durable and would end, such as {}: wait for them, or use --force; a \
+         server with `--durable all` makes every process durable",
+        ordinary.len(),
+        names.join(", ")
+    )))
 }
 
 /// Returns the file that this program was started from. It may have been replaced meanwhile.
@@ -183,7 +169,9 @@ fn own_program() -> anyhow::Result<PathBuf> {
     else {
         return Ok(link);
     };
-    Ok(PathBuf::from(path))
+    // The name of a file may end like that, too.
+    let path = PathBuf::from(path);
+    Ok(if link.exists() { link } else { path })
 }
 
 impl Successor {
@@ -208,31 +196,25 @@ impl Successor {
             .stdin(Stdio::from(theirs))
             .spawn();
         let child = child.with_context(|| format!("cannot start `{}`", program.display()))?;
-        let mut successor = Self {
+        let mut child = NewServer {
             child,
-            socket: HandoverSocket::new(ours)?,
+            is_ended: false,
         };
-        match timeout(READY_TIMEOUT, successor.socket.receive()).await {
-            Ok(Ok((message, _))) => {
-                let version = parse_ready(&message)?;
-                let os_pid = successor.child.id();
-                Ok((successor, UpgradeStarted { version, os_pid }))
-            }
-            Ok(Err(_)) => {
-                let status = successor.end();
-                anyhow::bail!(
-                    "`{}` did not become ready ({status}); see its log",
-                    program.display()
-                )
-            }
-            Err(_) => {
-                successor.end();
-                anyhow::bail!(
-                    "`{}` did not become ready in {READY_TIMEOUT:?}",
-                    program.display()
-                )
-            }
-        }
+        let socket = HandoverSocket::new(ours)?;
+        let failure = match timeout(READY_TIMEOUT, socket.receive()).await {
+            Ok(Ok((message, _))) => match parse_ready(&message) {
+                Ok(version) => {
+                    let os_pid = child.child.id();
+                    let started = UpgradeStarted { version, os_pid };
+                    return Ok((Self { child, socket }, started));
+                }
+                Err(error) => format!("{error:#}"),
+            },
+            Ok(Err(_)) => format!("it ended ({})", child.end().await),
+            Err(_) => format!("it did not become ready in {READY_TIMEOUT:?}"),
+        };
+        child.end().await;
+        anyhow::bail!("cannot upgrade to `{}`: {failure}", program.display())
     }
 
     /// Hands everything over and waits until the new server serves. It is ended if it does not.
@@ -245,21 +227,49 @@ impl Successor {
             self.socket.receive().await
         };
         let failure = match timeout(SERVE_TIMEOUT, handed).await {
-            Ok(Ok((message, _))) if message == SERVING => return Ok(self.child.id()),
-            Ok(Ok((message, _))) => String::from_utf8_lossy(&message).into_owned(),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Ok((message, _))) if message == SERVING => {
+                self.child.is_ended = true;
+                return Ok(self.child.child.id());
+            }
+            Ok(Ok((message, _))) => match parse_failure(&message) {
+                Some(failure) => failure,
+                None => "it sent an invalid message".to_owned(),
+            },
+            Ok(Err(_)) => format!("it ended ({})", self.child.end().await),
             Err(_) => format!("it did not serve in {SERVE_TIMEOUT:?}"),
         };
-        let status = self.end();
-        anyhow::bail!("the new server failed and was ended ({status}): {failure}")
+        self.child.end().await;
+        anyhow::bail!("the new server failed: {failure}")
     }
+}
 
-    /// Ends the new server. Returns its status as text.
-    fn end(&mut self) -> String {
-        let ended = self.child.kill().and_then(|()| self.child.wait());
-        match ended {
+impl NewServer {
+    /// Ends the process. Returns its status as text.
+    async fn end(&mut self) -> String {
+        // It may be about to exit with a status that says more than SIGKILL does.
+        let deadline = Instant::now() + EXIT_TIMEOUT;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Ok(status),
+                Ok(None) if Instant::now() < deadline => sleep(EXIT_INTERVAL).await,
+                Ok(None) => break self.child.kill().and_then(|()| self.child.wait()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.is_ended = true;
+        match status {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for NewServer {
+    fn drop(&mut self) {
+        if !self.is_ended
+            && let Err(error) = self.child.kill().and_then(|()| self.child.wait())
+        {
+            tracing::warn!(%error, "failed to end a new server");
         }
     }
 }
@@ -267,8 +277,20 @@ impl Successor {
 /// Message of a new server that serves.
 const SERVING: &[u8] = b"serving";
 
+/// Start of the message of a new server that cannot take over.
+const FAILED: &str = "failed ";
+
+/// Returns why a new server cannot take over, if it says so.
+fn parse_failure(message: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(message);
+    Some(text.strip_prefix(FAILED)?.replace('\n', " "))
+}
+
 /// Returns the version of a new server that reports to be ready.
 fn parse_ready(message: &[u8]) -> anyhow::Result<String> {
+    if let Some(failure) = parse_failure(message) {
+        anyhow::bail!(failure);
+    }
     let text = String::from_utf8_lossy(message);
     let mut words = text.split(' ');
     let (Some("ready"), Some(protocol), Some(version)) = (words.next(), words.next(), words.next())
@@ -289,33 +311,46 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Reports that this server is ready, and receives what the old one hands over.
-    pub(crate) async fn begin() -> anyhow::Result<(Self, Handover)> {
+    /// Opens the socket to the old server.
+    pub(crate) fn open() -> anyhow::Result<Self> {
         let stdin = rustix::stdio::stdin().try_clone_to_owned()?;
         let socket = HandoverSocket::new(stdin).context("--takeover needs a socket as stdin")?;
+        Ok(Self { socket })
+    }
+
+    /// Reports that this server is ready, and receives what the old one hands over.
+    pub(crate) async fn receive(&self) -> anyhow::Result<Handover> {
         let ready = format!("ready {HANDOVER_VERSION} {}", env!("CARGO_PKG_VERSION"));
-        socket.send(ready.as_bytes(), &[]).await?;
-        let (message, descriptors) = socket.receive().await?;
+        self.socket.send(ready.as_bytes(), &[]).await?;
+        let received = self.socket.receive().await;
+        let (message, descriptors) = received.context("the old server has given up")?;
         let text = String::from_utf8_lossy(&message);
         let address = text
             .strip_prefix(&format!("{HANDOVER_VERSION} "))
             .context("the old server speaks another protocol")?;
         let mut descriptors = descriptors.into_iter();
         let state_lock = descriptors.next().context("no lock was handed over")?;
-        let handover = Handover {
+        Ok(Handover {
             address: address.parse()?,
             state_lock,
             listener: descriptors.collect(),
-        };
-        Ok((Self { socket }, handover))
+        })
     }
 
-    /// Reports that this server serves.
-    pub(crate) async fn finish(self) -> anyhow::Result<()> {
-        self.socket
-            .send(SERVING, &[])
-            .await
-            .context("the old server is gone")
+    /// Reports that this server serves. If the old one has died meanwhile, this one serves alone.
+    pub(crate) async fn finish(self) {
+        if let Err(error) = self.socket.send(SERVING, &[]).await {
+            tracing::warn!(%error, "the old server is gone");
+        }
+    }
+
+    /// Reports why this server cannot take over.
+    pub(crate) async fn fail(self, error: &anyhow::Error) {
+        let mut message = format!("{FAILED}{error:#}");
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        if let Err(error) = self.socket.send(message.as_bytes(), &[]).await {
+            tracing::debug!(%error, "failed to report to the old server");
+        }
     }
 }
 

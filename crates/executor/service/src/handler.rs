@@ -31,7 +31,7 @@ use crate::{
     metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
-    service::{DurabilityDefault, ServerControl, ServiceShared},
+    service::{DurabilityDefault, OrdinaryRefusal, ServerControl, ServiceShared},
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
@@ -279,7 +279,17 @@ impl RequestHandler {
                     let error = RpcError::invalid_request("direct exec is disabled on this server");
                     respond_now(&id, Err::<UpgradeStarted, _>(error))
                 }
-                Ok(control) => respond_when_ready(id, control.upgrade(params), |outcome| outcome),
+                Ok(control) => {
+                    let ordinary = self.shared.ordinary_processes();
+                    let refusal = OrdinaryRefusal::begin(&self.shared);
+                    let upgrade = control.upgrade(params, &ordinary);
+                    respond_when_ready(id, upgrade, move |outcome| {
+                        if outcome.is_ok() {
+                            refusal.keep();
+                        }
+                        outcome
+                    })
+                }
                 Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
             },
             MethodCall::CommandExec(params) => handlers.exec(id, params),

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     num::NonZeroUsize,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -131,8 +131,8 @@ pub(crate) struct ServiceShared {
     pub(crate) continue_trace: ContinueTrace,
     /// Number of open connections.
     pub(crate) connections: watch::Sender<usize>,
-    /// Whether starts of processes that are not durable are refused.
-    refuses_ordinary: AtomicBool,
+    /// Number of upgrades that refuse to start processes that are not durable.
+    ordinary_refusals: AtomicUsize,
     /// Whether every connection shall end.
     pub(crate) closing: watch::Sender<bool>,
     /// What clients may ask of the server process.
@@ -145,10 +145,12 @@ pub trait ServerControl: fmt::Debug + Send + Sync {
     /// Describes the server process.
     fn status(&self) -> ServerStatus;
 
-    /// Prepares another program to take over. Resolves when that program is ready.
+    /// Prepares another program to take over. Resolves when that program is ready. `ordinary` are
+    /// the processes that would not survive.
     fn upgrade(
         &self,
         upgrade: UpgradeServer,
+        ordinary: &[ProcessSummary],
     ) -> BoxFuture<'static, Result<UpgradeStarted, RpcError>>;
 }
 
@@ -207,7 +209,7 @@ impl Service {
                 metrics,
                 continue_trace,
                 connections: watch::Sender::new(0),
-                refuses_ordinary: AtomicBool::new(false),
+                ordinary_refusals: AtomicUsize::new(0),
                 closing: watch::Sender::new(false),
                 control: OnceLock::new(),
                 open: Box::new(open),
@@ -262,42 +264,29 @@ impl Service {
         }
     }
 
-    /// Refuses to start processes that are not durable, because another server takes over.
-    pub fn refuse_ordinary(&self, refuse: bool) {
-        self.shared.refuses_ordinary.store(refuse, Relaxed);
-    }
-
-    /// Lists the running processes that are not durable, and end with this server.
-    pub fn ordinary_processes(&self) -> Vec<ProcessSummary> {
-        let sessions = self.all_sessions();
-        let processes = sessions.iter().flat_map(|session| session.list());
-        let ordinary = |process: &ProcessSummary| process.running && process.durable.is_none();
-        processes.filter(ordinary).collect()
-    }
-
-    /// Ends every connection and waits until their requests have stopped. Sessions are detached.
-    /// New connections end at once.
-    pub async fn close_connections(&self) {
+    /// Leaves sessions and durable processes to the next server, which restores them. Ends every
+    /// connection once its requests are answered, also a new one once it has a session. `served`
+    /// resolves when there will be no more new ones.
+    pub async fn hand_over(&self, served: impl Future<Output = ()>) {
+        let unused = self.shared.sessions.unused();
         self.shared.closing.send_replace(true);
         let mut connections = self.shared.connections.subscribe();
-        let closed = connections.wait_for(|open| *open == 0);
+        let closed = async {
+            served.await;
+            drop(connections.wait_for(|open| *open == 0).await);
+        };
         drop(timeout(CLOSE_TIMEOUT, closed).await);
+        self.shared.sessions.hand_over(&unused);
+        self.release_durable().await;
     }
 
-    /// Leaves all durable processes to the next server, which restores them with their sessions.
-    /// The connections of this one end.
-    pub async fn release_durable(&self) {
-        let sessions = self.all_sessions();
+    /// Leaves all durable processes to the next server.
+    async fn release_durable(&self) {
+        let sessions = self.shared.all_sessions();
         let released: Vec<_> = sessions.iter().map(|it| it.release_durable()).collect();
         for released in released {
             released.await;
         }
-    }
-
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        let mut sessions = self.shared.sessions.all();
-        sessions.push(Arc::clone(&self.shared.detached));
-        sessions
     }
 
     /// Serves one connection until it ends, then detaches its session.
@@ -329,7 +318,7 @@ impl Service {
     /// and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
         self.release_durable().await;
-        let sessions = self.all_sessions();
+        let sessions = self.shared.all_sessions();
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
@@ -350,7 +339,7 @@ impl Service {
 
     /// Waits until every process that runs now has exited.
     pub async fn wait_idle(&self) {
-        wait_all(&self.all_sessions(), WaitUntil::Exited).await;
+        wait_all(&self.shared.all_sessions(), WaitUntil::Exited).await;
     }
 
     /// Returns whether any detached process is retained in memory, running or finished. Finished
@@ -361,29 +350,67 @@ impl Service {
         detached.iter().any(in_memory)
     }
 
-    /// Kills every process that is not durable, including those of detached sessions, without
-    /// waiting.
+    /// Kills every process that is not durable, without waiting, and ends all sessions.
     pub fn kill_all(&self) {
-        for session in self.all_sessions() {
+        for session in self.shared.all_sessions() {
             drop(session.release_durable());
             session.clear();
         }
+        self.shared.sessions.clear();
     }
 }
 
 impl ServiceShared {
     /// Returns whether starts of processes that are not durable are refused.
     pub(crate) fn refuses_ordinary(&self) -> bool {
-        self.refuses_ordinary.load(Relaxed)
+        self.ordinary_refusals.load(Relaxed) > 0
     }
 
     pub(crate) fn open(&self) -> Environment {
         (self.open)()
+    }
+
+    /// Lists the processes that end with this server although they run, or their clients have not
+    /// received all output.
+    pub(crate) fn ordinary_processes(&self) -> Vec<ProcessSummary> {
+        let sessions = self.all_sessions();
+        let processes = sessions.iter().flat_map(|session| session.list_ordinary());
+        processes.collect()
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.all();
+        sessions.push(Arc::clone(&self.detached));
+        sessions
     }
 }
 
 async fn wait_all(sessions: &[Arc<Session>], until: WaitUntil) {
     for session in sessions {
         session.wait_all(until).await;
+    }
+}
+
+/// Refuses to start processes that are not durable, from the check of an upgrade to its handover.
+/// Dropping it admits them again, unless it is kept.
+pub(crate) struct OrdinaryRefusal(Option<Arc<ServiceShared>>);
+
+impl OrdinaryRefusal {
+    pub(crate) fn begin(shared: &Arc<ServiceShared>) -> Self {
+        shared.ordinary_refusals.fetch_add(1, Relaxed);
+        Self(Some(Arc::clone(shared)))
+    }
+
+    /// Refuses them for as long as this service lives.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OrdinaryRefusal {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.ordinary_refusals.fetch_sub(1, Relaxed);
+        }
     }
 }

@@ -154,6 +154,19 @@ impl Session {
         processes.iter().map(|process| process.summary()).collect()
     }
 
+    /// Lists the processes that are not durable, and run or have unacknowledged output for a client.
+    pub(crate) fn list_ordinary(&self) -> Vec<ProcessSummary> {
+        let has_client = self.is_attached();
+        let summaries = self.started().map(|process| {
+            let is_needed = has_client && process.has_unacked();
+            (process.summary(), is_needed)
+        });
+        let ordinary = summaries.filter(|(process, is_needed)| {
+            process.durable.is_none() && (process.running || *is_needed)
+        });
+        ordinary.map(|(process, _)| process).collect()
+    }
+
     /// Attaches a new session to its first client.
     pub(crate) fn attach(&self, send_queue: Arc<SendQueue>, retention_mode: RetentionMode) {
         let mut state = self.lock();

@@ -37,6 +37,8 @@ use crate::{
 const MAX_CONNECTIONS: usize = 4096;
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long handshakes that have begun may take after the listener stops accepting.
+const LAST_HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Delay after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -83,7 +85,8 @@ impl Listener {
         })
     }
 
-    /// Continues the listener of another server from its [`Self::duplicates`].
+    /// Continues the listener of another server from its [`Self::duplicates`]. Until
+    /// [`Self::claim`], dropping it leaves the files to that server.
     pub fn inherit(address: &ListenUrl, duplicates: Vec<OwnedFd>) -> io::Result<Self> {
         let mut duplicates = duplicates.into_iter();
         let missing = || io::Error::new(io::ErrorKind::InvalidInput, "no listening socket");
@@ -112,6 +115,13 @@ impl Listener {
         match &self.socket {
             ListenSocket::Tcp(listener) => Ok(vec![listener.as_fd().try_clone_to_owned()?]),
             ListenSocket::Unix(socket) => socket.duplicates(),
+        }
+    }
+
+    /// Removes the files from now on when it is dropped.
+    pub fn claim(&mut self) {
+        if let ListenSocket::Unix(socket) = &mut self.socket {
+            socket.claim();
         }
     }
 
@@ -150,7 +160,8 @@ impl Listener {
     }
 
     /// Accepts connections and sends each upgraded one as a link. Returns the listener when the
-    /// receiver is closed, or when `stop` resolves. Connections then wait to be accepted.
+    /// receiver is closed, or when `stop` resolves and the handshakes that had begun are over.
+    /// Connections then wait to be accepted.
     pub async fn run_until(
         mut self,
         mut endpoint: HttpEndpoint,
@@ -165,10 +176,14 @@ impl Listener {
         let pending = endpoint.pending;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let budget = MessageBudget::new(MessageBudgetLimits::default());
+        // Closed when no handshake is going on.
+        let (handshake, mut handshakes) = mpsc::channel::<Infallible>(1);
         let accepting = self.accept_each(pending, |stream, pending| {
             let (endpoint, tls, links) = (endpoint.clone(), tls.clone(), links.clone());
             let (budget, slots) = (budget.clone(), Arc::clone(&slots));
+            let handshake = handshake.clone();
             tokio::spawn(async move {
+                let _handshake = handshake;
                 let served = stream.into_link(endpoint, tls, budget, &slots);
                 if let Some(link) = pending.serve(served).await {
                     // The receiver is closed when the server shuts down.
@@ -179,7 +194,11 @@ impl Listener {
         tokio::select! {
             never = accepting => match never {},
             () = links.closed() => {}
-            () = stop => {}
+            () = stop => {
+                drop(handshake);
+                // Clients that only watch, such as for metrics, hold connections open.
+                drop(timeout(LAST_HANDSHAKE_TIMEOUT, handshakes.recv()).await);
+            }
         }
         self
     }

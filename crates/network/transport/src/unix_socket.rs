@@ -26,10 +26,11 @@ use tokio::{
 
 use crate::listen_url::lock_path;
 
-/// Most connections that wait to be accepted, as in the standard library.
-const BACKLOG: i32 = 4096;
 /// How often a server checks that its socket file is still its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Connections that wait to be accepted. The kernel applies its own limit, too.
+const BACKLOG: i32 = 4096;
 
 /// A listening unix socket, its file and the lock file beside it. Dropping it removes both files.
 #[derive(Debug)]
@@ -78,10 +79,10 @@ impl UnixSocket {
         })
     }
 
-    /// Continues the socket of another server, with its lock.
-    ///
-    /// Listens again: clients ask the kernel who listens, and it answers with the last caller.
+    /// Continues the socket of another server, with its lock. The files are still those of the other
+    /// one.
     pub(crate) fn inherit(path: &Path, listener: OwnedFd, lock: OwnedFd) -> io::Result<Self> {
+        // Clients check the process that listens: from now on it is this one.
         rustix::net::listen(&listener, BACKLOG)?;
         let listener = std::os::unix::net::UnixListener::from(listener);
         listener.set_nonblocking(true)?;
@@ -90,16 +91,23 @@ impl UnixSocket {
         Ok(Self {
             listener: UnixListener::from_std(listener)?,
             path: path.to_owned(),
-            identity: FileIdentity::of(path).ok_or(io::ErrorKind::NotFound)?,
+            // Without a file, the next check binds again.
+            identity: FileIdentity::of(path).unwrap_or_default(),
             lock: SocketLock {
                 path: lock_path(path),
                 file: lock.into(),
-                handed_over: false,
+                handed_over: true,
             },
             checks,
             reported: false,
-            handed_over: false,
+            handed_over: true,
         })
+    }
+
+    /// Makes the files belong to this server, which removes them at its end.
+    pub(crate) fn claim(&mut self) {
+        self.handed_over = false;
+        self.lock.handed_over = false;
     }
 
     /// Returns duplicates of the socket and of its lock, for another server.
@@ -194,7 +202,7 @@ fn in_use() -> io::Error {
 }
 
 /// Identifies the file at a path.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct FileIdentity {
     device: u64,
     inode: u64,

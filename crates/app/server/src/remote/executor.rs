@@ -58,6 +58,9 @@ pub async fn run_remote_environment(
             Err(error) => return ignore_closed_pipe(error),
         };
         runtime.machine.warm_up().await;
+        runtime.refuse_upgrades(
+            "this server is reached through a hub, which another one cannot take over: restart it",
+        );
         let links = runtime.serve_links();
         let never = std::future::pending();
         tokio::select! {

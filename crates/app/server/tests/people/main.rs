@@ -31,3 +31,4 @@ mod telemetry {
     mod spans;
 }
 mod test_user;
+mod upgrades;
