@@ -23,7 +23,7 @@ fn presence(node: &Node, registration: &Registration) -> Presence {
     Presence {
         environment: registration.environment.clone(),
         registration: registration.id.clone(),
-        node: node.mesh.node().clone(),
+        node: node.mesh.name().clone(),
         connection: ConnectionId::generate(),
     }
 }
@@ -189,7 +189,7 @@ async fn standby_waits_for_the_executor_of_a_dead_node() {
     let current = one.register(new("env", "alice", &key())).await.unwrap();
     let presence = presence(&first_node, &current);
     one.attach(presence.clone()).await.unwrap();
-    eventually(async || second_node.mesh.nodes() == 2).await;
+    eventually(async || second_node.mesh.gauges().nodes == 2).await;
     let before = Timestamp::now();
     drop(first_node);
     let presence_record = async || {
@@ -299,7 +299,7 @@ async fn hubs_with_different_prefixes_are_isolated() {
         .register(new("env", "bob", &key()))
         .await
         .unwrap();
-    assert_eq!(theirs.mesh.nodes().max(1), 1);
+    assert_eq!(theirs.mesh.gauges().nodes.max(1), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
