@@ -28,7 +28,7 @@ pub use self::executor_args::{
 };
 #[cfg(feature = "hub")]
 pub use self::hub_args::{
-    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken,
+    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, NatsArgs, RevokeToken,
     TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
 };
 pub use crate::remote::RemoteTransport;

@@ -80,7 +80,7 @@
 //! - `remote`: [`environments`], [`ExecServerClient::connect_relay`] and [`remote`]
 //! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`])
 //! - `cli`: the commands for people ([`command`], [`doctor`]), and `mcp` for `exec-server mcp`
-//! - `hub`: the registry and relay ([`hub`])
+//! - `hub`: the registry and relay ([`hub`]), and `nats` for hubs that share a NATS broker
 //! - `otel`: spans for an OpenTelemetry collector
 //!
 //! # Names

@@ -271,34 +271,28 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn message_corpus_is_replayed() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/wire_message");
-        let files: Vec<_> = std::fs::read_dir(corpus)
+    /// Runs a target on each file of its corpus.
+    fn replay_corpus(name: &str, target: fn(&[u8])) {
+        let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
+        let files: Vec<_> = std::fs::read_dir(corpora.join(name))
             .unwrap()
             .map(Result::unwrap)
             .collect();
         assert!(files.len() > 20, "corpus is missing");
         for file in files {
             println!("{}", file.path().display());
-            wire_message(&std::fs::read(file.path()).unwrap());
+            target(&std::fs::read(file.path()).unwrap());
         }
     }
 
     #[test]
+    fn message_corpus_is_replayed() {
+        replay_corpus("wire_message", wire_message);
+    }
+
+    #[test]
     fn path_corpus_is_replayed() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/path_resolve");
-        let files: Vec<_> = std::fs::read_dir(corpus)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert!(files.len() > 20, "corpus is missing");
-        for file in files {
-            println!("{}", file.path().display());
-            path_resolve(&std::fs::read(file.path()).unwrap());
-        }
+        replay_corpus("path_resolve", path_resolve);
     }
 
     #[test]
