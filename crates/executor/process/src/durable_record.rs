@@ -198,17 +198,12 @@ pub(crate) enum OutputError {
 
 impl From<JournalError> for OutputError {
     fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::Protected => Self::Paused(PROTECTED_RETRY),
-            JournalError::Full(_) => {
-                tracing::warn!(%error, "a durable process is paused");
-                Self::Paused(FULL_RETRY)
-            }
-            error => {
-                tracing::error!(%error, "failed to record output; the process is paused");
-                Self::Paused(FULL_RETRY)
-            }
+        if matches!(error, JournalError::Protected) {
+            return Self::Paused(PROTECTED_RETRY);
         }
+        // The output stays in its pipe.
+        tracing::warn!(%error, "failed to record output; a durable process is paused");
+        Self::Paused(FULL_RETRY)
     }
 }
 

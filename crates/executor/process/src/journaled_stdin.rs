@@ -94,7 +94,9 @@ impl JournaledStdin {
     pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         let end_of_file = match &self.target {
             JournaledTarget::Terminal(fd, _) => Some([stdio::end_of_file(fd.get_ref())]),
-            _ => None,
+            JournaledTarget::Closed | JournaledTarget::Pipe(_) | JournaledTarget::ReaderGone => {
+                None
+            }
         };
         match end_of_file {
             Some(byte) => self.accept(id, Bytes::copy_from_slice(&byte), false),
@@ -110,8 +112,10 @@ impl JournaledStdin {
         match &self.target {
             JournaledTarget::Closed => return EnqueueOutcome::Closed,
             JournaledTarget::ReaderGone => return EnqueueOutcome::Accepted,
-            _ if self.ended => return EnqueueOutcome::Closed,
-            _ => self.activity = true,
+            JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) if self.ended => {
+                return EnqueueOutcome::Closed;
+            }
+            JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) => self.activity = true,
         }
         if !self.unrecorded.is_empty() || self.undelivered_bytes > UNDELIVERED_BYTES {
             return self.postpone(id, data, end);
@@ -173,10 +177,10 @@ impl JournaledStdin {
     /// Returns the descriptor to wait on for writability, if input is waiting.
     pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
         match &self.target {
-            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) if self.is_waiting => {
-                Some(Arc::clone(fd))
+            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) => {
+                self.is_waiting.then(|| Arc::clone(fd))
             }
-            _ => None,
+            JournaledTarget::Closed | JournaledTarget::ReaderGone => None,
         }
     }
 

@@ -314,7 +314,7 @@ async fn full_disk_pauses_a_process_and_loses_nothing() {
         .start_with(script_params("o", "echo o"), ordinary)
         .await;
     assert_eq!(client.finish("o").await.stdout(), "o\n");
-    let params = json!({"processId": "p", "chunk": "eA==".repeat(1), "writeId": "w"});
+    let params = json!({"processId": "p", "chunk": "eA==", "writeId": "w"});
     let id = client.request("process/write", params.clone()).await;
     let answer = client.answer(id).await;
     eprintln!("{answer}");

@@ -357,9 +357,10 @@ pub(super) fn process_error(error: ProcessError) -> RpcError {
         ProcessError::Remote(error) => error,
         ProcessError::NoTerminal(_) => RpcError::invalid_request(error.to_string()),
         ProcessError::EmptySize => RpcError::invalid_params(error.to_string()),
-        ProcessError::Terminated | ProcessError::StdinFull | ProcessError::Disconnected(_) => {
-            RpcError::internal(error.to_string())
-        }
+        ProcessError::Terminated
+        | ProcessError::StdinFull
+        | ProcessError::StorageFull
+        | ProcessError::Disconnected(_) => RpcError::internal(error.to_string()),
         other => RpcError::internal(other.to_string()),
     }
 }

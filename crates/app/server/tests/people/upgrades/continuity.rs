@@ -128,10 +128,11 @@ fn echo(
             let write = process.write(None, line.clone().into());
             within_timeout(write).await.unwrap();
             while read.len() < line.len() {
-                match within_timeout(events.next()).await.unwrap() {
-                    ExecProcessEvent::Output(chunk) => read.extend(chunk.data),
-                    other => panic!("{other:?}"),
-                }
+                let event = within_timeout(events.next()).await.unwrap();
+                let ExecProcessEvent::Output(chunk) = event else {
+                    panic!("{event:?}");
+                };
+                read.extend(chunk.data);
             }
             let echoed: Vec<u8> = read.drain(..).collect();
             assert_eq!(str::from_utf8(&echoed), Ok(&*line));

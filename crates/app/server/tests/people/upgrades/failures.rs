@@ -53,10 +53,11 @@ async fn echoes(process: &Arc<dyn ExecProcess>) {
     within_timeout(process.write(None, "echo\n".into()))
         .await
         .unwrap();
-    match within_timeout(events.next()).await.unwrap() {
-        ExecProcessEvent::Output(chunk) => assert_eq!(&*chunk.data, b"echo\n"),
-        other => panic!("{other:?}"),
-    }
+    let event = within_timeout(events.next()).await.unwrap();
+    let ExecProcessEvent::Output(chunk) = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(&*chunk.data, b"echo\n");
 }
 
 /// Returns an executable of another architecture.

@@ -76,6 +76,7 @@ impl CommandStore for FakeStore {
                 output_bytes: None,
                 durable: None,
                 ended_at_ms: None,
+                size: None,
             };
             let kept = (listed, Arc::clone(&started.process));
             self.kept.lock().unwrap().push(kept);
