@@ -15,11 +15,13 @@ use crate::{
     test_user::{OutputSoon, TestUser, within_timeout},
 };
 
-/// Lets a command go on that waits for a line from the fifo `go`.
-async fn go(user: &TestUser) {
-    let shell = ["-c", "while [ ! -p go ]; do :; done; echo go > go"];
+/// Lets a command go on that waits for a line from this fifo. Each is used once: a command that
+/// opens it again could meet the same writer.
+async fn go(user: &TestUser, fifo: &str) {
+    let script = format!("while [ ! -p {fifo} ]; do :; done; echo go > {fifo}");
     let mut go = Command::new("sh");
-    let went = go.args(shell).current_dir(user.work()).kill_on_drop(true);
+    let go = go.args(["-c", &script]).current_dir(user.work());
+    let went = go.kill_on_drop(true);
     assert!(within_timeout(went.status()).await.unwrap().success());
 }
 
@@ -41,7 +43,8 @@ fn json(text: &str) -> Value {
 #[tokio::test]
 async fn detached_command_survives_sigkill_of_the_server() {
     let user = TestUser::new();
-    let script = "mkfifo go; seq 1 3000; read line < go; seq 3001 6000; read line < go; exit 7";
+    let script =
+        "mkfifo go-1 go-2; seq 1 3000; read line < go-1; seq 3001 6000; read line < go-2; exit 7";
     detach(&user, &[], "job", script).await;
     user.kill_local_server();
     assert_eq!(user.local_server(), None);
@@ -50,7 +53,7 @@ async fn detached_command_survives_sigkill_of_the_server() {
     for number in 1..=3000 {
         logs.says(&number.to_string()).await;
     }
-    go(&user).await;
+    go(&user, "go-1").await;
     for number in 3001..=6000 {
         logs.says(&number.to_string()).await;
     }
@@ -60,7 +63,7 @@ async fn detached_command_survives_sigkill_of_the_server() {
     for number in 1..=6000 {
         logs.says(&number.to_string()).await;
     }
-    go(&user).await;
+    go(&user, "go-2").await;
     let (status, stderr) = logs.end().await;
     assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
     assert_eq!(within_timeout(logs.lines.next_line()).await.unwrap(), None);
@@ -239,7 +242,7 @@ async fn logs_since_a_time_skip_earlier_output() {
     while now_ms() < since {
         std::hint::spin_loop();
     }
-    go(&user).await;
+    go(&user, "go").await;
     assert_eq!(logs.end().await.0.code(), Some(0));
     let (seconds, millis) = (since / 1000, since % 1000);
     let mut date = Command::new("date");
@@ -273,14 +276,14 @@ async fn logs_since_a_time_skip_earlier_output() {
 async fn recording_of_a_terminal_is_replayed_and_exported() {
     let user = TestUser::new().with("TERM", "xterm");
     // The character is written in two parts.
-    let script = "mkfifo go; printf '\\033[1mone\\n\\342'; read line < go; printf '\\202\\254\\n'; \
-                  read line < go; printf 'two \\377\\n'";
+    let script = "mkfifo go-1 go-2; printf '\\033[1mone\\n\\342'; read line < go-1; printf '\\202\\254\\n'; \
+                  read line < go-2; printf 'two \\377\\n'";
     detach(&user, &["--tty"], "term", script).await;
     let mut logs = RunningCommand::start(&mut user.command(["logs", "-f", "term"]));
     logs.says("\u{1b}[1mone").await;
-    go(&user).await;
+    go(&user, "go-1").await;
     logs.says("€").await;
-    go(&user).await;
+    go(&user, "go-2").await;
     assert_eq!(user.run(["wait", "term"]).await.status, Some(0));
     let replayed = user
         .run(["replay", "--speed", "100", "--max-pause", "10ms", "term"])
