@@ -338,10 +338,13 @@ fn explanation(address: &ListenUrl, config: &ServerConfig) -> String {
         true => " --token-file FILE",
         false => "",
     };
+    let run = match cfg!(feature = "cli") {
+        true => format!("`exec-server run -E {address}{token} -- ls`, or "),
+        false => String::new(),
+    };
     format!(
         "exec-server runs commands and serves files of this machine for {clients}. Next, in \
-         another terminal: `exec-server run -E {address}{token} -- ls`, or \
-         `CODEX_EXEC_SERVER_URL={address} codex`. Press Ctrl-C to stop."
+         another terminal: {run}`CODEX_EXEC_SERVER_URL={address} codex`. Press Ctrl-C to stop."
     )
 }
 
