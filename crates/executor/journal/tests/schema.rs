@@ -58,6 +58,8 @@ fn ended_head() -> JournalHead {
         pipe_stdin: true,
         family: "process".to_owned(),
         owner: JournalOwner::Session(SessionId::new("session-1")),
+        principal: None,
+        size: None,
         started_at_ms: 1_700_000_000_000,
         started_at_boot_ms: 86_400_000,
         boot_id: "11111111-2222-3333-4444-555555555555".to_owned(),
