@@ -389,6 +389,7 @@ mod tests {
                 output_bytes: None,
                 durable: None,
                 ended_at_ms: None,
+                size: None,
             })
         };
         assert!(is(true, requested_at_ms + 10) && is(false, requested_at_ms + 10));
