@@ -31,14 +31,14 @@ pub(crate) struct EventReorder {
     ready: VecDeque<LogEvent>,
     early_events: BTreeMap<OutputSeq, LogEvent>,
     early_bytes: usize,
+    /// Last output that was dropped because too much waited. Reads of the gap return it again.
+    dropped_through: OutputSeq,
     exit_seen: bool,
 }
 
 /// Peer: the events of one process are unusable. Other processes are not affected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum EventsError {
-    #[error("too many events wait for event {}: limit is {MAX_BYTES} bytes or {MAX_EVENTS} events", .0.0)]
-    Overflow(OutputSeq),
     #[error("event {} is larger than {MAX_CHUNK_BYTES} bytes", .0.0)]
     Oversized(OutputSeq),
     #[error("{}", describe_lost(*.0, *.1))]
@@ -77,6 +77,7 @@ impl EventReorder {
             ready: VecDeque::new(),
             early_events: BTreeMap::new(),
             early_bytes: 0,
+            dropped_through: OutputSeq(0),
             exit_seen: false,
         }
     }
@@ -85,13 +86,7 @@ impl EventReorder {
     pub(crate) fn handle_event(&mut self, event: LogEvent) -> Result<(), EventsError> {
         let event = match event {
             // The oldest servers do not number the close: it follows all other events.
-            LogEvent::Closed(OutputSeq(0)) => {
-                let last = self
-                    .early_events
-                    .last_key_value()
-                    .map(|(seq, _)| seq.next());
-                LogEvent::Closed(last.unwrap_or(self.next))
-            }
+            LogEvent::Closed(OutputSeq(0)) => LogEvent::Closed(self.seen().next()),
             LogEvent::Output(_) | LogEvent::Exited(..) | LogEvent::Closed(_) => event,
         };
         if event.seq() < self.next || self.early_events.contains_key(&event.seq()) {
@@ -102,14 +97,8 @@ impl EventReorder {
         }
         self.exit_seen |= matches!(event, LogEvent::Exited(..));
         if event.seq() > self.next {
-            self.early_bytes += event_bytes(&event);
-            self.early_events.insert(event.seq(), event);
-            let overflow = self.early_events.len() > MAX_EVENTS || self.early_bytes > MAX_BYTES;
-            return if overflow {
-                Err(EventsError::Overflow(self.next))
-            } else {
-                Ok(())
-            };
+            self.insert_early(event);
+            return Ok(());
         }
         self.next = self.next.next();
         self.ready.push_back(event);
@@ -119,6 +108,22 @@ impl EventReorder {
             self.ready.push_back(event);
         }
         Ok(())
+    }
+
+    /// Keeps an event behind a gap, or drops it if too much waits. A server with an archive never
+    /// pauses a process, which may write faster than the gap is read.
+    fn insert_early(&mut self, event: LogEvent) {
+        let bytes = event_bytes(&event);
+        let is_full = self.early_events.len() >= MAX_EVENTS || self.early_bytes + bytes > MAX_BYTES;
+        // Exit and close are kept in addition.
+        let may_drop =
+            matches!(event, LogEvent::Output(_)) || self.early_events.len() >= MAX_EVENTS + 2;
+        if is_full && may_drop {
+            self.dropped_through = self.dropped_through.max(event.seq());
+        } else {
+            self.early_bytes += bytes;
+            self.early_events.insert(event.seq(), event);
+        }
     }
 
     /// Handles a partial page of `process/read`. Returns where to continue.
@@ -201,15 +206,17 @@ impl EventReorder {
         self.ready.pop_front()
     }
 
-    /// Returns the last event before a gap, if events wait behind one.
+    /// Returns the last event before a gap, if events wait behind one or were dropped there.
     pub(crate) fn gap(&self) -> Option<OutputSeq> {
-        (!self.early_events.is_empty()).then_some(self.last())
+        let has_gap = !self.early_events.is_empty() || self.dropped_through > self.last();
+        has_gap.then_some(self.last())
     }
 
     /// Returns the highest sequence number received, in order or not.
     pub(crate) fn seen(&self) -> OutputSeq {
         let early_messages = self.early_events.last_key_value().map(|(seq, _)| *seq);
-        early_messages.unwrap_or(self.last())
+        let received = early_messages.unwrap_or(self.last());
+        received.max(self.dropped_through)
     }
 
     /// Returns the last sequence number that was output.

@@ -127,23 +127,36 @@ fn unfilled_gap_is_reported_as_lost() {
 }
 
 #[test]
-fn events_waiting_for_a_gap_are_bounded() {
+fn output_behind_a_gap_beyond_the_bounds_is_read_again() {
     let mut reorder = EventReorder::new();
-    for seq in 2..65_538 {
+    for seq in 2..65_540 {
         reorder.handle_event(output(seq)).unwrap();
     }
-    assert_eq!(
-        reorder.handle_event(output(65_538)),
-        Err(EventsError::Overflow(OutputSeq(1)))
-    );
+    reorder.handle_event(exited(65_540)).unwrap();
+    // Events 2 to 65537 and the exit are kept, two are dropped.
+    assert_eq!(reorder.early_events.len(), 65_537);
+    assert_eq!(reorder.seen(), OutputSeq(65_540));
+    reorder
+        .handle_partial_page(page(&[1], 2), OutputSeq(0))
+        .unwrap();
+    assert_eq!(reorder.last(), OutputSeq(65_537));
+    assert_eq!(reorder.gap(), Some(OutputSeq(65_537)));
+    reorder
+        .handle_page(page(&[65_538, 65_539], 65_541))
+        .unwrap();
+    assert_eq!(reorder.last(), OutputSeq(65_540));
+    assert_eq!(reorder.gap(), None);
+
     let mut reorder = EventReorder::new();
-    for seq in 2..6 {
+    for seq in 2..8 {
         reorder.handle_event(sized(seq, 1 << 20)).unwrap();
     }
-    assert_eq!(
-        reorder.handle_event(output(6)),
-        Err(EventsError::Overflow(OutputSeq(1)))
-    );
+    assert_eq!(reorder.early_events.len(), 4);
+    reorder
+        .handle_partial_page(page(&[1], 2), OutputSeq(0))
+        .unwrap();
+    // Nothing waits, but what was dropped is missing.
+    assert_eq!(reorder.gap(), Some(OutputSeq(5)));
 }
 
 #[test]
