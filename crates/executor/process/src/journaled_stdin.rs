@@ -8,7 +8,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 use exec_journal::{JournalError, JournalEvent};
 use exec_spawn::keeper::KeeperSlot;
 use exec_wire::id::WriteId;
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
     durable_record::{DurableRecord, HoldingPipe},
@@ -174,8 +174,12 @@ impl JournaledStdin {
     fn close_descriptors(&mut self) {
         if let JournaledTarget::Pipe(_) = self.target {
             self.target = JournaledTarget::Closed;
-            self.record.release_slot(KeeperSlot::Stdin);
-            self.record.try_record(&JournalEvent::InputClosed);
+            let record = Arc::clone(&self.record);
+            // The keeper may be slow, and the caller holds the lock of the process.
+            spawn_blocking(move || {
+                record.release_slot(KeeperSlot::Stdin);
+                record.try_record(&JournalEvent::InputClosed);
+            });
         }
     }
 }
