@@ -21,6 +21,8 @@ pub(crate) struct BenchPlan {
     pub(crate) output_bytes: u64,
     /// Idle processes.
     pub(crate) idle_processes: u64,
+    /// Durable processes that write 100 MiB each.
+    pub(crate) durable_writers: u64,
     /// Bytes that a child tries to write to a client that does not read.
     pub(crate) stalled_bytes: u64,
     /// Longest time to watch a server whose client does not read.
@@ -87,6 +89,7 @@ impl BenchPlan {
             },
             output_bytes: 512 << 20,
             idle_processes: 500,
+            durable_writers: 20,
             stalled_bytes: 4 << 30,
             stalled_time: Duration::from_secs(5),
             startups: SampleBudget {
@@ -142,6 +145,7 @@ impl BenchPlan {
             },
             output_bytes: 16 << 20,
             idle_processes: 40,
+            durable_writers: 2,
             stalled_bytes: 256 << 20,
             stalled_time: Duration::from_millis(1500),
             startups: SampleBudget {

@@ -165,6 +165,15 @@ impl ServerInstance {
         RpcClient::connect(&self.url, &[extension])
     }
 
+    /// Kills a server that was started here, and leaves what outlives it.
+    pub(crate) fn kill(mut self) {
+        if let Some(mut owned) = self.owned.take()
+            && owned.child.kill().is_ok()
+        {
+            drop(owned.child.wait());
+        }
+    }
+
     /// Returns the server's pid, if it runs on this machine.
     pub(crate) const fn pid(&self) -> Option<u32> {
         self.pid
@@ -233,6 +242,11 @@ impl OwnedServer {
     }
 }
 
+/// Kills a process.
+pub(crate) fn send_kill(pid: u32) {
+    send_signal(pid, Signal::KILL);
+}
+
 fn send_signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // The process may already have exited.
@@ -244,11 +258,11 @@ fn send_signal(pid: u32, signal: Signal) {
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Program, arguments and environment to start a server with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LaunchConfig {
     /// Program to execute.
     pub(crate) program: PathBuf,
-    args: Vec<&'static str>,
+    args: Vec<String>,
     home: Option<PathBuf>,
     log: PathBuf,
 }
@@ -271,7 +285,7 @@ impl LaunchConfig {
     pub(crate) fn ours(program: PathBuf, out: &Path) -> Self {
         Self {
             program,
-            args: LISTEN_ARGS.to_vec(),
+            args: LISTEN_ARGS.map(str::to_owned).to_vec(),
             home: None,
             log: out.join("ours.log"),
         }
@@ -283,12 +297,21 @@ impl LaunchConfig {
         let home = out.join("codex-home");
         fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
         let args = [&["exec-server"], &LISTEN_ARGS[..]].concat();
+        let args = args.into_iter().map(str::to_owned).collect();
         Ok(Self {
             program,
             args,
             home: Some(home),
             log: out.join("stock.log"),
         })
+    }
+
+    /// Adds arguments.
+    pub(crate) fn with_args(&self, args: &[&str]) -> Self {
+        let mut with_args = self.clone();
+        let added = args.iter().map(|&arg| arg.to_owned());
+        with_args.args.extend(added);
+        with_args
     }
 
     /// Starts the server and waits for its first line. Kills the process on error.

@@ -4,6 +4,7 @@
 
 mod cli_commands;
 mod client_overhead;
+mod durable_processes;
 mod echo_latency;
 mod file_calls;
 mod file_transfer;
@@ -48,7 +49,7 @@ impl MeasureGroup {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [MeasureGroup; 22] = [
+pub(crate) const GROUPS: [MeasureGroup; 23] = [
     MeasureGroup::new("spawn", process_start::measure_latency),
     MeasureGroup::new("inflight", process_start::measure_rate),
     MeasureGroup::new("echo", echo_latency::measure_echo),
@@ -63,6 +64,7 @@ pub(crate) const GROUPS: [MeasureGroup; 22] = [
     MeasureGroup::new("fs-walk", file_calls::measure_walk),
     MeasureGroup::new("fs-peak", server_footprint::measure_block_read_growth),
     MeasureGroup::new("fs-watch", file_watch::measure_watch),
+    MeasureGroup::new("durable", durable_processes::measure_durable),
     MeasureGroup::new("sandbox", sandbox_cost::measure_sandbox),
     MeasureGroup::new("client", client_overhead::measure_client),
     MeasureGroup::new("tools", client_overhead::measure_tools),

@@ -230,6 +230,24 @@ fn memory_rollup(pid: u32, name: &str) -> Option<u64> {
     Some(status_kib(&rollup, name) << 10)
 }
 
+/// Returns the memory that only this process uses, if it is alive.
+pub(crate) fn private_memory(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    Some(status_kib(&rollup, "Private_Dirty:") << 10)
+}
+
+/// Returns the parent of a process.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    ProcStat::read(pid).map(|stat| stat.parent)
+}
+
+/// Returns the processes that run a program.
+pub(crate) fn programs_of(program: &Path) -> Vec<u32> {
+    let runs_it =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == program);
+    all_pids().filter(runs_it).collect()
+}
+
 /// Returns whether a process is workload that a measure made the server run.
 pub(crate) fn is_workload(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_workload_cmdline(&cmdline))

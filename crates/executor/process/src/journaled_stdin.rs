@@ -9,7 +9,7 @@ use bytes::Bytes;
 use exec_journal::{JournalError, JournalEvent};
 use exec_spawn::keeper::KeeperSlot;
 use exec_wire::id::WriteId;
-use tokio::{io::unix::AsyncFd, sync::oneshot};
+use tokio::{io::unix::AsyncFd, sync::oneshot, task::spawn_blocking};
 
 use crate::{
     durable_record::{DurableRecord, HoldingPipe},
@@ -244,8 +244,12 @@ impl JournaledStdin {
     fn close_descriptors(&mut self) {
         if let JournaledTarget::Pipe(_) = self.target {
             self.target = JournaledTarget::Closed;
-            self.record.release_slot(KeeperSlot::Stdin);
-            self.record.try_record(&JournalEvent::InputClosed);
+            let record = Arc::clone(&self.record);
+            // The keeper may be slow, and the caller holds the lock of the process.
+            spawn_blocking(move || {
+                record.release_slot(KeeperSlot::Stdin);
+                record.try_record(&JournalEvent::InputClosed);
+            });
         }
     }
 }
