@@ -15,7 +15,7 @@ use crate::bench_dir::BenchDir;
 use crate::bench_plan::BenchPlan;
 use crate::bench_target::{BenchTarget, LaunchConfig, OURS, ServerInstance};
 use crate::contender::{Contender, interleave, p50};
-use crate::process_usage::{parent_of, private_memory, programs_of};
+use crate::process_usage::{parent_of, private_memory_of, programs_of};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 use crate::rpc_message::ServerEvent;
@@ -255,7 +255,7 @@ impl DurableInstance {
             name.trim() == "exec-spawner"
         };
         let counted = own.filter(|pid| !parent_of(*pid).is_some_and(is_spawner));
-        let memory: Option<Vec<u64>> = counted.map(private_memory).collect();
+        let memory: Option<Vec<u64>> = counted.map(private_memory_of).collect();
         Ok(memory.context("a process ended")?.into_iter().sum())
     }
 }
