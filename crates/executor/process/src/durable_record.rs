@@ -195,17 +195,15 @@ pub(crate) enum OutputError {
 
 impl From<JournalError> for OutputError {
     fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::Protected => Self::Paused(PROTECTED_RETRY),
-            JournalError::Full(_) => {
-                tracing::warn!(%error, "a durable process is paused");
-                Self::Paused(FULL_RETRY)
-            }
-            error => {
-                tracing::error!(%error, "failed to record output; the process is paused");
-                Self::Paused(FULL_RETRY)
-            }
+        if matches!(error, JournalError::Protected) {
+            return Self::Paused(PROTECTED_RETRY);
         }
+        if error.is_full() {
+            tracing::warn!(%error, "a durable process is paused");
+        } else {
+            tracing::error!(%error, "failed to record output; the process is paused");
+        }
+        Self::Paused(FULL_RETRY)
     }
 }
 

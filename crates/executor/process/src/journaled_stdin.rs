@@ -75,7 +75,9 @@ impl JournaledStdin {
     pub(crate) fn close(&mut self, id: Option<&WriteId>) -> EnqueueOutcome {
         let end_of_file = match &self.target {
             JournaledTarget::Terminal(fd, _) => Some([stdio::end_of_file(fd.get_ref())]),
-            _ => None,
+            JournaledTarget::Closed | JournaledTarget::Pipe(_) | JournaledTarget::ReaderGone => {
+                None
+            }
         };
         match end_of_file {
             Some(byte) => self.accept(id, &byte, false),
@@ -91,8 +93,10 @@ impl JournaledStdin {
         match &self.target {
             JournaledTarget::Closed => return EnqueueOutcome::Closed,
             JournaledTarget::ReaderGone => return EnqueueOutcome::Accepted,
-            _ if self.ended => return EnqueueOutcome::Closed,
-            _ => self.activity = true,
+            JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) if self.ended => {
+                return EnqueueOutcome::Closed;
+            }
+            JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) => self.activity = true,
         }
         if self.undelivered_bytes + data.len() as u64 > UNDELIVERED_BYTES {
             return EnqueueOutcome::Overflow;
@@ -131,7 +135,10 @@ impl JournaledStdin {
             JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) if self.is_waiting => {
                 Some(Arc::clone(fd))
             }
-            _ => None,
+            JournaledTarget::Closed
+            | JournaledTarget::Pipe(_)
+            | JournaledTarget::Terminal(..)
+            | JournaledTarget::ReaderGone => None,
         }
     }
 

@@ -127,7 +127,7 @@ impl ProcessTask {
             let deadline = self.deadlines.next(kill_at, paused);
             tokio::select! {
                 report = next_report(&self.child, self.shared.durable.is_some(), self.report_retry_at), if supervised => match report {
-                    Some(report) => self.handle_report(report, paused).await,
+                    Some(report) => self.handle_report(report, paused),
                     None => {
                         supervised = false;
                         self.mark_tree_gone();
@@ -157,7 +157,7 @@ impl ProcessTask {
         self.end_record().await;
     }
 
-    async fn handle_report(&mut self, report: SupervisorReport, paused: bool) {
+    fn handle_report(&mut self, report: SupervisorReport, paused: bool) {
         self.report_retry_at = None;
         if let SupervisorReport::Exited(exit) = report {
             self.drain(paused);

@@ -353,7 +353,7 @@ pub(super) fn process_error(error: ProcessError) -> RpcError {
         ProcessError::Terminated | ProcessError::StdinFull | ProcessError::Disconnected(_) => {
             RpcError::internal(error.to_string())
         }
-        other => RpcError::internal(other.to_string()),
+        ProcessError::StorageFull | _ => RpcError::internal(error.to_string()),
     }
 }
 
