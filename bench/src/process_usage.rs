@@ -109,6 +109,21 @@ pub(crate) fn memory_by_name(server: u32, name: &str) -> impl Iterator<Item = u6
         .into_iter()
 }
 
+/// Returns the private memory of `server` and its helpers: the pages that they wrote to and share
+/// with no other process. Helpers that share an address space count once.
+///
+/// Not part of a sample: it walks the page tables, which a measured server would notice.
+pub(crate) fn private_memory(server: u32) -> u64 {
+    let stats: Vec<ProcStat> = all_pids().filter_map(ProcStat::read).collect();
+    let mut address_spaces = BTreeSet::new();
+    process_tree(&stats, server)
+        .into_iter()
+        .filter(|stat| stat.pid == server || !is_workload(stat.pid))
+        .filter(|stat| stat.layout == (0, 0) || address_spaces.insert(stat.layout))
+        .filter_map(|stat| memory_rollup(stat.pid, "Private_Dirty:"))
+        .sum()
+}
+
 /// Time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -206,19 +221,13 @@ fn process_name(pid: u32) -> Option<String> {
 
 /// Returns the proportional set size of a process: shared pages count in proportion.
 fn proportional_memory(pid: u32) -> Option<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    Some(status_kib(&rollup, "Pss:") << 10)
+    memory_rollup(pid, "Pss:")
 }
 
-/// Returns the memory that only this process uses, if it is alive.
-pub(crate) fn private_memory(pid: u32) -> Option<u64> {
+/// Returns a field of `/proc/PID/smaps_rollup` in bytes; `None` if the process has exited.
+fn memory_rollup(pid: u32, name: &str) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    Some(status_kib(&rollup, "Private_Dirty:") << 10)
-}
-
-/// Returns the parent of a process.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    ProcStat::read(pid).map(|stat| stat.parent)
+    Some(status_kib(&rollup, name) << 10)
 }
 
 /// Returns the processes that run a program.
@@ -335,6 +344,13 @@ mod tests {
         assert!(usage.server_rss > 0);
         assert!(usage.server_peak >= usage.server_rss / 2);
         assert_eq!(usage.rss(), usage.server_rss + usage.helper_rss);
+    }
+
+    #[test]
+    fn private_memory_is_part_of_resident_memory() {
+        let private = private_memory(std::process::id());
+        assert!(private > 0);
+        assert!(private <= ProcessUsage::sample(std::process::id()).rss());
     }
 
     #[test]

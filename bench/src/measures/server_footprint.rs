@@ -14,7 +14,7 @@ use crate::bench_plan::BenchPlan;
 use crate::bench_target::{BenchTarget, ServerInstance};
 use crate::contender::{Contender, interleave, p50};
 use crate::measures::file_transfer::read_blocks;
-use crate::process_usage::{ProcessUsage, reset_peak};
+use crate::process_usage::{ProcessUsage, private_memory, reset_peak};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 
@@ -22,56 +22,83 @@ use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 const STABLE_TIME: Duration = Duration::from_millis(400);
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
+/// Memory of a server with one connection.
+struct IdleMemory {
+    /// Usage without processes.
+    idle: ProcessUsage,
+    /// Private memory without processes.
+    idle_private: u64,
+    /// Usage with the idle processes.
+    many: ProcessUsage,
+}
+
 /// Measures idle memory.
 pub(crate) fn measure_idle_memory(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
-    let all: Vec<Result<(ProcessUsage, ProcessUsage)>> = targets
+    let all: Vec<Result<IdleMemory>> = targets
         .iter()
         .map(|target| idle_memory(plan, target))
         .collect();
     let count = plan.idle_processes;
-    let row = |id, title: &str, value: fn(&ProcessUsage, &ProcessUsage) -> u64| {
-        let cells: Vec<_> = all.iter().map(|usages| usage_cell(usages, value)).collect();
+    let row = |id, title: &str, value: fn(&IdleMemory) -> u64| {
+        let cells: Vec<_> = all
+            .iter()
+            .map(|memory| memory_cell(memory, value))
+            .collect();
         ReportRow::new(id, title, ValueUnit::Bytes).cells(&cells)
     };
     let limit = RowGoal::AtMost(f64::from(8 << 20));
+    let private_limit = RowGoal::AtMost(2.3 * f64::from(1 << 20));
     let many_title = format!("more with {count} idle processes");
     vec![
-        row("idle", "idle memory, one connection", |idle, _| idle.rss()).goal(limit),
-        row("idle-server", "  server process", |idle, _| idle.server_rss),
-        row("idle-helper", "  helper processes", |idle, _| {
-            idle.helper_rss
-        }),
-        row("idle-many", &many_title, |idle, many| {
-            many.rss().saturating_sub(idle.rss())
+        row("idle", "idle memory, one connection", |memory| {
+            memory.idle.rss()
         })
         .goal(limit),
-        row("idle-many-server", "  server process", |idle, many| {
-            many.server_rss.saturating_sub(idle.server_rss)
+        row("idle-server", "  server process", |memory| {
+            memory.idle.server_rss
         }),
-        row("idle-many-helper", "  helper processes", |idle, many| {
-            many.helper_rss.saturating_sub(idle.helper_rss)
+        row("idle-helper", "  helper processes", |memory| {
+            memory.idle.helper_rss
+        }),
+        row("idle-private", "private memory, one connection", |memory| {
+            memory.idle_private
+        })
+        .goal(private_limit),
+        row("idle-many", &many_title, |memory| {
+            memory.many.rss().saturating_sub(memory.idle.rss())
+        })
+        .goal(limit),
+        row("idle-many-server", "  server process", |memory| {
+            memory
+                .many
+                .server_rss
+                .saturating_sub(memory.idle.server_rss)
+        }),
+        row("idle-many-helper", "  helper processes", |memory| {
+            memory
+                .many
+                .helper_rss
+                .saturating_sub(memory.idle.helper_rss)
         }),
     ]
 }
 
-fn usage_cell(
-    usages: &Result<(ProcessUsage, ProcessUsage)>,
-    value: fn(&ProcessUsage, &ProcessUsage) -> u64,
-) -> ReportCell {
-    match usages {
-        Ok((idle, many)) => ReportCell::Value(value(idle, many) as f64),
+fn memory_cell(memory: &Result<IdleMemory>, value: fn(&IdleMemory) -> u64) -> ReportCell {
+    match memory {
+        Ok(memory) => ReportCell::Value(value(memory) as f64),
         Err(error) => ReportCell::Failed(format!("{error:#}")),
     }
 }
 
-/// Returns the usage without processes and with the idle processes.
-fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, ProcessUsage)> {
+/// Returns the memory without processes and with the idle processes.
+fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<IdleMemory> {
     let instance = target.start_fresh()?;
     let pid = instance
         .pid()
         .context("server process not found on this machine")?;
     let mut client = instance.connect()?;
     let (idle, _) = ProcessUsage::sample_when_stable(pid, STABLE_TIME, SETTLE_LIMIT);
+    let idle_private = private_memory(pid);
     let start = PreparedStart::new(&["sleep", "1000"], StdioMode::Pipes);
     let processes: Vec<u64> = (0..plan.idle_processes)
         .map(|_| client.queue_start(&start))
@@ -99,7 +126,11 @@ fn idle_memory(plan: &BenchPlan, target: &BenchTarget) -> Result<(ProcessUsage, 
             target.name()
         );
     }
-    Ok((idle, many))
+    Ok(IdleMemory {
+        idle,
+        idle_private,
+        many,
+    })
 }
 
 /// Terminates the processes of a server that keeps running. A server started here kills them

@@ -14,6 +14,7 @@ mod env;
 pub(crate) mod failure;
 mod file_changes;
 mod files;
+mod history;
 mod logs;
 mod ls;
 #[cfg(feature = "mcp")]
@@ -21,11 +22,14 @@ mod mcp;
 mod operand;
 mod print;
 pub(crate) mod process_session;
-mod ps;
+pub(crate) mod ps;
 pub(crate) mod quantity;
+mod recorded_output;
+mod replay;
 pub(crate) mod run;
 mod search;
 mod terminal;
+mod upgrade;
 mod watch;
 
 use std::process::ExitCode;
@@ -48,14 +52,17 @@ pub use self::{
     env::{EnvCommand, warn_of_foreign_keys},
     failure::{CommandFailure, FailureKind},
     file_changes::{MkdirCommand, MvCommand, RmCommand},
-    logs::LogsCommand,
+    history::HistoryCommand,
+    logs::{LogsCommand, SinceArg, SinceError},
     ls::LsCommand,
     print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
     ps::PsCommand,
     quantity::{ByteSizeArg, DurationArg, QuantityError},
+    replay::{ReplayCommand, ReplaySpeed},
     run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
     search::{FindCommand, GrepCommand},
+    upgrade::UpgradeCommand,
     watch::WatchCommand,
 };
 pub use crate::doctor::examine;
@@ -71,6 +78,10 @@ pub enum UserCommand {
     Ps(PsCommand),
     /// Prints what a detached process wrote.
     Logs(LogsCommand),
+    /// Plays what a process wrote to its terminal, with its timing.
+    Replay(ReplayCommand),
+    /// Lists durable processes that run or have ended.
+    History(HistoryCommand),
     /// Follows a detached process and types into its terminal.
     Attach(AttachCommand),
     /// Ends a detached process, or signals it.
@@ -102,6 +113,8 @@ pub enum UserCommand {
     /// Serves the tools for agents as an MCP server.
     #[cfg(feature = "mcp")]
     Mcp(McpCommand),
+    /// Replaces a running server with another version, which takes over everything.
+    Upgrade(UpgradeCommand),
     /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
     /// Prints a completion script for a shell.
@@ -124,6 +137,8 @@ impl UserCommand {
             Self::Shell(command) => command.run().await,
             Self::Ps(command) => command.run().await,
             Self::Logs(command) => command.run().await,
+            Self::Replay(command) => command.run().await,
+            Self::History(command) => command.run().await,
             Self::Attach(command) => command.run().await,
             Self::Kill(command) => command.run().await,
             Self::Wait(command) => command.run().await,
@@ -140,6 +155,7 @@ impl UserCommand {
             Self::Env(command) => command.run().await,
             #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,
+            Self::Upgrade(command) => command.run().await,
             Self::Bench(command) => command.run().await,
             Self::Completions(command) => command.run(cli).await,
             Self::Man(command) => command.run(cli()),

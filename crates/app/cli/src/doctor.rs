@@ -5,11 +5,13 @@
 //! form is at most 100 columns wide.
 
 mod advice;
+mod durable_state;
 #[cfg(test)]
 mod tests;
 
 use std::{fmt, os::unix::net::UnixStream, path::PathBuf, process::ExitCode, time::Duration};
 
+use exec_client::backend::ProcessDurability;
 use exec_process::spawner::Spawner;
 use exec_sandbox::{
     SandboxSettings,
@@ -21,7 +23,7 @@ use exec_sandbox::{
 use exec_settings::{local_socket::LocalSocket, settings_source::VariableLookup};
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
@@ -31,7 +33,10 @@ use crate::command::{
     run::{self, ExecArgs, StartRequest},
 };
 
-pub use self::advice::{DoctorAdvice, advice};
+pub use self::{
+    advice::{DoctorAdvice, advice},
+    durable_state::DurableStateStatus,
+};
 
 /// Limit for all probes. Each probe gives up earlier and reports what hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,6 +59,9 @@ pub struct DoctorReport {
     /// State of the local server, if it was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_server: Option<LocalServerStatus>,
+    /// Durable state of that server, if it was checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durable_state: Option<DurableStateStatus>,
 }
 
 impl DoctorReport {
@@ -73,20 +81,35 @@ impl DoctorReport {
             policies,
             abilities,
             local_server: None,
+            durable_state: None,
         }
     }
 }
 
-/// Probes this machine. Leaves nothing running.
+/// Probes this machine. Leaves nothing running. `state_dir` is the state directory to look at, by
+/// default that of the local server.
 ///
 /// # Errors
 /// When the machine does not answer in time.
-pub async fn examine(settings: SandboxSettings) -> Result<DoctorReport, ExamineError> {
+pub async fn examine(
+    settings: SandboxSettings,
+    state_dir: Option<PathBuf>,
+) -> Result<DoctorReport, ExamineError> {
+    let lookup: VariableLookup<'_> = &|name| std::env::var_os(name);
+    let state_dir = state_dir.or_else(|| LocalSocket::durable_directory(lookup));
+    let durable_state = async {
+        let directory = state_dir?;
+        spawn_blocking(move || DurableStateStatus::check(directory))
+            .await
+            .ok()
+    };
     let spawner = Spawner::default();
-    let found = timeout(TIMEOUT, probe(&spawner, ProbeDepth::All)).await;
-    let abilities = found.map_err(|_| ExamineError)?;
+    let found = async { tokio::join!(probe(&spawner, ProbeDepth::All), durable_state) };
+    let found = timeout(TIMEOUT, found).await;
+    let (abilities, durable_state) = found.map_err(|_| ExamineError)?;
     Ok(DoctorReport {
-        local_server: Some(LocalServerStatus::check(&|name| std::env::var_os(name))),
+        local_server: Some(LocalServerStatus::check(lookup)),
+        durable_state,
         ..DoctorReport::new(abilities, settings)
     })
 }
@@ -162,6 +185,7 @@ pub async fn examine_remote(
         terminal: TerminalUse::None,
         limit: Some(REMOTE_TIMEOUT),
         keys: None,
+        durability: ProcessDurability::NotDurable,
     })
     .await?;
     Ok(outcome.status)
@@ -228,6 +252,12 @@ impl fmt::Display for DoctorReport {
         if let Some(server) = &self.local_server {
             writeln!(f, "\nCommands for people")?;
             paragraph(f, "  ", &server.to_string())?;
+        }
+        if let Some(state) = &self.durable_state {
+            writeln!(f, "\nProcesses that outlive their server")?;
+            for line in state.lines() {
+                paragraph(f, "  ", &line)?;
+            }
         }
         let conclusion = if self.enforceable {
             "Every kind of policy can be enforced here."

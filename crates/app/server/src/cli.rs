@@ -28,20 +28,16 @@ pub use self::executor_args::{
 };
 #[cfg(feature = "hub")]
 pub use self::hub_args::{
-    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, RevokeToken,
+    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, NatsArgs, RevokeToken,
     TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
 };
 pub use crate::remote::RemoteTransport;
 
-/// Runs commands and file operations where the code lives: here, on a server, or behind a hub.
-///
-/// With a command it works in an environment that --env selects; this machine needs no set-up.
-/// Without a command it is the server: clients speak JSON-RPC over a websocket, a unix socket or
-/// stdio. A listener prints its URL with the actual port to stdout once it is bound; logs go to
-/// stderr.
+/// Command line of `exec-server`. Its help only has what is compiled in.
 #[derive(Clone, Debug, Parser)]
 #[command(
-    name = "exec-server", version, after_help = AFTER_HELP,
+    name = "exec-server", version, about = ABOUT, long_about = long_about(),
+    after_help = after_help(),
     mut_arg("remote", |remote| remote.conflicts_with_all(LISTENER)),
 )]
 pub struct Cli {
@@ -83,6 +79,11 @@ pub struct Cli {
     /// options from the environment and the file, and exiting when idle.
     #[arg(long, hide = true, requires = "listen")]
     pub background: bool,
+
+    /// Takes over listener and state from the server at the other end of stdin, which started this
+    /// one for an upgrade.
+    #[arg(long, hide = true)]
+    pub takeover: bool,
 
     /// Accepted for compatibility and ignored with a warning.
     #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
@@ -199,23 +200,49 @@ const LISTENER: [&str; 12] = [
     "insecure_no_auth",
 ];
 
-/// Help of a server without the commands for people.
-#[cfg(not(feature = "cli"))]
-const AFTER_HELP: &str = "\
-Server options are read from four sources, the first of which wins: the flag, `-c`, the environment \
-(EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), and the configuration \
-file. Relative paths start at the working directory in all of them. Options under Remote are flags \
-only.
-
-Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start or continue, 2 for a wrong command \
-line.";
-
 #[cfg(feature = "cli")]
-const AFTER_HELP: &str = "\
+const ABOUT: &str =
+    "Runs commands and file operations where the code lives: here, on a server, or behind a hub";
+#[cfg(not(feature = "cli"))]
+const ABOUT: &str = "Runs commands and file operations of its clients on this machine";
+
+fn long_about() -> String {
+    let commands = match cfg!(feature = "cli") {
+        true => COMMANDS_ABOUT,
+        false => "",
+    };
+    format!("{ABOUT}.\n\n{commands}{SERVER_ABOUT}")
+}
+
+const COMMANDS_ABOUT: &str = "\
+With a command it works in an environment that --env selects; this machine needs no set-up. Without \
+a command it is the server. ";
+
+const SERVER_ABOUT: &str = "\
+Clients speak JSON-RPC over a websocket, a unix socket or stdio. A listener prints its URL with the \
+actual port to stdout once it is bound; logs go to stderr.";
+
+fn after_help() -> String {
+    let parts = [
+        (true, OPTION_SOURCES),
+        (cfg!(feature = "cli"), COMMAND_EXAMPLES),
+        (true, SERVER_EXAMPLES),
+        (cfg!(feature = "hub"), HUB_EXAMPLE),
+        (cfg!(feature = "cli"), DOCTOR_EXAMPLE),
+        (true, SERVER_STATUS),
+        (cfg!(feature = "cli"), COMMAND_STATUS),
+    ];
+    let compiled = parts.into_iter().filter(|(is_compiled, _)| *is_compiled);
+    compiled.map(|(_, text)| text).collect()
+}
+
+const OPTION_SOURCES: &str = "\
 Server options are read from four sources, the first of which wins: the flag, `-c`, the environment \
 (EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), and the configuration \
 file. Relative paths start at the working directory in all of them. Options under Remote are flags \
-only.
+only.";
+
+const COMMAND_EXAMPLES: &str = "
 
 Examples, for people:
   exec-server run -- make test
@@ -226,7 +253,9 @@ Examples, for people:
       An environment behind a hub, as the default
   exec-server shell
   exec-server cp -r src/ box:work/
-  exec-server env status
+  exec-server env status";
+
+const SERVER_EXAMPLES: &str = "
 
 Examples, for servers:
   exec-server
@@ -242,14 +271,22 @@ Examples, for servers:
               --ws-auth signed-bearer-token --ws-shared-secret-file secret --ws-audience box-7
       For clients with a JWT that is signed with the secret, with the audience box-7
   exec-server --remote https://hub.example --environment-id box-7 --remote-token-file token
-      For harnesses of the same hub; nothing listens here
+      For harnesses of the same hub; nothing listens here";
+
+const HUB_EXAMPLE: &str = "
   exec-server hub
-      A hub for executors and harnesses, on port 8765 of this machine
+      A hub for executors and harnesses, on port 8765 of this machine";
+
+const DOCTOR_EXAMPLE: &str = "
   exec-server doctor
-      Reports which sandbox policies this machine can enforce
+      Reports which sandbox policies this machine can enforce";
+
+const SERVER_STATUS: &str = "
 
 Exit status of a server: 0 after SIGTERM or SIGINT, 1 if it cannot start or continue, 2 for a \
-wrong command line.
+wrong command line.";
+
+const COMMAND_STATUS: &str = "
 
 Exit status of a command for people: that of the command it ran (128+n if signal n killed it), or
     1  any other failure                  2  wrong command line

@@ -88,6 +88,8 @@ pub struct ServerConfig {
     pub allow_prepared_exec: bool,
     /// Directory and limits of processes that outlive the server. `None`: there are none.
     pub durable: Option<DurableConfig>,
+    /// Whether the server takes over from the one at the other end of stdin.
+    pub takeover: bool,
     /// Concurrent requests per connection.
     pub concurrent_requests: ConcurrentRequests,
     /// Whether a listener that other machines reach may lack authentication.
@@ -143,6 +145,7 @@ impl Default for ServerConfig {
             allow_direct_exec: true,
             allow_prepared_exec: true,
             durable: None,
+            takeover: false,
             concurrent_requests: ConcurrentRequests::default(),
             insecure_no_auth: false,
             stdin_close: StdinClose::Ignored,

@@ -21,12 +21,13 @@ use exec_cli::command::TextTable;
 use exec_hub::{
     config::{HubConfig, JwtConfig, TlsFiles},
     hub::Hub,
-    nats::NatsConfig,
     principal::{EnvironmentGlobs, RoleSet},
-    store::{NodeName, Timestamp},
+    store::Timestamp,
     tokens::{self as hub_tokens, NewToken, TokenEntry, TokenId},
     url::PublicUrl,
 };
+#[cfg(feature = "nats")]
+use exec_hub::{nats::NatsConfig, store::NodeName};
 use exec_spawn::release_free_memory;
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::sleep};
@@ -75,22 +76,6 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
     let paths = HubPaths::find(&flags.token_files, lookup)?;
     let public_url = flags.public_url.as_ref();
     let public_url = public_url.map(|url| PublicUrl::fixed(&url.to_string()));
-    let node = flags.node_name.clone();
-    let nats = match &flags.nats {
-        Some(servers) => {
-            let node = node.clone().or_else(this_host);
-            let node = node.context("the host name is not a valid node name: give --node-name")?;
-            let mut nats = NatsConfig::new(servers.clone(), node);
-            nats.credentials_file.clone_from(&flags.nats_credentials);
-            nats.ca_file.clone_from(&flags.nats_ca);
-            nats.replicas = flags.nats_replicas.unwrap_or_default();
-            if let Some(prefix) = &flags.nats_prefix {
-                nats.prefix = prefix.clone();
-            }
-            Some(nats)
-        }
-        None => None,
-    };
     let tls = match (&flags.tls_cert, &flags.tls_key) {
         (Some(certificates), Some(key)) => Some(TlsFiles {
             certificates: certificates.clone(),
@@ -108,12 +93,31 @@ fn config(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Result<HubCon
             audience: flags.jwt_audience.clone(),
         }),
         tls,
-        nats,
-        node,
+        #[cfg(feature = "nats")]
+        nats: nats_config(flags)?,
+        node: flags.node_name.clone(),
         audit_log: flags.audit_log.clone(),
         access_keys: flags.access_keys.clone(),
         ..HubConfig::new(flags.listen, paths.data_dir)
     })
+}
+
+/// Builds the configuration of a cluster's node, if the flags ask for one.
+#[cfg(feature = "nats")]
+fn nats_config(flags: &HubFlags) -> anyhow::Result<Option<NatsConfig>> {
+    let Some(servers) = &flags.nats.servers else {
+        return Ok(None);
+    };
+    let node = flags.node_name.clone().or_else(this_host);
+    let node = node.context("the host name is not a valid node name: give --node-name")?;
+    let defaults = NatsConfig::new(servers.clone(), node);
+    Ok(Some(NatsConfig {
+        credentials_file: flags.nats.credentials.clone(),
+        ca_file: flags.nats.ca.clone(),
+        replicas: flags.nats.replicas.unwrap_or_default(),
+        prefix: flags.nats.prefix.clone().unwrap_or(defaults.prefix),
+        ..defaults
+    }))
 }
 
 /// Returns warnings about unusual settings.
@@ -145,6 +149,7 @@ fn is_without_tokens(file: &Path) -> bool {
 }
 
 /// Derives a node name from the host name. Names should be unique, but need not be.
+#[cfg(feature = "nats")]
 fn this_host() -> Option<NodeName> {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().ok()?;

@@ -80,7 +80,7 @@
 //! - `remote`: [`environments`], [`ExecServerClient::connect_relay`] and [`remote`]
 //! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`])
 //! - `cli`: the commands for people ([`command`], [`doctor`]), and `mcp` for `exec-server mcp`
-//! - `hub`: the registry and relay ([`hub`])
+//! - `hub`: the registry and relay ([`hub`]), and `nats` for hubs that share a NATS broker
 //! - `otel`: spans for an OpenTelemetry collector
 //!
 //! # Names
@@ -96,7 +96,9 @@ pub mod hub;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod server_runtime;
+mod service_manager;
 pub mod telemetry;
+mod upgrade;
 
 use exec_settings::{local_machine, shutdown_signal};
 
@@ -191,6 +193,6 @@ pub use self::{
 pub mod protocol {
     pub use exec_wire::{
         discovery, environment, error, fs, http, id, initialize, limits, method, network, path_uri,
-        process, sandbox,
+        process, sandbox, server,
     };
 }

@@ -228,7 +228,8 @@ async fn examine(config: ServerConfig, options: DoctorArgs) -> anyhow::Result<Ex
         tracing::error!("{warning}");
     }
     warn_of_foreign_keys(&|name| std::env::var_os(name));
-    let report = doctor::examine(config.sandbox).await?;
+    let state_dir = config.durable.map(|durable| durable.directory);
+    let report = doctor::examine(config.sandbox, state_dir).await?;
     let text = match options.json {
         true => format!("{}\n", serde_json::to_string_pretty(&report)?),
         false => report.to_string(),

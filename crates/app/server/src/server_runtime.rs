@@ -5,9 +5,10 @@ use std::{
     future::pending,
     io::{IsTerminal, Write},
     num::NonZeroUsize,
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -28,8 +29,8 @@ use exec_transport::{
 };
 use exec_wire::initialize::ServerInfo;
 use tokio::{
-    sync::{Notify, mpsc},
-    task::JoinSet,
+    sync::{Notify, mpsc, oneshot},
+    task::{JoinHandle, JoinSet},
     time::sleep,
 };
 
@@ -38,8 +39,10 @@ use crate::telemetry::continue_trace;
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
+    service_manager,
     shutdown_signal::{ShutdownSignal, StdinClose},
     telemetry::{MetricsRenderer, serve_metrics},
+    upgrade::{Handover, Takeover, UpgradeControl},
 };
 
 /// Runs a server on `listen_url` with default settings.
@@ -73,7 +76,11 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         config.tls.is_some() == matches!(config.listen, ListenUrl::Wss(_)),
         "a wss:// listener needs a certificate and a key, and others have none"
     );
-    let mut runtime = ServerRuntime::new(&config, &paths)?;
+    if config.listen.has_socket() {
+        return run_listener(&config, &paths).await;
+    }
+    anyhow::ensure!(!config.takeover, "--takeover needs a listener");
+    let mut runtime = ServerRuntime::new(&config, &paths, open_state(&config)?)?;
     runtime.restore().await?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
@@ -81,64 +88,216 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         false => config.stdin_close,
     };
     let mut stop = ShutdownSignal::new(stdin)?;
+    runtime.refuse_upgrades("a server on stdio ends with its client: start another one instead");
     runtime.serve_metrics(&config).await?;
-    match config.listen.clone() {
-        ListenUrl::Stdio => {
-            runtime.machine.warm_up().await;
-            let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-            let link = lines::link(stdin, stdout, LinkRole::Server, "exec-server stdio");
-            let service = runtime.service.clone();
-            // Keeps running while the server drains, so that the client learns of the end of its
-            // processes.
-            runtime
-                .tasks
-                .spawn(async move { service.serve(link).await });
-            tokio::select! {
-                _ended = runtime.tasks.join_next() => {}
-                () = stop.recv() => {}
-            }
+    runtime.machine.warm_up().await;
+    service_manager::notify("READY=1");
+    if config.listen == ListenUrl::Stdio {
+        let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+        let link = lines::link(stdin, stdout, LinkRole::Server, "exec-server stdio");
+        let service = runtime.service.clone();
+        // Keeps running while the server drains, so that the client learns of the end of its
+        // processes.
+        runtime
+            .tasks
+            .spawn(async move { service.serve(link).await });
+        tokio::select! {
+            _ended = runtime.tasks.join_next() => {}
+            () = stop.recv() => {}
         }
-        ListenUrl::Off => {
-            runtime.machine.warm_up().await;
-            stop.recv().await;
-        }
-        listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
-            let tls = match &config.tls {
-                Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
-                None => None,
-            };
-            let hosts = AllowedHosts::new(config.allowed_hosts.iter());
-            let hosts = match &config.tls {
-                Some(paths) => hosts.with_certificate(&paths.cert)?,
-                None => hosts,
-            };
-            let endpoint = HttpEndpoint {
-                hosts,
-                pending: PendingLimits::default(),
-                auth: Arc::new(config.auth.clone()),
-                draining: Arc::clone(&runtime.draining),
-                metrics: Some(runtime.metrics()),
-            };
-            let mut listener = bind(&listen).await?;
-            if !config.auth.is_required() && !config.insecure_no_auth {
-                listener = listener.for_own_account();
-            }
-            announce(listener.address())?;
-            explain(listener.address(), &config);
-            tracing::info!(address = %listener.address(), "listening");
-            runtime.machine.warm_up().await;
-            let links = runtime.serve_links();
-            // Keeps running while the server drains: alive, but not ready.
-            let listening = runtime.tasks.spawn(listener.run(endpoint, tls, links));
-            tokio::select! {
-                () = stop.recv() => {}
-                // New clients find no listener, and start another server.
-                () = runtime.idle() => listening.abort(),
-            }
-        }
+    } else {
+        stop.recv().await;
     }
     runtime.shut_down(&mut stop).await;
     Ok(())
+}
+
+/// Runs a server that listens. One that cannot take over reports why to the old server.
+async fn run_listener(config: &ServerConfig, paths: &ExecServerRuntimePaths) -> anyhow::Result<()> {
+    let mut takeover = match config.takeover {
+        true => Some(Takeover::open()?),
+        false => None,
+    };
+    let outcome = serve_listener(config, paths, &mut takeover).await;
+    if let (Err(error), Some(takeover)) = (&outcome, takeover) {
+        takeover.fail(error).await;
+    }
+    outcome
+}
+
+/// Runs a server that listens, until it stops or another one has taken over. If a successor fails,
+/// adopts everything again and goes on.
+async fn serve_listener(
+    config: &ServerConfig,
+    paths: &ExecServerRuntimePaths,
+    takeover: &mut Option<Takeover>,
+) -> anyhow::Result<()> {
+    let stdin = match config.takeover {
+        true => StdinClose::Ignored,
+        false => config.stdin_close,
+    };
+    let mut stop = ShutdownSignal::new(stdin)?;
+    let mut inherited = None;
+    if let Some(takeover) = &*takeover {
+        check_takeover(config)?;
+        inherited = Some(takeover.receive().await?);
+    }
+    let mut watchdog = JoinSet::new();
+    watchdog.spawn(service_manager::feed_watchdog());
+    let upgrade_error = Arc::default();
+    let (mut announced, mut goes_on) = (config.takeover, false);
+    loop {
+        let (state, listener) = match inherited.take() {
+            Some(handover) => {
+                let listener = Listener::inherit(&handover.address, handover.listener)?;
+                (inherit_state(config, handover.state_lock)?, listener)
+            }
+            None => (open_state(config)?, bind(&config.listen).await?),
+        };
+        let mut listener = match config.auth.is_required() || config.insecure_no_auth {
+            true => listener,
+            false => listener.for_own_account(),
+        };
+        let mut runtime = ServerRuntime::new(config, paths, state)?;
+        runtime.restore().await?;
+        match runtime.serve_metrics(config).await {
+            Err(error) if goes_on => tracing::error!(error = format!("{error:#}"), "no metrics"),
+            served => served?,
+        }
+        if !std::mem::replace(&mut announced, true) {
+            announce(listener.address())?;
+            explain(listener.address(), config);
+        }
+        tracing::info!(address = %listener.address(), "listening");
+        let (successors, mut ready) = mpsc::channel(1);
+        let obstacle = upgrade_obstacle(config, &runtime);
+        let error = Arc::clone(&upgrade_error);
+        let control = UpgradeControl::new(successors, obstacle, error);
+        runtime.service.set_control(Arc::new(control));
+        let endpoint = http_endpoint(config, &runtime)?;
+        let tls = match &config.tls {
+            Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
+            None => None,
+        };
+        // Nothing below fails. Until here, the files belong to the old server.
+        listener.claim();
+        let links = runtime.serve_links();
+        let (stop_accepting, stopped) = oneshot::channel();
+        let stopped = async { drop::<Result<(), _>>(stopped.await) };
+        // Keeps running while the server drains: alive, but not ready.
+        let mut listening = ListenerTask::spawn(listener.run_until(endpoint, tls, links, stopped));
+        if let Some(takeover) = takeover.take() {
+            takeover.finish().await;
+        }
+        // Clients are served meanwhile.
+        runtime.machine.warm_up().await;
+        service_manager::notify("READY=1");
+        let successor = tokio::select! {
+            () = stop.recv() => None,
+            // New clients find no listener, and start another server.
+            () = runtime.idle() => {
+                listening.abort();
+                None
+            }
+            successor = ready.recv() => successor,
+        };
+        let Some(successor) = successor else {
+            service_manager::notify("STOPPING=1");
+            runtime.shut_down(&mut stop).await;
+            return Ok(());
+        };
+        let _is_running = stop_accepting.send(());
+        let listener = listening.stopped().await?;
+        let [handover, own] = runtime.hand_over(&listener).await?;
+        match successor.take_over(handover).await {
+            Ok(pid) => {
+                tracing::info!(pid, "another server has taken over");
+                service_manager::notify(&format!("MAINPID={pid}"));
+                listener.leave();
+                runtime.shut_down(&mut stop).await;
+                return Ok(());
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "upgrade failed; this server goes on"
+                );
+                let mut last = upgrade_error.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(format!("{error:#}"));
+                drop(last);
+                listener.leave();
+                (inherited, goes_on) = (Some(own), true);
+            }
+        }
+    }
+}
+
+/// Checks what would prevent this server from serving, while the old one still does.
+fn check_takeover(config: &ServerConfig) -> anyhow::Result<()> {
+    let durable = config
+        .durable
+        .as_ref()
+        .context("--takeover needs a state directory")?;
+    StateDir::open_read_only(&durable.directory).context("cannot take over the state directory")?;
+    if let Some(paths) = &config.tls {
+        tls::acceptor(&paths.cert, &paths.key)?;
+    }
+    Ok(())
+}
+
+/// The task that accepts connections. Dropping it closes the listener.
+struct ListenerTask(JoinHandle<Listener>);
+
+impl ListenerTask {
+    fn spawn(running: impl Future<Output = Listener> + Send + 'static) -> Self {
+        Self(tokio::spawn(running))
+    }
+
+    fn abort(&self) {
+        self.0.abort();
+    }
+
+    /// Waits until the listener has stopped, and returns it.
+    async fn stopped(&mut self) -> anyhow::Result<Listener> {
+        (&mut self.0).await.context("the listener failed")
+    }
+}
+
+impl Drop for ListenerTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn http_endpoint(config: &ServerConfig, runtime: &ServerRuntime) -> anyhow::Result<HttpEndpoint> {
+    let hosts = AllowedHosts::new(config.allowed_hosts.iter());
+    let hosts = match &config.tls {
+        Some(paths) => hosts.with_certificate(&paths.cert)?,
+        None => hosts,
+    };
+    Ok(HttpEndpoint {
+        hosts,
+        pending: PendingLimits::default(),
+        auth: Arc::new(config.auth.clone()),
+        draining: Arc::clone(&runtime.draining),
+        metrics: Some(runtime.metrics()),
+    })
+}
+
+/// Returns why no other server can take over, if so.
+fn upgrade_obstacle(config: &ServerConfig, runtime: &ServerRuntime) -> Option<&'static str> {
+    if runtime.machine.durable_store().is_none() {
+        return Some(
+            "this server has no state directory, so its processes would end: start it with --state-dir",
+        );
+    }
+    if std::process::id() == 1 {
+        return Some(
+            "this server is the first process of its container, which ends with it: replace the container",
+        );
+    }
+    (config.stdin_close == StdinClose::Ends)
+        .then_some("this server stops at the end of its stdin, which another one cannot take over")
 }
 
 async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
@@ -179,10 +338,13 @@ fn explanation(address: &ListenUrl, config: &ServerConfig) -> String {
         true => " --token-file FILE",
         false => "",
     };
+    let run = match cfg!(feature = "cli") {
+        true => format!("`exec-server run -E {address}{token} -- ls`, or "),
+        false => String::new(),
+    };
     format!(
         "exec-server runs commands and serves files of this machine for {clients}. Next, in \
-         another terminal: `exec-server run -E {address}{token} -- ls`, or \
-         `CODEX_EXEC_SERVER_URL={address} codex`. Press Ctrl-C to stop."
+         another terminal: {run}`CODEX_EXEC_SERVER_URL={address} codex`. Press Ctrl-C to stop."
     )
 }
 
@@ -209,6 +371,17 @@ pub(crate) struct ServerRuntime {
     shutdown_grace: Duration,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
+    /// Serves incoming links, if a listener or a relay yields any.
+    links: Option<LinksTask>,
+}
+
+/// The task that serves incoming links.
+#[derive(Debug)]
+struct LinksTask {
+    /// Dropping it stops the task, once the links that have come are served.
+    stop: oneshot::Sender<()>,
+    /// Closed when the task has ended.
+    ended: oneshot::Receiver<()>,
 }
 
 impl ServerRuntime {
@@ -216,6 +389,7 @@ impl ServerRuntime {
     pub(crate) fn new(
         config: &ServerConfig,
         paths: &ExecServerRuntimePaths,
+        state: Option<StateDir>,
     ) -> anyhow::Result<Self> {
         // A helper that gets here would start helpers endlessly.
         run_if_helper();
@@ -226,7 +400,7 @@ impl ServerRuntime {
             retained_output_bytes: config.retained_output_bytes,
             sandbox: config.sandbox,
             protected: protected_paths(config),
-            state: open_state(config)?,
+            state,
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
         let open = {
@@ -249,11 +423,41 @@ impl ServerRuntime {
             shutdown_grace: config.shutdown_grace,
             idle_exit: config.idle_exit,
             idle: Arc::default(),
+            links: None,
         })
     }
 
+    /// Ends all connections and leaves the durable processes to the next server. Returns what it
+    /// needs, twice: once for this server, in case the other one fails.
+    async fn hand_over(&mut self, listener: &Listener) -> anyhow::Result<[Handover; 2]> {
+        let links = self.links.take();
+        let served = async {
+            if let Some(LinksTask { stop, ended }) = links {
+                drop(stop);
+                // The task ends without a message.
+                drop::<Result<(), _>>(ended.await);
+            }
+        };
+        self.service.hand_over(served).await;
+        // The metrics listener must be free for the next server.
+        self.tasks.shutdown().await;
+        let store = self.machine.durable_store().context("no state directory")?;
+        let handover = || -> anyhow::Result<Handover> {
+            Ok(Handover {
+                address: listener.address().clone(),
+                state_lock: store.state().lock_file().try_clone_to_owned()?,
+                listener: listener.duplicates()?,
+            })
+        };
+        Ok([handover()?, handover()?])
+    }
+
     /// Continues what an earlier server with the same state directory has left.
-    pub(crate) async fn restore(&self) -> anyhow::Result<()> {
+    pub(crate) async fn restore(&mut self) -> anyhow::Result<()> {
+        if self.machine.durable_store().is_some() {
+            let machine = self.machine.clone();
+            self.tasks.spawn(async move { machine.clean_state().await });
+        }
         let restored = self.service.restore().await;
         let counts = restored.context("cannot restore the processes of an earlier server")?;
         if counts != RestoredCounts::default() {
@@ -267,12 +471,24 @@ impl ServerRuntime {
         Ok(())
     }
 
+    /// Refuses to be replaced by another program, for a reason that clients learn.
+    pub(crate) fn refuse_upgrades(&self, reason: &'static str) {
+        let (successors, _refused) = mpsc::channel(1);
+        let control = UpgradeControl::new(successors, Some(reason), Arc::default());
+        self.service.set_control(Arc::new(control));
+    }
+
     /// Serves incoming links until this value is dropped.
     pub(crate) fn serve_links(&mut self) -> mpsc::Sender<Link> {
         let (links, incoming) = mpsc::channel(MAX_QUEUED_LINKS);
         let (service, idle) = (self.service.clone(), Arc::clone(&self.idle));
-        self.tasks
-            .spawn(serve_all(service, incoming, self.idle_exit, idle));
+        let ((stop, stopped), (running, ended)) = (oneshot::channel(), oneshot::channel());
+        let idle_exit = self.idle_exit;
+        self.tasks.spawn(async move {
+            serve_all(service, incoming, idle_exit, idle, stopped).await;
+            drop::<oneshot::Sender<()>>(running);
+        });
+        self.links = Some(LinksTask { stop, ended });
         links
     }
 
@@ -328,6 +544,7 @@ async fn serve_all(
     mut incoming: mpsc::Receiver<Link>,
     idle_exit: Option<Duration>,
     idle: Arc<Notify>,
+    mut stopped: oneshot::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -337,6 +554,8 @@ async fn serve_all(
                 let service = service.clone();
                 connections.spawn(async move { service.serve(link).await });
             }
+            // Receives what is queued, and then `None`.
+            _ = &mut stopped, if !incoming.is_closed() => incoming.close(),
             // Reap finished tasks, so that the set does not grow.
             Some(_ended) = connections.join_next() => {}
             () = wait_unused(&service, idle_exit), if connections.is_empty() => {
@@ -379,7 +598,7 @@ fn protected_paths(config: &ServerConfig) -> Vec<PathBuf> {
 }
 
 /// Opens the state directory, if one is configured.
-fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
+pub(crate) fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
     let Some(durable) = &config.durable else {
         return Ok(None);
     };
@@ -395,6 +614,16 @@ fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDir>> {
             Err(error).with_context(|| format!("cannot use the state directory `{directory}`"))
         }
     }
+}
+
+/// Opens the state directory of a server that hands it over.
+fn inherit_state(config: &ServerConfig, lock: OwnedFd) -> anyhow::Result<Option<StateDir>> {
+    let durable = config
+        .durable
+        .as_ref()
+        .context("--takeover needs a state directory")?;
+    let state = StateDir::from_parts(&durable.directory, lock, durable.limits);
+    Ok(Some(state.context("cannot take over the state directory")?))
 }
 
 fn service_config(config: &ServerConfig, machine: &LocalMachine) -> ServiceConfig {

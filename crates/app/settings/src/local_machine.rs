@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     path::{self, Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -21,6 +22,7 @@ use exec_local::{
 };
 use exec_process::{DurableStore, spawner::Spawner};
 use exec_wire::limits;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{local_socket::LocalSocket, settings_source::CodexHome};
 
@@ -114,6 +116,25 @@ impl LocalMachine {
         })
     }
 
+    /// Keeps the state directory within its limits of age and size. Never returns if there is one.
+    pub async fn clean_state(&self) {
+        let Some(store) = self.durable.clone() else {
+            return;
+        };
+        loop {
+            sleep(CLEANUP_INTERVAL).await;
+            let store = store.clone();
+            if let Err(error) = spawn_blocking(move || store.enforce_limits()).await {
+                tracing::warn!(%error, "failed to clean up the state directory");
+            }
+        }
+    }
+
+    /// Returns the store of durable processes, if a state directory is configured.
+    pub fn durable_store(&self) -> Option<&DurableStore> {
+        self.durable.as_ref()
+    }
+
     /// Returns the state that outlives this process, if a state directory is configured.
     pub fn durable_state(&self) -> Option<Arc<dyn DurableState>> {
         let store = self.durable.clone()?;
@@ -136,6 +157,9 @@ impl LocalMachine {
     }
 }
 
+/// How often the state directory is checked against its limits.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(300);
+
 /// Finds the helper executable.
 fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
     let missing = || {
@@ -150,7 +174,8 @@ fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
 }
 
 fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
-    let env: BTreeMap<_, _> = std::env::vars_os().collect();
+    let env = std::env::vars_os().filter(|(name, _)| !is_for_service(name));
+    let env: BTreeMap<_, _> = env.collect();
     let cwd = std::env::current_dir().context("cannot determine the working directory")?;
     // Without the file, shell and home come from the environment.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -171,6 +196,13 @@ fn config(settings: &LocalMachineSettings) -> anyhow::Result<LocalConfig> {
         },
         sandbox: settings.sandbox,
     })
+}
+
+/// Returns whether a variable lets its reader speak to the service manager for this process.
+fn is_for_service(name: &OsStr) -> bool {
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]
+        .iter()
+        .any(|own| *own == name)
 }
 
 /// System-wide configuration directory.

@@ -166,6 +166,13 @@ impl<T> RequestOrder<T> {
         self.requests.len()
     }
 
+    /// Returns whether a request is queued, or runs and is not merely waiting.
+    pub fn has_unfinished(&self) -> bool {
+        let is_ordered =
+            |record: &RequestRecord<T>| !matches!(record.state, RequestState::Unordered);
+        self.requests.values().any(is_ordered)
+    }
+
     /// Returns whether there is no request.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()

@@ -9,6 +9,7 @@ use exec_core::output_log::ExitInfo;
 use exec_wire::{
     id::{ProcessId, SessionId},
     path_uri::PathUri,
+    process::TerminalSize,
 };
 use futures_util::future::BoxFuture;
 
@@ -19,6 +20,8 @@ use crate::process::{ExecProcess, OutputHold};
 pub struct DurableRequest {
     /// Owner of the process.
     pub owner: DurableOwner,
+    /// Authenticated client that starts it.
+    pub principal: Option<String>,
     /// The start fails if the process cannot be durable. Otherwise it is then an ordinary one.
     pub required: bool,
 }
@@ -92,11 +95,17 @@ pub struct HistoryEntry {
     pub output_bytes: u64,
     /// Whether the server owned it.
     pub detached: bool,
+    /// Authenticated client that started it.
+    pub principal: Option<String>,
+    /// Terminal size at the start, if it was recorded.
+    pub size: Option<TerminalSize>,
 }
 
-/// Selects recorded processes to remove.
+/// Selects recorded processes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HistorySelection {
+    /// Only processes of the server, and those that this authenticated client started.
+    pub visible_to: Option<String>,
     /// Only processes with this id.
     pub process_id: Option<ProcessId>,
     /// Only the process that started at this time.

@@ -20,10 +20,11 @@ use crate::{
     outgoing_message::OutgoingMessage,
     path_uri::PathUri,
     process::{
-        AttachProcess, CloseStdin, ExecCommand, ListProcesses, ReadProcess, ReleaseProcess,
-        ResizeProcess, SignalProcess, SnapshotProcess, StartProcess, TerminateCommand,
-        TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
+        AttachProcess, CloseStdin, ExecCommand, ListHistory, ListProcesses, PurgeHistory,
+        ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, SnapshotProcess, StartProcess,
+        TerminateCommand, TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
+    server::{ReadServerStatus, UpgradeServer},
 };
 
 /// Decodes one message of a peer in every possible way.
@@ -148,6 +149,8 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::ProcessAttach => check::<AttachProcess>(params),
             MethodName::ProcessRelease => check::<ReleaseProcess>(params),
             MethodName::ProcessList => check::<ListProcesses>(params),
+            MethodName::HistoryList => check::<ListHistory>(params),
+            MethodName::HistoryPurge => check::<PurgeHistory>(params),
             MethodName::FsReadFile => check::<fs::ReadFile>(params),
             MethodName::FsWriteFile => check::<fs::WriteFile>(params),
             MethodName::FsCreateDirectory => check::<fs::CreateDirectory>(params),
@@ -169,6 +172,8 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::FsUnwatch => check::<fs::StopWatch>(params),
             MethodName::FsSearch => check::<fs::SearchText>(params),
             MethodName::FsFind => check::<fs::FindPaths>(params),
+            MethodName::ServerStatus => check::<ReadServerStatus>(params),
+            MethodName::ServerUpgrade => check::<UpgradeServer>(params),
             MethodName::CommandExec => check::<ExecCommand>(params),
             MethodName::CommandExecWrite => check::<WriteCommand>(params),
             MethodName::CommandExecTerminate => check::<TerminateCommand>(params),
@@ -266,34 +271,28 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn message_corpus_is_replayed() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/wire_message");
-        let files: Vec<_> = std::fs::read_dir(corpus)
+    /// Runs a target on each file of its corpus.
+    fn replay_corpus(name: &str, target: fn(&[u8])) {
+        let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
+        let files: Vec<_> = std::fs::read_dir(corpora.join(name))
             .unwrap()
             .map(Result::unwrap)
             .collect();
         assert!(files.len() > 20, "corpus is missing");
         for file in files {
             println!("{}", file.path().display());
-            wire_message(&std::fs::read(file.path()).unwrap());
+            target(&std::fs::read(file.path()).unwrap());
         }
     }
 
     #[test]
+    fn message_corpus_is_replayed() {
+        replay_corpus("wire_message", wire_message);
+    }
+
+    #[test]
     fn path_corpus_is_replayed() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/path_resolve");
-        let files: Vec<_> = std::fs::read_dir(corpus)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert!(files.len() > 20, "corpus is missing");
-        for file in files {
-            println!("{}", file.path().display());
-            path_resolve(&std::fs::read(file.path()).unwrap());
-        }
+        replay_corpus("path_resolve", path_resolve);
     }
 
     #[test]

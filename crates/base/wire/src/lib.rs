@@ -21,3 +21,4 @@ pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+pub mod server;

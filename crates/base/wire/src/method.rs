@@ -28,6 +28,7 @@ use crate::{
         SnapshotProcess, StartProcess, StartResult, TerminateCommand, TerminateProcess,
         TerminateResult, WaitProcess, WaitResult, WriteCommand, WriteProcess, WriteResult,
     },
+    server::{ReadServerStatus, ServerStatus, UpgradeServer, UpgradeStarted},
 };
 
 /// Method of the protocol. Its type is the type of its parameters.
@@ -173,6 +174,8 @@ methods! {
     FsUnwatch(StopWatch) -> EmptyResult = "fs/unwatch", "filesystem", Changes, "ends a watch";
     FsSearch(SearchText) -> SearchResult = "fs/search", "filesystem", Reads, "finds lines in files";
     FsFind(FindPaths) -> FoundPaths = "fs/find", "filesystem", Reads, "finds files and directories by name";
+    ServerStatus(ReadServerStatus) -> ServerStatus = "server/status", "server", Control, "describes the server process";
+    ServerUpgrade(UpgradeServer) -> UpgradeStarted = "server/upgrade", "server", Control, "replaces the server, which keeps listener, sessions and durable processes";
     CommandExec(ExecCommand: process_id) -> CommandStarted = "command/exec", "exec", Starts, "starts a process, in the first dialect";
     CommandExecWrite(WriteCommand: process_id) -> CommandWritten = "command/exec/write", "exec", Changes, "writes to it";
     CommandExecTerminate(TerminateCommand: process_id) -> TerminateResult = "command/exec/terminate", "exec", Control, "ends it";

@@ -42,6 +42,17 @@ pub(crate) struct EvictedRange {
     pub(crate) bytes: [u64; 3],
 }
 
+impl EvictedRange {
+    /// Returns the event that records it.
+    pub(crate) fn to_event(self) -> JournalEvent {
+        JournalEvent::Evicted {
+            segment: self.next_segment.saturating_sub(1),
+            last_seq: self.last_seq,
+            bytes: self.bytes,
+        }
+    }
+}
+
 /// What the events of a process add up to.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct EventSummary {
@@ -125,20 +136,7 @@ impl EventSummary {
             supervisor_pid: pids.supervisor_pid,
             spawner_pid: pids.spawner_pid,
         }));
-        let EvictedRange {
-            next_segment,
-            last_seq,
-            bytes,
-        } = self.evicted;
-        events.extend(
-            next_segment
-                .checked_sub(1)
-                .map(|segment| JournalEvent::Evicted {
-                    segment,
-                    last_seq,
-                    bytes,
-                }),
-        );
+        events.extend((self.evicted.next_segment > 0).then(|| self.evicted.to_event()));
         let offset = self.accepted_input;
         let input = |id| JournalEvent::Input { id, offset, len: 0 };
         events.extend(self.write_ids.into_iter().map(Some).map(input));

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use exec_wire::id::OutputSeq;
 use rustix::io::Errno;
 
 use crate::record_id::RecordId;
@@ -23,6 +24,14 @@ pub enum JournalError {
     /// Caller: no chunk was spliced.
     #[error("no chunk waits for a commit")]
     NothingPending,
+    /// Caller: each sequence number is assigned once, in ascending order.
+    #[error("sequence number {} does not follow {}", seq.0, last.0)]
+    NotAscending {
+        /// Sequence number of the commit.
+        seq: OutputSeq,
+        /// Highest number that is known.
+        last: OutputSeq,
+    },
     /// Caller: the journal was reopened without the descriptor of its input.
     #[error("input position was not handed over")]
     NoInput,

@@ -4,7 +4,7 @@ use std::{io, os::fd::AsFd};
 
 use exec_wire::{
     id::{ProcessId, SessionId},
-    process::ProcessLimits,
+    process::{ProcessLimits, TerminalSize},
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ pub struct JournalHead {
     pub cwd: String,
     /// Runs on a terminal.
     pub tty: bool,
+    /// Terminal size at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TerminalSize>,
     /// Keeps stdin writable without a terminal.
     #[serde(default)]
     pub pipe_stdin: bool,
@@ -37,6 +40,9 @@ pub struct JournalHead {
     pub family: String,
     /// Owner at the start.
     pub owner: JournalOwner,
+    /// Authenticated client that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Start time in milliseconds since the Unix epoch.
     pub started_at_ms: u64,
     /// Start time in milliseconds since boot, which no change of the clock affects.

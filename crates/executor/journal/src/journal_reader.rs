@@ -90,10 +90,16 @@ impl JournalReader {
             return Ok(head);
         }
         let mut fill = || {
-            for number in SegmentNumber::list(&self.directory)? {
-                if number.0 < evicted.next_segment {
-                    continue;
-                }
+            let mut segments = SegmentNumber::list(&self.directory)?;
+            segments.retain(|number| number.0 >= evicted.next_segment);
+            // Otherwise more was evicted than is known.
+            if segments
+                .first()
+                .is_none_or(|first| first.0 != evicted.next_segment)
+            {
+                return Ok(());
+            }
+            for number in segments {
                 let Some(mut segment) = SegmentReader::open(&self.directory, number)? else {
                     continue;
                 };

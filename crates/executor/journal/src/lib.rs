@@ -28,8 +28,6 @@ mod segment_writer;
 mod session_record;
 mod state_dir;
 mod state_layout;
-#[cfg(test)]
-mod tests;
 
 pub use self::{
     event_summary::{ProcessPids, Termination},

@@ -94,7 +94,7 @@ impl PrivateFile {
         while data.len() < length && data.len() < data.capacity() {
             let position = offset.saturating_add(data.len() as u64);
             let read = || rustix::io::pread(&self.fd, spare_capacity(&mut data), position);
-            match retry_on_intr_mut(read)? {
+            match retry_on_intr(read)? {
                 0 => break,
                 _ => continue,
             }
@@ -206,15 +206,4 @@ fn check_private(stat: &Stat, file_type: FileType) -> io::Result<()> {
 fn not_private() -> io::Error {
     let message = "not a private file of this account";
     io::Error::new(io::ErrorKind::PermissionDenied, message)
-}
-
-fn retry_on_intr_mut<T>(
-    mut operation: impl FnMut() -> rustix::io::Result<T>,
-) -> rustix::io::Result<T> {
-    loop {
-        match operation() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }

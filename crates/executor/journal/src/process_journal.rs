@@ -3,9 +3,9 @@
 //! Invariant: output moves from its pipe into a data file in one system call. It becomes visible
 //! with its index record, and what was not committed is committed after the next start.
 
-mod recovery;
+mod recovered_segments;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::VecDeque,
@@ -49,6 +49,8 @@ pub struct ProcessJournal {
     full: VecDeque<FullSegment>,
     current: SegmentWriter,
     evicted: EvictedRange,
+    /// There was no space for the event of the last eviction.
+    is_eviction_unrecorded: bool,
     /// Chunks that were spliced and not committed: one, or more after a restart.
     pending: VecDeque<PendingChunk>,
     protected_after: Option<OutputSeq>,
@@ -86,6 +88,7 @@ impl ProcessJournal {
             full: VecDeque::new(),
             current: SegmentWriter::new(directory.clone(), SegmentNumber(0)),
             evicted: EvictedRange::default(),
+            is_eviction_unrecorded: false,
             pending: VecDeque::new(),
             protected_after: None,
             last_seq: OutputSeq(0),
@@ -126,6 +129,12 @@ impl ProcessJournal {
     /// an error the chunk is still pending, and the commit can be repeated.
     pub fn commit(&mut self, seq: OutputSeq, time_ms: u64) -> Result<Bytes, JournalError> {
         let chunk = *self.pending.front().ok_or(JournalError::NothingPending)?;
+        if seq <= self.last_seq {
+            return Err(JournalError::NotAscending {
+                seq,
+                last: self.last_seq,
+            });
+        }
         let data = self.current.read(&chunk)?;
         let record = IndexRecord {
             seq,
@@ -136,7 +145,7 @@ impl ProcessJournal {
             checksum: crc32fast::hash(&data),
         };
         self.current.append(&record)?;
-        self.last_seq = self.last_seq.max(seq);
+        self.last_seq = seq;
         self.pending.pop_front();
         Ok(data.into())
     }
@@ -226,6 +235,7 @@ impl ProcessJournal {
 
     /// Starts a new segment if the current one is full, and evicts the oldest ones above the cap.
     fn make_room(&mut self) -> Result<(), JournalError> {
+        self.record_eviction();
         if self.current.bytes() >= self.limits.segment_bytes() {
             let next = SegmentWriter::new(self.directory.clone(), self.current.number().next());
             let full = std::mem::replace(&mut self.current, next);
@@ -254,21 +264,23 @@ impl ProcessJournal {
         for (total, bytes) in evicted.bytes.iter_mut().zip(oldest.data_len) {
             *total = total.saturating_add(bytes);
         }
-        let event = JournalEvent::Evicted {
-            segment: oldest.number.0,
-            last_seq: evicted.last_seq,
-            bytes: evicted.bytes,
-        };
-        let recorded = self.events.append(&event);
+        let recorded = self.events.append(&evicted.to_event());
         oldest
             .remove(&self.directory)
             .map_err(JournalError::io("remove a segment"))?;
-        if recorded.is_err() {
-            // Now there is space. Without the event, totals begin with the oldest segment.
-            self.events.append(&event).ok();
-        }
         self.evicted = evicted;
         self.full.pop_front();
+        self.is_eviction_unrecorded = recorded.is_err();
+        self.record_eviction();
         Ok(())
+    }
+
+    /// Records an eviction for which there was no space before. Until then, totals would begin with
+    /// the oldest segment.
+    fn record_eviction(&mut self) {
+        if self.is_eviction_unrecorded {
+            let recorded = self.events.append(&self.evicted.to_event());
+            self.is_eviction_unrecorded = recorded.is_err();
+        }
     }
 }

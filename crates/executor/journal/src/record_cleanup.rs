@@ -70,62 +70,67 @@ impl HostTime {
             boot_id: boot_id.to_owned(),
         }
     }
+}
+
+/// Cleanup of the ended records that exceed the limits.
+#[derive(Debug)]
+pub(crate) struct RecordCleanup<'a> {
+    pub(crate) layout: &'a StateLayout,
+    pub(crate) limits: &'a JournalLimits,
+    pub(crate) now: &'a HostTime,
+}
+
+impl RecordCleanup<'_> {
+    /// Removes old records, and then the oldest ones until the rest is within the limits.
+    pub(crate) fn run(&self, is_live: impl Fn(RecordId) -> bool) -> CleanupOutcome {
+        let mut outcome = CleanupOutcome::default();
+        let mut ended = Vec::new();
+        for id in self.layout.records().unwrap_or_default() {
+            let usage = record_usage(self.layout, id).unwrap_or_default();
+            let is_ended = !is_live(id);
+            if is_ended && self.age(id, &usage) > self.limits.max_age {
+                if remove(self.layout, id).is_ok() {
+                    outcome.expired.push(id);
+                    continue;
+                }
+                outcome.failed += 1;
+            } else if is_ended {
+                ended.push((id, usage));
+            }
+            outcome.usage.records += 1;
+            outcome.usage.bytes += usage.bytes;
+        }
+        // In the order of creation, which does not change when the clock is set.
+        for (id, usage) in ended {
+            if outcome.usage.bytes <= self.limits.total_bytes {
+                break;
+            }
+            if remove(self.layout, id).is_ok() {
+                outcome.usage.records -= 1;
+                outcome.usage.bytes -= usage.bytes;
+                outcome.evicted.push(id);
+            } else {
+                outcome.failed += 1;
+            }
+        }
+        outcome
+    }
 
     /// Returns the age of a record. A record of this boot is not older than the boot, even if the
     /// clock was set meanwhile.
-    fn age(&self, record: &RecordUsage, is_this_boot: impl FnOnce() -> bool) -> Duration {
-        let age = Duration::from_millis(self.unix_ms.saturating_sub(record.modified_ms));
-        if age > self.since_boot && is_this_boot() {
-            self.since_boot
+    fn age(&self, id: RecordId, usage: &RecordUsage) -> Duration {
+        let age = Duration::from_millis(self.now.unix_ms.saturating_sub(usage.modified_ms));
+        let is_this_boot = || {
+            let directory = self.layout.record(id).ok();
+            let head = directory.and_then(|directory| JournalHead::load(directory).ok());
+            head.is_some_and(|head| head.boot_id == self.now.boot_id)
+        };
+        if age > self.now.since_boot && is_this_boot() {
+            self.now.since_boot
         } else {
             age
         }
     }
-}
-
-/// Removes the ended records that exceed the limits.
-pub(crate) fn enforce_limits(
-    layout: &StateLayout,
-    limits: &JournalLimits,
-    now: &HostTime,
-    is_live: impl Fn(RecordId) -> bool,
-) -> CleanupOutcome {
-    let mut outcome = CleanupOutcome::default();
-    let mut ended = Vec::new();
-    for id in layout.records().unwrap_or_default() {
-        let usage = record_usage(layout, id).unwrap_or_default();
-        let is_this_boot = || {
-            let directory = layout.record(id).ok();
-            let head = directory.and_then(|directory| JournalHead::load(directory).ok());
-            head.is_some_and(|head| head.boot_id == now.boot_id)
-        };
-        let is_ended = !is_live(id);
-        if is_ended && now.age(&usage, is_this_boot) > limits.max_age {
-            if remove(layout, id).is_ok() {
-                outcome.expired.push(id);
-                continue;
-            }
-            outcome.failed += 1;
-        } else if is_ended {
-            ended.push((id, usage));
-        }
-        outcome.usage.records += 1;
-        outcome.usage.bytes += usage.bytes;
-    }
-    // The clock may have been set: the order of creation is not changed by that.
-    for (id, usage) in ended {
-        if outcome.usage.bytes <= limits.total_bytes {
-            break;
-        }
-        if remove(layout, id).is_ok() {
-            outcome.usage.records -= 1;
-            outcome.usage.bytes -= usage.bytes;
-            outcome.evicted.push(id);
-        } else {
-            outcome.failed += 1;
-        }
-    }
-    outcome
 }
 
 /// Adds up the files of a record.

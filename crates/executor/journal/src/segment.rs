@@ -64,7 +64,7 @@ pub(crate) struct SegmentIndex {
 }
 
 impl SegmentIndex {
-    /// Opens the index of a segment, or returns `None` if there is none.
+    /// Opens the index of a segment, or returns `None` if it does not exist.
     pub(crate) fn open(directory: &OwnedFd, number: SegmentNumber) -> io::Result<Option<Self>> {
         let name = number.index_name();
         let file = PrivateFile::open_existing(directory, &name, OpenMode::Read)?;

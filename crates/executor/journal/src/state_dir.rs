@@ -25,7 +25,7 @@ use crate::{
     limits::{JournalLimits, MAX_RECORDS},
     private_file::{DIRECTORY_MODE, OpenMode, PrivateFile, open_directory},
     process_journal::ProcessJournal,
-    record_cleanup::{self, CleanupOutcome, HostTime, StateUsage},
+    record_cleanup::{self, CleanupOutcome, HostTime, RecordCleanup, StateUsage},
     record_id::RecordId,
     recovered_process::RecoveredProcess,
     session_record::SessionRecord,
@@ -33,7 +33,6 @@ use crate::{
 };
 
 const LOCK_FILE: &str = "lock";
-const KEEPER_SOCKET: &str = "keeper.sock";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// State directory, locked by this process until dropped.
@@ -137,7 +136,7 @@ impl StateDir {
 
     /// Returns the path of the keeper's socket.
     pub fn keeper_socket(&self) -> PathBuf {
-        self.layout.path.join(KEEPER_SOCKET)
+        self.layout.keeper_socket()
     }
 
     /// Returns the directory itself, for paths that are too long for a socket address.
@@ -206,7 +205,13 @@ impl StateDir {
         now: &HostTime,
         is_live: impl Fn(RecordId) -> bool,
     ) -> CleanupOutcome {
-        let outcome = record_cleanup::enforce_limits(&self.layout, &self.limits, now, is_live);
+        let (layout, limits) = (&self.layout, &self.limits);
+        let outcome = RecordCleanup {
+            layout,
+            limits,
+            now,
+        }
+        .run(is_live);
         self.count_removed(outcome.expired.len() + outcome.evicted.len());
         outcome
     }

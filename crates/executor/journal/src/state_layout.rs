@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -31,13 +31,14 @@ use crate::{
 };
 
 const SCHEMA_FILE: &str = "schema";
+const KEEPER_SOCKET: &str = "keeper.sock";
 const PROBE_FILE: &str = "probe";
 const PROCESSES: &str = "processes";
 const SESSIONS: &str = "sessions";
 /// Maximum schema file.
 const MAX_SCHEMA_BYTES: usize = 64;
 
-/// Why a state directory cannot be used. Nothing was changed in it, except in `Io`.
+/// Why a state directory cannot be used. Its records are as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateDirError {
@@ -166,6 +167,11 @@ impl StateLayout {
         })
     }
 
+    /// Returns the path of the keeper's socket.
+    pub(crate) fn keeper_socket(&self) -> PathBuf {
+        self.path.join(KEEPER_SOCKET)
+    }
+
     /// Returns the names in the directory of the records.
     pub(crate) fn record_names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -236,6 +242,11 @@ impl StateReader {
     /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.layout.path
+    }
+
+    /// Returns the path of the keeper's socket.
+    pub fn keeper_socket(&self) -> PathBuf {
+        self.layout.keeper_socket()
     }
 
     /// Returns the records, ordered by creation.
@@ -336,10 +347,7 @@ fn probe_splice(path: &Path, root: &OwnedFd) -> Result<(), StateDirError> {
         remove_file(root, PROBE_FILE)?;
         let file = PrivateFile::open(root, PROBE_FILE, OpenMode::CreateNew)?;
         remove_file(root, PROBE_FILE)?;
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        rustix::io::write(&write, b"x")?;
-        splice(&read, None, &file, Some(&mut 0), 1, SpliceFlags::NONBLOCK)?;
-        Ok(())
+        splice_byte(&file)
     };
     match probe() {
         Ok(()) => Ok(()),
@@ -352,6 +360,14 @@ fn probe_splice(path: &Path, root: &OwnedFd) -> Result<(), StateDirError> {
     }
 }
 
+/// Moves a byte from a pipe into a file.
+fn splice_byte(file: impl AsFd) -> io::Result<()> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::write(&write, b"x")?;
+    splice(&read, None, file, Some(&mut 0), 1, SpliceFlags::NONBLOCK)?;
+    Ok(())
+}
+
 /// Returns what makes an error of an operation.
 pub(crate) fn io_error(
     action: &'static str,
@@ -362,5 +378,30 @@ pub(crate) fn io_error(
         action,
         path,
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_cannot_be_spliced_into_is_an_invalid_argument() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let writable = std::fs::File::create(&path).unwrap();
+        splice_byte(&writable).unwrap();
+        // The kernel refuses a file in append mode as it refuses a file system without support.
+        let append = std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap();
+        let error = splice_byte(&append).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        let message = StateDirError::NoSplice(path).to_string();
+        assert!(
+            message.contains("choose a state directory on a local file system"),
+            "{message}"
+        );
     }
 }

@@ -157,7 +157,7 @@ impl LocalBackend {
             }
         };
         let durable = command.durable.as_ref().map(|request| DurableLaunch {
-            head: durable_state::journal_head(&command, &request.owner),
+            head: durable_state::journal_head(&command, request),
             required: request.required,
         });
         if let Some(arg0) = command.arg0 {

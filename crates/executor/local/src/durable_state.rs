@@ -10,8 +10,8 @@ use std::{
 use exec_core::output_log::ExitInfo;
 use exec_env::{
     durable::{
-        DurableOwner, DurableProcess, DurableSession, DurableState, HistoryEntry, HistorySelection,
-        RestoredState,
+        DurableOwner, DurableProcess, DurableRequest, DurableSession, DurableState, HistoryEntry,
+        HistorySelection, RestoredState,
     },
     environment::{Command, ProcessIo, StdinMode},
 };
@@ -149,13 +149,17 @@ impl DurableState for LocalDurableState {
 const ACKNOWLEDGED: &str = "acknowledged";
 
 /// Returns what is recorded of a command before it starts.
-pub(crate) fn journal_head(command: &Command, owner: &DurableOwner) -> JournalHead {
+pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> JournalHead {
     JournalHead {
         version: HEAD_VERSION,
         process_id: command.process_id.clone(),
         argv: command.argv.clone(),
         cwd: command.cwd.to_string(),
         tty: matches!(command.io, ProcessIo::Terminal(_)),
+        size: match command.io {
+            ProcessIo::Terminal(size) => Some(size),
+            ProcessIo::Pipes { .. } => None,
+        },
         pipe_stdin: matches!(
             command.io,
             ProcessIo::Pipes {
@@ -163,10 +167,11 @@ pub(crate) fn journal_head(command: &Command, owner: &DurableOwner) -> JournalHe
             }
         ),
         family: "process".to_owned(),
-        owner: match owner {
+        owner: match &request.owner {
             DurableOwner::Server => JournalOwner::Server,
             DurableOwner::Session(id) => JournalOwner::Session(id.clone()),
         },
+        principal: request.principal.clone(),
         started_at_ms: now_ms(),
         started_at_boot_ms: 0,
         boot_id: boot_id(),
@@ -196,7 +201,8 @@ fn ended_processes(
             DurableOwner::Server => true,
             DurableOwner::Session(id) => sessions.contains(id),
         };
-        if !is_wanted || head.started_at_ms < since {
+        let ended_at = recorded.recovered.exit.as_ref().map(|(.., at_ms)| *at_ms);
+        if !is_wanted || ended_at.unwrap_or(head.started_at_ms) < since {
             continue;
         }
         match store.open_ended(recorded.id) {
@@ -251,6 +257,8 @@ fn history_entry(recorded: &RecordedProcess) -> Option<HistoryEntry> {
         os_pid: recovered.started.as_ref().map(|pids| pids.os_pid),
         output_bytes: recovered.bytes_total,
         detached: owner(head, recovered.detached) == DurableOwner::Server,
+        principal: head.principal.clone(),
+        size: head.size,
     })
 }
 
@@ -258,7 +266,10 @@ fn matches(recorded: &RecordedProcess, selection: &HistorySelection) -> bool {
     let head = &recorded.recovered.head;
     let id = selection.process_id.as_ref();
     let started = selection.started_at_ms;
-    id.is_none_or(|id| *id == head.process_id)
+    let is_visible = owner(head, recorded.recovered.detached) == DurableOwner::Server
+        || head.principal == selection.visible_to;
+    is_visible
+        && id.is_none_or(|id| *id == head.process_id)
         && started.is_none_or(|started| started == head.started_at_ms)
 }
 

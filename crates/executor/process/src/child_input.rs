@@ -25,7 +25,7 @@ impl ChildInput {
     pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
         match self {
             Self::Queued(queue) => queue.write(id, data),
-            Self::Journaled(stdin) => stdin.write(id.as_ref(), &data),
+            Self::Journaled(stdin) => stdin.write(id, data),
         }
     }
 
@@ -33,7 +33,7 @@ impl ChildInput {
     pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         match self {
             Self::Queued(queue) => queue.close(id),
-            Self::Journaled(stdin) => stdin.close(id.as_ref()),
+            Self::Journaled(stdin) => stdin.close(id),
         }
     }
 

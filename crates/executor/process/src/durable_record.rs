@@ -137,23 +137,26 @@ impl DurableRecord {
         self.lock().append_input(id, data)
     }
 
-    /// Delivers recorded input. Returns whether all of it was delivered.
+    /// Delivers recorded input. Returns how many bytes are left.
     pub(crate) fn deliver_input(
         &self,
         target: &OwnedFd,
         holding_pipe: Option<&HoldingPipe>,
-    ) -> Result<bool, JournalError> {
+    ) -> Result<u64, JournalError> {
         let mut journal = self.lock();
         loop {
             let delivery = match holding_pipe {
                 None => journal.deliver_input(target.as_fd(), limits::OUTPUT_CHUNK_BYTES)?,
-                Some(pipe) if !pipe.drain(target)? => return Ok(false),
+                // What is in the pipe counts as one byte: it is not in the file any more.
+                Some(pipe) if !pipe.drain(target)? => {
+                    return Ok(journal.undelivered_input().max(1));
+                }
                 Some(pipe) => {
                     journal.deliver_input(pipe.write.as_fd(), limits::OUTPUT_CHUNK_BYTES)?
                 }
             };
             if delivery.bytes == 0 {
-                return Ok(delivery.remaining == 0);
+                return Ok(delivery.remaining);
             }
         }
     }
@@ -198,11 +201,8 @@ impl From<JournalError> for OutputError {
         if matches!(error, JournalError::Protected) {
             return Self::Paused(PROTECTED_RETRY);
         }
-        if error.is_full() {
-            tracing::warn!(%error, "a durable process is paused");
-        } else {
-            tracing::error!(%error, "failed to record output; the process is paused");
-        }
+        // The output stays in its pipe.
+        tracing::warn!(%error, "failed to record output; a durable process is paused");
         Self::Paused(FULL_RETRY)
     }
 }

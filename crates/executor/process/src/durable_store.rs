@@ -261,7 +261,7 @@ impl DurableStore {
         };
         let log = restored_log(&recovered, &archive)?;
         let exited = log.exit().is_some();
-        let writes = recovered.write_ids.to_vec();
+        let writes = recovered.write_ids.clone();
         let (input, sources, terminal) = ends.register(&record, writes, recovered.input_end)?;
         let (child, pid) = (
             Arc::new(child),

@@ -3,12 +3,13 @@
 //! A server that dies between any two steps loses no accepted input and repeats none: the delivered
 //! length is the position of the input file, which the kernel advances as it moves the bytes.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
 
+use bytes::Bytes;
 use exec_journal::{JournalError, JournalEvent};
 use exec_spawn::keeper::KeeperSlot;
 use exec_wire::id::WriteId;
-use tokio::{io::unix::AsyncFd, task::spawn_blocking};
+use tokio::{io::unix::AsyncFd, sync::oneshot, task::spawn_blocking};
 
 use crate::{
     durable_record::{DurableRecord, HoldingPipe},
@@ -16,8 +17,11 @@ use crate::{
     stdio,
 };
 
-/// Most undelivered bytes. They are on disk, so the limit can be generous.
-const UNDELIVERED_BYTES: u64 = 64 << 20;
+/// Undelivered bytes above which further input waits. They are on disk.
+const UNDELIVERED_BYTES: u64 = 8 << 20;
+/// Most writes that may wait, and their total bytes.
+const WAITING_WRITES: usize = 1024;
+const WAITING_BYTES: u64 = 64 << 20;
 
 /// Input on its way to the stdin of a durable child.
 #[derive(Debug)]
@@ -25,13 +29,26 @@ pub(crate) struct JournaledStdin {
     record: Arc<DurableRecord>,
     target: JournaledTarget,
     accepted: AcceptedWrites,
-    /// Input that was accepted since everything was delivered.
+    /// Recorded input that is not delivered.
     undelivered_bytes: u64,
+    /// Input that waits until less is undelivered. It is not accepted yet.
+    unrecorded: VecDeque<UnrecordedInput>,
+    unrecorded_bytes: u64,
     /// Whether recorded input is waiting for delivery.
     is_waiting: bool,
     /// Whether the end of input was accepted. Descriptors close once everything is delivered.
     ended: bool,
     activity: bool,
+}
+
+/// Input that waits to be recorded.
+#[derive(Debug)]
+struct UnrecordedInput {
+    id: Option<WriteId>,
+    data: Bytes,
+    /// The end of input, instead of data.
+    end: bool,
+    accepted: oneshot::Sender<()>,
 }
 
 /// Where input is delivered to.
@@ -62,17 +79,19 @@ impl JournaledStdin {
             target,
             accepted: remembered,
             undelivered_bytes: 0,
+            unrecorded: VecDeque::new(),
+            unrecorded_bytes: 0,
             is_waiting: true,
             ended,
             activity: false,
         }
     }
 
-    pub(crate) fn write(&mut self, id: Option<&WriteId>, data: &[u8]) -> EnqueueOutcome {
+    pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
         self.accept(id, data, false)
     }
 
-    pub(crate) fn close(&mut self, id: Option<&WriteId>) -> EnqueueOutcome {
+    pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         let end_of_file = match &self.target {
             JournaledTarget::Terminal(fd, _) => Some([stdio::end_of_file(fd.get_ref())]),
             JournaledTarget::Closed | JournaledTarget::Pipe(_) | JournaledTarget::ReaderGone => {
@@ -80,14 +99,14 @@ impl JournaledStdin {
             }
         };
         match end_of_file {
-            Some(byte) => self.accept(id, &byte, false),
-            None => self.accept(id, &[], true),
+            Some(byte) => self.accept(id, Bytes::copy_from_slice(&byte), false),
+            None => self.accept(id, Bytes::new(), true),
         }
     }
 
-    fn accept(&mut self, id: Option<&WriteId>, data: &[u8], end: bool) -> EnqueueOutcome {
+    fn accept(&mut self, id: Option<WriteId>, data: Bytes, end: bool) -> EnqueueOutcome {
         // Checked first: a repeated id is accepted again, even after the end of input.
-        if id.is_some_and(|id| self.accepted.contains(id)) {
+        if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
             return EnqueueOutcome::Accepted;
         }
         match &self.target {
@@ -98,9 +117,35 @@ impl JournaledStdin {
             }
             JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) => self.activity = true,
         }
-        if self.undelivered_bytes + data.len() as u64 > UNDELIVERED_BYTES {
+        if !self.unrecorded.is_empty() || self.undelivered_bytes > UNDELIVERED_BYTES {
+            return self.postpone(id, data, end);
+        }
+        match self.record_input(id.as_ref(), &data, end) {
+            true => EnqueueOutcome::Accepted,
+            false => EnqueueOutcome::Unrecorded,
+        }
+    }
+
+    /// Lets input wait until less is undelivered.
+    fn postpone(&mut self, id: Option<WriteId>, data: Bytes, end: bool) -> EnqueueOutcome {
+        let length = data.len() as u64;
+        if self.unrecorded.len() >= WAITING_WRITES || self.unrecorded_bytes + length > WAITING_BYTES
+        {
             return EnqueueOutcome::Overflow;
         }
+        let (accepted, wait) = oneshot::channel();
+        self.unrecorded_bytes += length;
+        self.unrecorded.push_back(UnrecordedInput {
+            id,
+            data,
+            end,
+            accepted,
+        });
+        EnqueueOutcome::Waiting(wait)
+    }
+
+    /// Records input and delivers it if nothing else is waiting. Returns whether it was recorded.
+    fn record_input(&mut self, id: Option<&WriteId>, data: &[u8], end: bool) -> bool {
         let recorded = match end {
             // The end first: if only that is recorded, a repeated call finds stdin closed.
             true => self
@@ -111,7 +156,7 @@ impl JournaledStdin {
         };
         if let Err(error) = recorded {
             tracing::warn!(%error, "failed to record input");
-            return EnqueueOutcome::Unrecorded;
+            return false;
         }
         if let Some(id) = id {
             self.accepted.insert(id.clone());
@@ -120,9 +165,9 @@ impl JournaledStdin {
         self.undelivered_bytes += data.len() as u64;
         let was_waiting = std::mem::replace(&mut self.is_waiting, true);
         if !was_waiting {
-            self.flush();
+            self.deliver();
         }
-        EnqueueOutcome::Accepted
+        true
     }
 
     pub(crate) fn take_activity(&mut self) -> bool {
@@ -132,18 +177,32 @@ impl JournaledStdin {
     /// Returns the descriptor to wait on for writability, if input is waiting.
     pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
         match &self.target {
-            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) if self.is_waiting => {
-                Some(Arc::clone(fd))
+            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) => {
+                self.is_waiting.then(|| Arc::clone(fd))
             }
-            JournaledTarget::Closed
-            | JournaledTarget::Pipe(_)
-            | JournaledTarget::Terminal(..)
-            | JournaledTarget::ReaderGone => None,
+            JournaledTarget::Closed | JournaledTarget::ReaderGone => None,
         }
     }
 
     /// Delivers as much as the child accepts now.
     pub(crate) fn flush(&mut self) {
+        self.deliver();
+        while self.undelivered_bytes <= UNDELIVERED_BYTES
+            && let Some(input) = self.unrecorded.pop_front()
+        {
+            let length = input.data.len() as u64;
+            if !self.record_input(input.id.as_ref(), &input.data, input.end) {
+                // A full disk. The caller goes on waiting.
+                self.unrecorded.push_front(input);
+                return;
+            }
+            self.unrecorded_bytes -= length;
+            // The caller may have stopped waiting.
+            let _is_awaited = input.accepted.send(());
+        }
+    }
+
+    fn deliver(&mut self) {
         let delivered = match &self.target {
             JournaledTarget::Closed | JournaledTarget::ReaderGone => {
                 self.is_waiting = false;
@@ -155,8 +214,8 @@ impl JournaledStdin {
             }
         };
         match delivered {
-            Ok(false) => {}
-            Ok(true) => {
+            Ok(remaining @ 1..) => self.undelivered_bytes = remaining,
+            Ok(0) => {
                 self.is_waiting = false;
                 self.undelivered_bytes = 0;
                 if self.ended {
@@ -175,6 +234,10 @@ impl JournaledStdin {
         }
         self.is_waiting = false;
         self.undelivered_bytes = 0;
+        self.unrecorded_bytes = 0;
+        for input in self.unrecorded.drain(..) {
+            let _is_awaited = input.accepted.send(());
+        }
     }
 
     /// Closes every duplicate of the pipe, so that the child reads its end.

@@ -322,7 +322,9 @@ impl ExecProcess for LocalProcess {
         shared.lock().released = true;
         shared.wake_task.notify_one();
         async move {
-            shared.task_stopped.cancelled().await;
+            shared.task_stopped.wait().await;
+            // From now on the next server alone signals and kills it.
+            shared.lock().child = None;
             true
         }
         .boxed()
@@ -439,7 +441,7 @@ impl TaskStopped {
     }
 
     /// Waits until the task has stopped.
-    async fn cancelled(&self) {
+    async fn wait(&self) {
         // The sender lives as long as this value, so waiting cannot fail.
         drop(self.0.subscribe().wait_for(|stopped| *stopped).await);
     }

@@ -28,7 +28,7 @@ use exec_wire::{
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tracing::{Instrument, field::Empty};
 
@@ -42,6 +42,7 @@ use crate::{
 /// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
     let _open = ConnectionGuard::connection(&shared.metrics);
+    let _counted = CountedConnection::new(&shared);
     let span = tracing::info_span!(
         target: "exec_service::connection", "connection",
         peer = link.peer, client = Empty, session = Empty,
@@ -68,10 +69,19 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
     );
     let (mut input, _slot) = (link.reader, link.slot);
     let outcome = tokio::select! {
-        outcome = dispatcher.run(&mut *input) => outcome,
+        outcome = dispatcher.run(&mut *input, closing(&shared)) => outcome,
         // The writer failed: the peer is unreachable.
         () = send_queue.closed() => ReadOutcome::Done,
+        // The client has not opened a session in time, or a response waits for it.
+        () = finish_timeout(&shared) => ReadOutcome::Done,
     };
+    if outcome == ReadOutcome::Stopped {
+        tokio::select! {
+            () = dispatcher.drain() => {}
+            () = send_queue.closed() => {}
+            () = finish_timeout(&shared) => {}
+        }
+    }
     send_queue.server_requests().close();
     // Dropping the dispatcher cancels requests that still run. Their effects so far remain.
     let session = dispatcher.into_session();
@@ -93,6 +103,44 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
         stop.abort();
     }
 }
+
+/// Waits until every connection shall end.
+async fn closing(shared: &ServiceShared) {
+    // The sender lives as long as `shared`, so waiting cannot fail.
+    drop(
+        shared
+            .closing
+            .subscribe()
+            .wait_for(|closing| *closing)
+            .await,
+    );
+}
+
+/// Waits until a connection shall have ended.
+async fn finish_timeout(shared: &ServiceShared) {
+    closing(shared).await;
+    sleep(FINISH_TIMEOUT).await;
+}
+
+/// Counts a connection while it lives.
+struct CountedConnection(Arc<ServiceShared>);
+
+impl CountedConnection {
+    fn new(shared: &Arc<ServiceShared>) -> Self {
+        shared.connections.send_modify(|open| *open += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.0.connections.send_modify(|open| *open -= 1);
+    }
+}
+
+/// Time limit for opening a session, and then for requests that have begun, when another server
+/// takes over.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time limit for flushing and closing after the last request was read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use exec_wire::{
     method::MethodCall,
     outgoing_message::OutgoingMessage,
     process::{AcknowledgeProcess, EmptyResult},
+    server::UpgradeStarted,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
@@ -30,7 +31,7 @@ use crate::{
     metrics::RequestOutcome,
     request_guard::truncate_for_log,
     send_queue::SendQueue,
-    service::{DurabilityDefault, ServiceShared},
+    service::{DurabilityDefault, OrdinaryRefusal, ServerControl, ServiceShared},
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
@@ -230,7 +231,7 @@ impl RequestHandler {
             MethodCall::ProcessAttach(params) => handlers.attach(id, params),
             MethodCall::HistoryList(_) => handlers.list_history(id),
             MethodCall::HistoryPurge(params) => handlers.purge_history(id, params),
-            MethodCall::ProcessRelease(params) => respond_now(&id, handlers.release(&params)),
+            MethodCall::ProcessRelease(params) => handlers.release(id, &params),
             MethodCall::ProcessList(params) => respond_now(&id, Ok(handlers.list(params))),
             MethodCall::FsReadFile(params) => handlers.read_file(id, params),
             MethodCall::FsWriteFile(params) => handlers.write_file(id, params),
@@ -269,6 +270,28 @@ impl RequestHandler {
             MethodCall::FsUnwatch(params) => handlers.unwatch(&id, &params),
             MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
             MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
+            MethodCall::ServerStatus(_) => respond_now(
+                &id,
+                handlers.server_control().map(|control| control.status()),
+            ),
+            MethodCall::ServerUpgrade(params) => match handlers.server_control() {
+                Ok(_) if !handlers.shared.config.allow_direct_exec => {
+                    let error = RpcError::invalid_request("direct exec is disabled on this server");
+                    respond_now(&id, Err::<UpgradeStarted, _>(error))
+                }
+                Ok(control) => {
+                    let ordinary = self.shared.ordinary_processes();
+                    let refusal = OrdinaryRefusal::begin(&self.shared);
+                    let upgrade = control.upgrade(params, &ordinary);
+                    respond_when_ready(id, upgrade, move |outcome| {
+                        if outcome.is_ok() {
+                            refusal.keep();
+                        }
+                        outcome
+                    })
+                }
+                Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
+            },
             MethodCall::CommandExec(params) => handlers.exec(id, params),
             MethodCall::CommandExecWrite(params) => handlers.exec_write(id, params),
             MethodCall::CommandExecTerminate(params) => {
@@ -296,6 +319,13 @@ impl HandlerContext<'_> {
             ProcessLookup::Unknown => self.shared.detached.find(id),
             lookup @ (ProcessLookup::Starting(_) | ProcessLookup::Started(_)) => lookup,
         }
+    }
+
+    /// Returns what clients may ask of the server process.
+    fn server_control(&self) -> Result<&Arc<dyn ServerControl>, RpcError> {
+        self.shared.control.get().ok_or_else(|| {
+            RpcError::invalid_request("this server cannot be controlled by its clients")
+        })
     }
 
     /// Looks up a started process, or returns an error.

@@ -17,5 +17,8 @@ mod session;
 
 pub use self::{
     request_guard::{ContinueTrace, TraceOrigin},
-    service::{Concurrency, Durability, DurabilityDefault, RestoredCounts, Service, ServiceConfig},
+    service::{
+        Concurrency, Durability, DurabilityDefault, RestoredCounts, ServerControl, Service,
+        ServiceConfig,
+    },
 };

@@ -1,6 +1,13 @@
 //! The service: configuration, sessions and metrics shared by all connections of a server.
 
-use std::{collections::BTreeMap, fmt, io, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use exec_core::lease::Lease;
 use exec_env::{
@@ -9,22 +16,28 @@ use exec_env::{
 };
 use exec_transport::link::Link;
 use exec_wire::{
+    error::RpcError,
     id::SessionId,
     initialize::ServerInfo,
     limits,
     process::{ProcessSummary, TerminateMode, WaitUntil},
+    server::{ServerStatus, UpgradeServer, UpgradeStarted},
 };
-use tokio::time::timeout;
+use futures_util::future::BoxFuture;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     connection,
     metrics::{GaugeSnapshot, ServiceMetrics},
     request_guard::{ContinueTrace, truncate_for_log},
-    session::{Session, SessionLimits, SessionTable},
+    session::{AdmitError, Session, SessionLimits, SessionTable},
 };
 
 /// Time limit for killed processes to exit when the server shuts down.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time limit for connections to end when another server takes over.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of a [`Service`].
 #[derive(Clone, Debug)]
@@ -116,7 +129,29 @@ pub(crate) struct ServiceShared {
     pub(crate) detached: Arc<Session>,
     pub(crate) metrics: Arc<ServiceMetrics>,
     pub(crate) continue_trace: ContinueTrace,
+    /// Number of open connections.
+    pub(crate) connections: watch::Sender<usize>,
+    /// Number of upgrades that refuse to start processes that are not durable.
+    ordinary_refusals: AtomicUsize,
+    /// Whether every connection shall end.
+    pub(crate) closing: watch::Sender<bool>,
+    /// What clients may ask of the server process.
+    pub(crate) control: OnceLock<Arc<dyn ServerControl>>,
     open: Box<Open>,
+}
+
+/// What clients may ask of the server process.
+pub trait ServerControl: fmt::Debug + Send + Sync {
+    /// Describes the server process.
+    fn status(&self) -> ServerStatus;
+
+    /// Prepares another program to take over. Resolves when that program is ready. `ordinary` are
+    /// the processes that would not survive.
+    fn upgrade(
+        &self,
+        upgrade: UpgradeServer,
+        ordinary: &[ProcessSummary],
+    ) -> BoxFuture<'static, Result<UpgradeStarted, RpcError>>;
 }
 
 impl fmt::Debug for Service {
@@ -173,6 +208,10 @@ impl Service {
                 detached,
                 metrics,
                 continue_trace,
+                connections: watch::Sender::new(0),
+                ordinary_refusals: AtomicUsize::new(0),
+                closing: watch::Sender::new(false),
+                control: OnceLock::new(),
                 open: Box::new(open),
             }),
         }
@@ -207,6 +246,8 @@ impl Service {
             match owner.restore_process(process) {
                 Ok(()) if running => counts.running += 1,
                 Ok(()) => counts.ended += 1,
+                // The id names a newer process by now. The history still has the older one.
+                Err(AdmitError::Exists(_)) if !running => {}
                 Err(error) => {
                     let id = truncate_for_log(id.as_str());
                     tracing::warn!(process_id = id, %error, "failed to restore a process");
@@ -216,20 +257,36 @@ impl Service {
         Ok(counts)
     }
 
-    /// Leaves all durable processes to the next server, which restores them with their sessions.
-    /// The connections of this one end.
-    pub async fn release_durable(&self) {
-        let sessions = self.all_sessions();
+    /// Lets clients control the server process. Without this they cannot.
+    pub fn set_control(&self, control: Arc<dyn ServerControl>) {
+        if self.shared.control.set(control).is_err() {
+            tracing::debug!("the control of the server was set before");
+        }
+    }
+
+    /// Leaves sessions and durable processes to the next server, which restores them. Ends every
+    /// connection once its requests are answered, also a new one once it has a session. `served`
+    /// resolves when there will be no more new ones.
+    pub async fn hand_over(&self, served: impl Future<Output = ()>) {
+        let unused = self.shared.sessions.unused();
+        self.shared.closing.send_replace(true);
+        let mut connections = self.shared.connections.subscribe();
+        let closed = async {
+            served.await;
+            drop(connections.wait_for(|open| *open == 0).await);
+        };
+        drop(timeout(CLOSE_TIMEOUT, closed).await);
+        self.shared.sessions.hand_over(&unused);
+        self.release_durable().await;
+    }
+
+    /// Leaves all durable processes to the next server.
+    async fn release_durable(&self) {
+        let sessions = self.shared.all_sessions();
         let released: Vec<_> = sessions.iter().map(|it| it.release_durable()).collect();
         for released in released {
             released.await;
         }
-    }
-
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        let mut sessions = self.shared.sessions.all();
-        sessions.push(Arc::clone(&self.shared.detached));
-        sessions
     }
 
     /// Serves one connection until it ends, then detaches its session.
@@ -261,7 +318,7 @@ impl Service {
     /// and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
         self.release_durable().await;
-        let sessions = self.all_sessions();
+        let sessions = self.shared.all_sessions();
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
@@ -282,7 +339,7 @@ impl Service {
 
     /// Waits until every process that runs now has exited.
     pub async fn wait_idle(&self) {
-        wait_all(&self.all_sessions(), WaitUntil::Exited).await;
+        wait_all(&self.shared.all_sessions(), WaitUntil::Exited).await;
     }
 
     /// Returns whether any detached process is retained in memory, running or finished. Finished
@@ -293,24 +350,67 @@ impl Service {
         detached.iter().any(in_memory)
     }
 
-    /// Kills every process that is not durable, including those of detached sessions, without
-    /// waiting.
+    /// Kills every process that is not durable, without waiting, and ends all sessions.
     pub fn kill_all(&self) {
-        for session in self.all_sessions() {
+        for session in self.shared.all_sessions() {
             drop(session.release_durable());
             session.clear();
         }
+        self.shared.sessions.clear();
     }
 }
 
 impl ServiceShared {
+    /// Returns whether starts of processes that are not durable are refused.
+    pub(crate) fn refuses_ordinary(&self) -> bool {
+        self.ordinary_refusals.load(Relaxed) > 0
+    }
+
     pub(crate) fn open(&self) -> Environment {
         (self.open)()
+    }
+
+    /// Lists the processes that end with this server although they run, or their clients have not
+    /// received all output.
+    pub(crate) fn ordinary_processes(&self) -> Vec<ProcessSummary> {
+        let sessions = self.all_sessions();
+        let processes = sessions.iter().flat_map(|session| session.list_ordinary());
+        processes.collect()
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.all();
+        sessions.push(Arc::clone(&self.detached));
+        sessions
     }
 }
 
 async fn wait_all(sessions: &[Arc<Session>], until: WaitUntil) {
     for session in sessions {
         session.wait_all(until).await;
+    }
+}
+
+/// Refuses to start processes that are not durable, from the check of an upgrade to its handover.
+/// Dropping it admits them again, unless it is kept.
+pub(crate) struct OrdinaryRefusal(Option<Arc<ServiceShared>>);
+
+impl OrdinaryRefusal {
+    pub(crate) fn begin(shared: &Arc<ServiceShared>) -> Self {
+        shared.ordinary_refusals.fetch_add(1, Relaxed);
+        Self(Some(Arc::clone(shared)))
+    }
+
+    /// Refuses them for as long as this service lives.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OrdinaryRefusal {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.ordinary_refusals.fetch_sub(1, Relaxed);
+        }
     }
 }

@@ -154,6 +154,19 @@ impl Session {
         processes.iter().map(|process| process.summary()).collect()
     }
 
+    /// Lists the processes that are not durable, and run or have unacknowledged output for a client.
+    pub(crate) fn list_ordinary(&self) -> Vec<ProcessSummary> {
+        let has_client = self.is_attached();
+        let summaries = self.started().map(|process| {
+            let is_needed = has_client && process.has_unacked();
+            (process.summary(), is_needed)
+        });
+        let ordinary = summaries.filter(|(process, is_needed)| {
+            process.durable.is_none() && (process.running || *is_needed)
+        });
+        ordinary.map(|(process, _)| process).collect()
+    }
+
     /// Attaches a new session to its first client.
     pub(crate) fn attach(&self, send_queue: Arc<SendQueue>, retention_mode: RetentionMode) {
         let mut state = self.lock();
@@ -281,6 +294,11 @@ impl Session {
             .is_some_and(|deadline| deadline <= now)
     }
 
+    /// Returns the name of the authenticated client.
+    pub(crate) fn principal_name(&self) -> Option<String> {
+        self.principal.as_ref().map(|name| name.0.to_string())
+    }
+
     /// Saves the session, once, so that a later server restores it.
     pub(crate) fn save(&self, durable: &dyn DurableState) -> io::Result<()> {
         let mut state = self.lock();
@@ -289,7 +307,7 @@ impl Session {
         }
         durable.save_session(&DurableSession {
             id: self.id.clone(),
-            principal: self.principal.as_ref().map(|name| name.0.to_string()),
+            principal: self.principal_name(),
             acknowledges: state.retention_mode == RetentionMode::UntilAcknowledged,
         })?;
         state.saved = true;

@@ -36,12 +36,42 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RemoteBackend {
     client: ExecServerClient,
+    durability: ProcessDurability,
+}
+
+/// Whether a process outlives its server.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ProcessDurability {
+    /// As the server is configured.
+    #[default]
+    ServerDefault,
+    /// It does. The start fails if it cannot.
+    Durable,
+    /// It does not.
+    NotDurable,
 }
 
 impl RemoteBackend {
     /// Creates a backend over a connection.
     pub fn new(client: ExecServerClient) -> Self {
-        Self { client }
+        Self {
+            client,
+            durability: ProcessDurability::default(),
+        }
+    }
+
+    /// Chooses whether processes outlive their server. A [`Command`] that asks for durability wins.
+    #[must_use]
+    pub fn with_durability(self, durability: ProcessDurability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// Starts a server-owned process, like [`ExecServerClient::start_detached`].
+    ///
+    /// # Errors
+    /// Fails if the process cannot be started.
+    pub async fn start_detached(&self, command: Command) -> Result<StartedProcess, StartError> {
+        self.start_process(command, ProcessOwner::Server).await
     }
 
     pub(crate) async fn start_process(
@@ -59,6 +89,7 @@ impl RemoteBackend {
             server_kind.check_detached()?;
         }
         server_kind.check_start(&command)?;
+        let durable = server_kind.resolve_durability(self.durability)?;
         if command.network.proxy.is_some() || command.shell_snapshot.is_some() {
             let info = self.client.info().await.map_err(start_error)?;
             check_capabilities(&mut command, &info.capabilities)?;
@@ -68,6 +99,7 @@ impl RemoteBackend {
         let network_hook = NetworkHook::new(&command.network);
         let io = command.io;
         let mut params = params(command);
+        params.durable = params.durable.or(durable);
         // Create the handle before the start: dropping this future drops the handle, which
         // terminates the process.
         let client = self.client.clone();

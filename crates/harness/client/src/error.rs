@@ -257,7 +257,7 @@ impl From<connect::ConnectError> for ConnectError {
         match error.fault() {
             connect::ConnectFault::Caller => Self::Address(text),
             connect::ConnectFault::Transport => Self::Link(text),
-            connect::ConnectFault::Peer if error.is_passing() => Self::Busy(text),
+            connect::ConnectFault::Peer if error.is_transient() => Self::Busy(text),
             connect::ConnectFault::Peer => Self::Rejected(text),
         }
     }
@@ -362,7 +362,7 @@ mod tests {
         let ticket = |source: RegistryError| {
             ConnectError::from(Error::Grant {
                 fault: connect::ConnectFault::Peer,
-                is_passing: false,
+                is_transient: false,
                 source: Box::new(source),
             })
         };

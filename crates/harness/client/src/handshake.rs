@@ -29,6 +29,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    backend::ProcessDurability,
     client::ExecServerClientConnectOptions,
     error::{ConnectError, error_chain},
 };
@@ -163,6 +164,22 @@ impl ServerKind {
         match self {
             Self::Extended => Ok(()),
             Self::Stock => refuse("detached", UNSUPPORTED),
+        }
+    }
+
+    /// Returns the durability to request. Stock servers have ordinary processes only.
+    pub(crate) fn resolve_durability(
+        self,
+        durability: ProcessDurability,
+    ) -> Result<Option<bool>, StartError> {
+        match (durability, self) {
+            (ProcessDurability::ServerDefault, _)
+            | (ProcessDurability::NotDurable, Self::Stock) => Ok(None),
+            (ProcessDurability::NotDurable, Self::Extended) => Ok(Some(false)),
+            (ProcessDurability::Durable, Self::Extended) => Ok(Some(true)),
+            (ProcessDurability::Durable, Self::Stock) => {
+                refuse("durable", UNSUPPORTED).map(|()| None)
+            }
         }
     }
 

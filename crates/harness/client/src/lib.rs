@@ -17,4 +17,5 @@ mod events;
 pub mod filesystem;
 mod handshake;
 pub mod http;
+mod polled_state;
 pub mod process;

@@ -10,8 +10,11 @@
 
 mod call;
 mod call_guard;
+mod command_store;
 mod command_table;
 mod exec_command;
+mod find_command;
+mod handle_scope;
 mod output_buffers;
 mod plain_text;
 mod process;
@@ -25,8 +28,11 @@ mod write_stdin;
 
 pub use self::{
     call::{CallId, CommandProgram, ExecCommand, OutputView, WaitFor, WriteStdin},
+    command_store::{CommandStore, Durability},
     command_table::ProcessNumber,
     exec_command::ExecCommandError,
+    find_command::FindCommandError,
+    handle_scope::{HandleKind, HandleScope},
     output_buffers::{ToolOutput, Transcript},
     process::{ProcessSummary, UnifiedExecProcess, WatchedState},
     screen::TerminalScreen,
@@ -57,6 +63,7 @@ use tokio::{
 
 use self::{
     call_guard::{CallGuard, OutputRequest},
+    command_store::{SessionCommands, StoreAccess},
     command_table::CommandTable,
 };
 
@@ -64,7 +71,7 @@ use self::{
 const END_EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an agent's commands in one environment. Clones share them; dropping the last one ends the
-/// commands.
+/// commands, unless they are in a durable store.
 #[derive(Clone, Debug)]
 pub struct UnifiedExec {
     shared_exec: Arc<UnifiedExecShared>,
@@ -76,8 +83,11 @@ struct UnifiedExecShared {
     settings: Arc<UnifiedExecSettings>,
     policy: Arc<dyn ToolPolicy>,
     events: Arc<dyn EventSink>,
+    store: Arc<StoreAccess>,
     table: CommandTable,
     info: OnceCell<EnvironmentInfo>,
+    /// Held while a command of the store is attached to, so that it is attached to once.
+    attaching: tokio::sync::Mutex<()>,
 }
 
 impl UnifiedExec {
@@ -88,13 +98,28 @@ impl UnifiedExec {
         policy: Arc<dyn ToolPolicy>,
         events: Arc<dyn EventSink>,
     ) -> Self {
+        let store = Arc::new(SessionCommands(Arc::clone(&environment.backend)));
+        Self::with_store(environment, settings, policy, events, store)
+    }
+
+    /// Creates it over a store. Commands of the same scope that are in the store can be
+    /// [found](Self::find).
+    pub fn with_store(
+        environment: Environment,
+        settings: UnifiedExecSettings,
+        policy: Arc<dyn ToolPolicy>,
+        events: Arc<dyn EventSink>,
+        store: Arc<dyn CommandStore>,
+    ) -> Self {
         let shared_exec = UnifiedExecShared {
             environment,
+            store: Arc::new(StoreAccess::new(store, settings.scope.clone())),
             table: CommandTable::new(&settings),
             settings: Arc::new(settings),
             policy,
             events,
             info: OnceCell::new(),
+            attaching: tokio::sync::Mutex::default(),
         };
         Self {
             shared_exec: Arc::new(shared_exec),
@@ -123,6 +148,7 @@ impl UnifiedExec {
             None => {
                 let buffers = process.shared.lock();
                 ToolOutput {
+                    process_id: process.id().clone(),
                     wall_time: started_at.elapsed(),
                     transcript: Transcript::default(),
                     running: None,
@@ -149,6 +175,30 @@ impl UnifiedExec {
             kill_and_wait(process).await;
         });
         join_all(ends).await;
+    }
+
+    /// Ends what this program does with its commands and rejects new ones. Commands of a durable
+    /// store run on; others are terminated.
+    pub async fn detach(&self) {
+        match self.shared_exec.store.durability() {
+            Durability::Session => self.shut_down().await,
+            Durability::Durable => drop(self.shared_exec.table.close()),
+        }
+    }
+
+    /// Returns the scope of the process ids.
+    pub fn scope(&self) -> &HandleScope {
+        &self.shared_exec.settings.scope
+    }
+
+    /// Returns whether commands outlive this program.
+    pub fn durability(&self) -> Durability {
+        self.shared_exec.store.durability()
+    }
+
+    /// Returns the number of output tokens of a call that requests this many.
+    pub fn output_tokens(&self, requested: Option<usize>) -> usize {
+        self.shared_exec.settings.tokens(requested)
     }
 
     /// Returns the commands whose exit was not shown yet, by number.
@@ -181,6 +231,19 @@ impl UnifiedExecShared {
         process.process.terminate(self.terminate_mode()).await?;
         let ended = timeout(grace + END_EVENT_TIMEOUT, process.wait_for_end()).await;
         ended.map_err(|_| WriteStdinError::NotEnding(process.details.number))
+    }
+
+    /// Kills a command that no call will ask for.
+    fn discard(&self, process: Arc<UnifiedExecProcess>) {
+        // Without a runtime, dropping the handle kills it, unless it is in a durable store.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let store = Arc::clone(&self.store);
+            runtime.spawn(async move {
+                let handle = Arc::clone(&process.process);
+                kill_and_wait(process).await;
+                store.release(handle);
+            });
+        }
     }
 
     fn terminate_mode(&self) -> TerminateMode {

@@ -24,7 +24,10 @@ use data_encoding::HEXLOWER;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::store::{EnvironmentId, RegistrationId, Store};
+use crate::{
+    metrics::ClusterGauges,
+    store::{EnvironmentId, NodeName, RegistrationId, Store},
+};
 
 /// One end of a circuit. Dropping it closes the circuit.
 #[derive(Debug)]
@@ -364,7 +367,7 @@ fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
 /// Opens circuits to executors.
 ///
 /// The [`ExecutorTable`](crate::executor_table::ExecutorTable) does so for this process; in a
-/// cluster, [`NatsMesh`](crate::nats::NatsMesh) wraps it and also reaches other nodes.
+/// cluster, a [`ClusterNode`] wraps it and also reaches other nodes.
 pub trait CircuitDialer: fmt::Debug + Send + Sync {
     /// Opens a circuit to the executor of a registration and returns the harness's end. Dropping
     /// the future leaves no circuit behind.
@@ -379,6 +382,24 @@ pub trait CircuitDialer: fmt::Debug + Send + Sync {
         environment: EnvironmentId,
         store: &'a dyn Store,
     ) -> BoxFuture<'a, ()>;
+}
+
+/// Membership of a hub in a cluster.
+pub trait ClusterNode: CircuitDialer {
+    /// Returns the store that the nodes share.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Returns the name of this process in the cluster, as used in presence records.
+    fn name(&self) -> &NodeName;
+
+    /// Returns whether this node can serve new connections.
+    fn is_connected(&self) -> bool;
+
+    /// Returns the numbers for the metrics.
+    fn gauges(&self) -> ClusterGauges;
+
+    /// Closes the circuits to other nodes and announces the shutdown.
+    fn leave(&self) -> BoxFuture<'_, ()>;
 }
 
 /// A request to connect a harness. Its URL has been verified.

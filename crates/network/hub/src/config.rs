@@ -7,7 +7,9 @@ use std::{
 
 use exec_transport::http::HostNames;
 
-use crate::{nats::NatsConfig, rate_limit::RateLimitConfig, store::NodeName, url::PublicUrl};
+#[cfg(feature = "nats")]
+use crate::nats::NatsConfig;
+use crate::{rate_limit::RateLimitConfig, store::NodeName, url::PublicUrl};
 
 /// Configuration of a hub.
 #[derive(Clone, Debug)]
@@ -28,6 +30,7 @@ pub struct HubConfig {
     /// Serves TLS with these files. `None`: plain HTTP, for loopback or behind a proxy.
     pub tls: Option<TlsFiles>,
     /// Joins a cluster if set. The node name is then that of the NATS configuration.
+    #[cfg(feature = "nats")]
     pub nats: Option<NatsConfig>,
     /// Node name of a single hub.
     pub node: Option<NodeName>,
@@ -50,6 +53,7 @@ impl HubConfig {
             token_file: None,
             jwt: None,
             tls: None,
+            #[cfg(feature = "nats")]
             nats: None,
             node: None,
             audit_log: None,

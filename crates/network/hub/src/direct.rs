@@ -32,7 +32,7 @@ use exec_registry::api::{
     DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, SecretString,
     sigv4::{self, SecretKey, SignedRequest, VerifyError},
 };
-use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{Response, StatusCode, request::Parts};
 use http_body_util::Full;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -159,9 +159,6 @@ fn refuse_registration(error: ClaimError) -> HttpRefusal {
     }
 }
 
-/// Prefix of the `Authorization` header of a signed request.
-const SIGV4_PREFIX: &[u8] = b"AWS4-HMAC-SHA256";
-
 /// A caller before the request body has been read.
 #[derive(Debug)]
 pub(crate) enum DirectCaller {
@@ -179,11 +176,14 @@ impl DirectService {
         parts: &Parts,
         moment: RequestTime,
     ) -> Result<DirectCaller, HttpRefusal> {
-        let Some(signed) = signature_header(parts) else {
+        if !sigv4::is_signed(&parts.headers) {
             let known = self.services.gate.authenticate(&parts.headers, moment)?;
             return Ok(DirectCaller::Known(known));
-        };
-        if !self.keys()?.are_named_by(signed) {
+        }
+        let keys = self.keys()?;
+        let id = sigv4::claimed_key_id(&parts.headers)
+            .map_err(|error| refuse_signature(&error.to_string()))?;
+        if !keys.contains(id) {
             return Err(refuse_signature(
                 "signature does not name an access key of this hub",
             ));
@@ -239,12 +239,6 @@ impl DirectService {
         let keys = self.keys.as_ref();
         keys.ok_or_else(|| refuse_signature("this hub has no access keys"))
     }
-}
-
-fn signature_header(parts: &Parts) -> Option<&HeaderValue> {
-    let authorization = parts.headers.get(header::AUTHORIZATION)?;
-    let signed = authorization.as_bytes().starts_with(SIGV4_PREFIX);
-    signed.then_some(authorization)
 }
 
 fn refuse_signature(message: &str) -> HttpRefusal {
@@ -323,12 +317,9 @@ impl AccessKeys {
         })
     }
 
-    /// Returns whether a signature names one of the keys. This does not verify the signature.
-    fn are_named_by(&self, authorization: &HeaderValue) -> bool {
-        let text = authorization.to_str().unwrap_or_default();
-        let credential = text.split_once("Credential=").map(|(_, rest)| rest);
-        let id = credential.and_then(|credential| credential.split('/').next());
-        id.is_some_and(|id| self.keys.contains_key(id))
+    /// Returns whether a key of this id exists.
+    fn contains(&self, id: &str) -> bool {
+        self.keys.contains_key(id)
     }
 
     /// Verifies a signed request and returns its principal.

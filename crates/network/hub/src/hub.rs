@@ -23,16 +23,17 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use self::endpoints::{HubEndpoints, HubUpgrade};
+#[cfg(feature = "nats")]
+use crate::nats::{NatsConfig, NatsError, NatsMesh};
 use crate::{
     admin::AdminService,
     audit::{AuditError, AuditLog},
-    circuit::{CircuitDialer, CloseReason},
+    circuit::{CircuitDialer, CloseReason, ClusterNode},
     config::{HubConfig, JwtConfig},
     direct::{AccessKeys, AccessKeysError, DirectService},
     executor_table::ExecutorTable,
     limits,
     metrics::HubMetrics,
-    nats::{NatsError, NatsMesh},
     rate_limit::RateLimiter,
     registry::{HubServices, RegistryService, RequestGate},
     rendezvous::RendezvousAcceptor,
@@ -48,7 +49,7 @@ pub struct Hub {
     scheme: &'static str,
     stopping: watch::Sender<bool>,
     executor_table: Arc<ExecutorTable>,
-    mesh: Option<Arc<NatsMesh>>,
+    cluster: Option<Arc<dyn ClusterNode>>,
     gate: Arc<RequestGate>,
     requests: ActiveTasks,
     sockets: ActiveTasks,
@@ -84,8 +85,8 @@ impl Hub {
             self.requests.idle().await;
             self.gate.idle().await;
             self.sockets.idle().await;
-            if let Some(mesh) = &self.mesh {
-                mesh.leave().await;
+            if let Some(cluster) = &self.cluster {
+                cluster.leave().await;
             }
         };
         if timeout(limits::STOP, ended).await.is_err() {
@@ -106,7 +107,7 @@ impl Drop for Hub {
 /// Default node name of a single hub.
 const DEFAULT_NODE: &str = "hub";
 
-/// Everything that is read from files, before anything runs.
+/// Everything that is read from files, before anything runs, except for the store.
 struct HubFiles {
     tls: Option<TlsAcceptor>,
     hosts: AllowedHosts,
@@ -114,8 +115,6 @@ struct HubFiles {
     jwt: Option<JwtAuthority>,
     audit: AuditLog,
     keys: Option<AccessKeys>,
-    /// `None` with NATS.
-    store: Option<RedbStore>,
 }
 
 impl HubFiles {
@@ -137,10 +136,6 @@ impl HubFiles {
             keys: match &config.access_keys {
                 Some(path) => Some(AccessKeys::read(path)?),
                 None => None,
-            },
-            store: match config.nats {
-                Some(_) => None,
-                None => Some(RedbStore::open(&config.data_dir, Timestamp::now())?),
             },
         })
     }
@@ -164,26 +159,22 @@ struct HubBackend {
     store: Arc<dyn Store>,
     dialer: Arc<dyn CircuitDialer>,
     node: NodeName,
-    mesh: Option<Arc<NatsMesh>>,
+    cluster: Option<Arc<dyn ClusterNode>>,
 }
 
 impl HubBackend {
     async fn new(
         config: &HubConfig,
-        store: Option<RedbStore>,
         executor_table: &Arc<ExecutorTable>,
     ) -> Result<Self, HubStartError> {
+        #[cfg(feature = "nats")]
         if let Some(nats) = &config.nats {
-            let mesh = Arc::new(NatsMesh::join(nats, Arc::clone(executor_table)).await?);
-            return Ok(Self {
-                store: mesh.store(),
-                dialer: Arc::clone(&mesh) as Arc<dyn CircuitDialer>,
-                node: mesh.node().clone(),
-                mesh: Some(mesh),
-            });
+            return Self::join_cluster(nats, executor_table).await;
         }
-        // `HubFiles::open` opened the store unless NATS is configured.
-        let store = store.ok_or(HubStartError::Interrupted)?;
+        let data_dir = config.data_dir.clone();
+        let store = spawn_blocking(move || RedbStore::open(&data_dir, Timestamp::now()))
+            .await
+            .map_err(|_| HubStartError::Interrupted)??;
         Ok(Self {
             store: Arc::new(store),
             dialer: Arc::clone(executor_table) as Arc<dyn CircuitDialer>,
@@ -193,7 +184,22 @@ impl HubBackend {
                     .parse()
                     .map_err(|_| HubStartError::Interrupted)?,
             },
-            mesh: None,
+            cluster: None,
+        })
+    }
+
+    #[cfg(feature = "nats")]
+    async fn join_cluster(
+        config: &NatsConfig,
+        executor_table: &Arc<ExecutorTable>,
+    ) -> Result<Self, HubStartError> {
+        let mesh = NatsMesh::join(config, Arc::clone(executor_table)).await?;
+        let cluster: Arc<dyn ClusterNode> = Arc::new(mesh);
+        Ok(Self {
+            store: cluster.store(),
+            dialer: Arc::clone(&cluster) as Arc<dyn CircuitDialer>,
+            node: cluster.name().clone(),
+            cluster: Some(cluster),
         })
     }
 }
@@ -204,7 +210,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         .await
         .map_err(|_| HubStartError::Interrupted)??;
     let executor_table = Arc::new(ExecutorTable::default());
-    let backend = HubBackend::new(&config, files.store, &executor_table).await?;
+    let backend = HubBackend::new(&config, &executor_table).await?;
     let signer = Arc::new(UrlSigner::new(&backend.store.signing_key().await?));
     let listener = Listener::bind_tcp(config.listen, files.tls.is_some())
         .await
@@ -250,7 +256,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         direct: Arc::clone(&direct),
         rendezvous: Arc::clone(&rendezvous),
         metrics,
-        mesh: backend.mesh.clone(),
+        cluster: backend.cluster.clone(),
         requests: requests.clone(),
     };
     let gate = Arc::clone(&endpoints.gate);
@@ -277,7 +283,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         scheme,
         stopping,
         executor_table,
-        mesh: backend.mesh,
+        cluster: backend.cluster,
         gate,
         requests,
         sockets,
@@ -411,6 +417,7 @@ pub enum HubStartError {
     #[error("failed to use the store")]
     Store(#[from] StoreError),
     /// Host: joining the cluster failed.
+    #[cfg(feature = "nats")]
     #[error("failed to join the cluster")]
     Nats(#[from] NatsError),
     /// Host: the audit log cannot be opened.

@@ -4,7 +4,8 @@
 //! The [`registry`] serves HTTP: it registers environments and authorizes connections to them. The
 //! [`rendezvous`] forwards frames between the websockets of executors and harnesses and cannot read
 //! them. State is behind [`store::Store`] and connected executors are behind
-//! [`circuit::CircuitDialer`], so that a single process and a cluster ([`nats`]) behave the same.
+//! [`circuit::CircuitDialer`], so that a single process and a cluster (module and feature `nats`)
+//! behave the same.
 //! Elsewhere: the content of frames (`exec-relay`).
 
 pub mod admin;
@@ -18,6 +19,7 @@ pub mod fuzzing;
 pub mod hub;
 pub mod limits;
 pub mod metrics;
+#[cfg(feature = "nats")]
 pub mod nats;
 pub mod principal;
 pub mod rate_limit;

@@ -38,7 +38,7 @@ use crate::{
     principal::Principal,
     rate_limit::{LimitedRequest, RateLimitExceeded},
     store::{
-        Authorization, AuthorizeError, EnvironmentId, NewRegistration, RegisterError,
+        Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration, RegisterError,
         RegistrationId, Store, StoreError, TokenHash,
     },
     url::{PublicUrl, UrlSigner},
@@ -317,7 +317,7 @@ impl RegistryService {
         let websocket = call.websocket(&services.address)?;
         // The store checks atomically whether another principal owns the environment.
         if !principal.may_claim(&call.environment) {
-            return Err(refuse_registration(RegisterError::Foreign));
+            return Err(refuse_registration(ClaimError::Foreign.into()));
         }
         let new = NewRegistration {
             environment: call.environment.clone(),
@@ -348,7 +348,7 @@ impl RegistryService {
 
 fn refuse_registration(error: RegisterError) -> HttpRefusal {
     match error {
-        RegisterError::Foreign => {
+        RegisterError::Claim(ClaimError::Foreign) => {
             HttpRefusal::forbidden("this environment is not yours to register")
         }
         RegisterError::Conflict => {
@@ -359,10 +359,10 @@ fn refuse_registration(error: RegisterError) -> HttpRefusal {
                 error,
             )
         }
-        RegisterError::Limit | RegisterError::Full => {
+        RegisterError::Claim(ClaimError::Limit | ClaimError::Full) => {
             HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
         }
-        RegisterError::Store(error) => retry_later(&error),
+        RegisterError::Claim(ClaimError::Store(error)) => retry_later(&error),
     }
 }
 

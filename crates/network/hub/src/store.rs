@@ -250,35 +250,18 @@ pub enum ClaimError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Caller: another principal owns the environment.
-    #[error("environment belongs to another principal")]
-    Foreign,
+    /// The principal cannot claim the environment.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// Caller: another executor has replaced this one and still holds the environment. A retry may
     /// succeed.
     #[error("another executor has replaced this one")]
     Conflict,
-    /// Caller: the principal has reached its quota of environments.
-    #[error(
-        "principal has reached its limit of {} environments; remove one first",
-        limits::ENVIRONMENTS_PER_PRINCIPAL
-    )]
-    Limit,
-    /// Caller: the hub has reached its limit of environments.
-    #[error("hub has reached its limit of environments")]
-    Full,
-    /// Host: see the source.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
-impl From<ClaimError> for RegisterError {
-    fn from(error: ClaimError) -> Self {
-        match error {
-            ClaimError::Foreign => Self::Foreign,
-            ClaimError::Limit => Self::Limit,
-            ClaimError::Full => Self::Full,
-            ClaimError::Store(error) => Self::Store(error),
-        }
+impl From<StoreError> for RegisterError {
+    fn from(error: StoreError) -> Self {
+        Self::Claim(error.into())
     }
 }
 

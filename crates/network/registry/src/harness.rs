@@ -184,7 +184,7 @@ impl From<GrantError> for ConnectError {
             GrantError::KeyChanged => Self::ExecutorChanged,
             GrantError::Registry(source) => Self::Grant {
                 fault: fault(&source),
-                is_passing: source.may_connect_again(),
+                is_transient: source.may_connect_again(),
                 source: Box::new(source),
             },
         }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
         let changed = grants.fetch().await.unwrap_err();
         assert!(matches!(changed, ConnectError::ExecutorChanged));
-        assert!(!changed.is_passing());
+        assert!(!changed.is_transient());
         // The rejected executor must not count as the last one seen.
         grants.pin();
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(server.seen().len(), 2);
         grants.pin();
         let error = grants.fetch().await.unwrap_err();
-        assert!(error.is_passing());
+        assert!(error.is_transient());
         assert_eq!(server.seen().len(), 3);
     }
 
@@ -331,7 +331,7 @@ mod tests {
             let server = Server::start(move |_, _| answer(status, body)).await;
             let error = grants(&server).0.fetch().await.unwrap_err();
             assert_eq!(
-                (error.fault(), error.is_passing()),
+                (error.fault(), error.is_transient()),
                 (fault, passing),
                 "{status}"
             );
@@ -348,14 +348,14 @@ mod tests {
         grants.pin();
         let error = grants.fetch().await.unwrap_err();
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Peer, true)
         );
         drop(server);
         tokio::task::yield_now().await;
         let error = grants.fetch().await.unwrap_err();
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Transport, true)
         );
     }

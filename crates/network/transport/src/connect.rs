@@ -148,7 +148,7 @@ pub enum ConnectError {
         /// The party that has to act.
         fault: ConnectFault,
         /// Whether a retry may succeed.
-        is_passing: bool,
+        is_transient: bool,
         /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -221,13 +221,13 @@ impl ConnectError {
     }
 
     /// Returns whether a retry may succeed, for example while a server restarts.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             // Timeouts, rate limits and server errors pass; other refusals do not.
             Self::Refused { status, .. } | Self::ProxyRefused { status } => {
                 matches!(status, 408 | 429 | 500..=599)
             }
-            Self::Grant { is_passing, .. } => *is_passing,
+            Self::Grant { is_transient, .. } => *is_transient,
             Self::Closed | Self::StreamRefused => true,
             // An executor that has just registered again rejects handshakes for its previous
             // registration.

@@ -27,29 +27,21 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    Link {
-        reader: Box::new(LineReader {
-            input: Box::new(input),
-            buffer: BytesMut::new(),
-            searched: 0,
-            at_eof: false,
-            max_line_bytes: role.max_message_bytes(),
-        }),
-        writer: Box::new(LineWriter {
-            output: Some(Box::new(output)),
-            buffer: Vec::new(),
-            written: 0,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-        }),
-        peer: peer.to_owned(),
-        binary: BinarySupport::TextOnly,
-        max_in_flight: usize::MAX,
-        slot: None,
-        handshake_started_at: None,
-        principal: None,
-        path: None,
-    }
+    let reader = LineReader {
+        input: Box::new(input),
+        buffer: BytesMut::new(),
+        searched: 0,
+        at_eof: false,
+        max_line_bytes: role.max_message_bytes(),
+    };
+    let writer = LineWriter {
+        output: Some(Box::new(output)),
+        buffer: Vec::new(),
+        written: 0,
+        queue: VecDeque::new(),
+        queued_bytes: 0,
+    };
+    Link::new(reader, writer, peer.to_owned(), BinarySupport::TextOnly)
 }
 
 struct LineReader {

@@ -44,6 +44,29 @@ pub struct Link {
     pub path: Option<watch::Receiver<LinkPathState>>,
 }
 
+impl Link {
+    /// Creates a link for any number of requests, without a slot, a handshake, a principal or a
+    /// path.
+    pub fn new(
+        reader: impl MessageReader + 'static,
+        writer: impl MessageWriter + 'static,
+        peer: String,
+        binary: BinarySupport,
+    ) -> Self {
+        Self {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            peer,
+            binary,
+            max_in_flight: usize::MAX,
+            slot: None,
+            handshake_started_at: None,
+            principal: None,
+            path: None,
+        }
+    }
+}
+
 /// The authenticated name of a client: the subject of its signed token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Principal(pub Arc<str>);

@@ -33,6 +33,11 @@ pub enum ListenUrl {
 }
 
 impl ListenUrl {
+    /// Returns whether the server listens on a socket.
+    pub fn has_socket(&self) -> bool {
+        matches!(self, Self::Ws(_) | Self::Wss(_) | Self::Unix(_))
+    }
+
     /// Returns whether only this machine can connect.
     ///
     /// True for addresses that are not on a network, and for IPv4 loopback written as IPv6.

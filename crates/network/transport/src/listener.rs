@@ -1,7 +1,16 @@
 //! Listening sockets: accepts connections, performs TLS handshakes and upgrades, and hands over
 //! links or sockets.
 
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
@@ -28,6 +37,8 @@ use crate::{
 const MAX_CONNECTIONS: usize = 4096;
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long handshakes that have begun may take after the listener stops accepting.
+const LAST_HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Delay after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -74,6 +85,53 @@ impl Listener {
         })
     }
 
+    /// Continues the listener of another server from its [`Self::duplicates`]. Until
+    /// [`Self::claim`], dropping it leaves the files to that server.
+    pub fn inherit(address: &ListenUrl, duplicates: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut duplicates = duplicates.into_iter();
+        let missing = || io::Error::new(io::ErrorKind::InvalidInput, "no listening socket");
+        let listener = duplicates.next().ok_or_else(missing)?;
+        let socket = match address {
+            ListenUrl::Unix(path) => {
+                let lock = duplicates.next().ok_or_else(missing)?;
+                ListenSocket::Unix(UnixSocket::inherit(path, listener, lock)?)
+            }
+            ListenUrl::Ws(_) | ListenUrl::Wss(_) => {
+                let listener = std::net::TcpListener::from(listener);
+                listener.set_nonblocking(true)?;
+                ListenSocket::Tcp(TcpListener::from_std(listener)?)
+            }
+            ListenUrl::Stdio | ListenUrl::Off => return Err(missing()),
+        };
+        Ok(Self {
+            socket,
+            address: address.clone(),
+            own_account: false,
+        })
+    }
+
+    /// Returns duplicates of the descriptors that another server needs to continue this listener.
+    pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        match &self.socket {
+            ListenSocket::Tcp(listener) => Ok(vec![listener.as_fd().try_clone_to_owned()?]),
+            ListenSocket::Unix(socket) => socket.duplicates(),
+        }
+    }
+
+    /// Removes the files from now on when it is dropped.
+    pub fn claim(&mut self) {
+        if let ListenSocket::Unix(socket) = &mut self.socket {
+            socket.claim();
+        }
+    }
+
+    /// Closes the listener, which another server continues. Its files stay.
+    pub fn leave(self) {
+        if let ListenSocket::Unix(socket) = self.socket {
+            socket.leave();
+        }
+    }
+
     /// Refuses loopback peers of accounts other than this process's and root, where the kernel
     /// reports the account. Unix sockets always do.
     #[must_use]
@@ -93,11 +151,24 @@ impl Listener {
     /// Accepts connections and sends each upgraded one as a link. Returns when the receiver is
     /// closed.
     pub async fn run(
+        self,
+        endpoint: HttpEndpoint,
+        tls: Option<TlsAcceptor>,
+        links: mpsc::Sender<Link>,
+    ) {
+        drop(self.run_until(endpoint, tls, links, pending()).await);
+    }
+
+    /// Accepts connections and sends each upgraded one as a link. Returns the listener when the
+    /// receiver is closed, or when `stop` resolves and the handshakes that had begun are over.
+    /// Connections then wait to be accepted.
+    pub async fn run_until(
         mut self,
         mut endpoint: HttpEndpoint,
         tls: Option<TlsAcceptor>,
         links: mpsc::Sender<Link>,
-    ) {
+        stop: impl Future<Output = ()>,
+    ) -> Self {
         if matches!(self.socket, ListenSocket::Unix(_)) {
             // No DNS name resolves to a unix socket.
             endpoint.hosts = AllowedHosts::any();
@@ -105,10 +176,14 @@ impl Listener {
         let pending = endpoint.pending;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let budget = MessageBudget::new(MessageBudgetLimits::default());
+        // Closed when no handshake is going on.
+        let (handshake, mut handshakes) = mpsc::channel::<Infallible>(1);
         let accepting = self.accept_each(pending, |stream, pending| {
             let (endpoint, tls, links) = (endpoint.clone(), tls.clone(), links.clone());
             let (budget, slots) = (budget.clone(), Arc::clone(&slots));
+            let handshake = handshake.clone();
             tokio::spawn(async move {
+                let _handshake = handshake;
                 let served = stream.into_link(endpoint, tls, budget, &slots);
                 if let Some(link) = pending.serve(served).await {
                     // The receiver is closed when the server shuts down.
@@ -119,7 +194,13 @@ impl Listener {
         tokio::select! {
             never = accepting => match never {},
             () = links.closed() => {}
+            () = stop => {
+                drop(handshake);
+                // Clients that only watch, such as for metrics, hold connections open.
+                drop(timeout(LAST_HANDSHAKE_TIMEOUT, handshakes.recv()).await);
+            }
         }
+        self
     }
 
     /// Accepts connections, lets an HTTP service handle their requests, and passes on each accepted

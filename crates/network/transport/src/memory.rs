@@ -25,21 +25,18 @@ pub fn pair() -> (Link, Link) {
 }
 
 fn link_end(sender: mpsc::Sender<Bytes>, receiver: mpsc::Receiver<Bytes>) -> Link {
-    Link {
-        reader: Box::new(MemoryReader { receiver }),
-        writer: Box::new(MemoryWriter {
-            sender: Some(PolledSender::new(sender)),
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-        }),
-        peer: "memory".to_owned(),
-        binary: BinarySupport::Supported,
-        max_in_flight: usize::MAX,
-        slot: None,
-        handshake_started_at: None,
-        principal: None,
-        path: None,
-    }
+    let reader = MemoryReader { receiver };
+    let writer = MemoryWriter {
+        sender: Some(PolledSender::new(sender)),
+        queue: VecDeque::new(),
+        queued_bytes: 0,
+    };
+    Link::new(
+        reader,
+        writer,
+        "memory".to_owned(),
+        BinarySupport::Supported,
+    )
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io,
+    os::fd::{AsFd, OwnedFd},
     os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -28,6 +29,9 @@ use crate::listen_url::lock_path;
 /// How often a server checks that its socket file is still its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Connections that wait to be accepted. The kernel applies its own limit, too.
+const BACKLOG: i32 = 4096;
+
 /// A listening unix socket, its file and the lock file beside it. Dropping it removes both files.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
@@ -38,6 +42,8 @@ pub(crate) struct UnixSocket {
     checks: Interval,
     /// Whether the loss of the socket was already logged.
     reported: bool,
+    /// Whether another server listens on the same socket, and its files must stay.
+    handed_over: bool,
 }
 
 impl UnixSocket {
@@ -69,7 +75,51 @@ impl UnixSocket {
             lock,
             checks,
             reported: false,
+            handed_over: false,
         })
+    }
+
+    /// Continues the socket of another server, with its lock. The files are still those of the other
+    /// one.
+    pub(crate) fn inherit(path: &Path, listener: OwnedFd, lock: OwnedFd) -> io::Result<Self> {
+        // Clients check the process that listens: from now on it is this one.
+        rustix::net::listen(&listener, BACKLOG)?;
+        let listener = std::os::unix::net::UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            listener: UnixListener::from_std(listener)?,
+            path: path.to_owned(),
+            // Without a file, the next check binds again.
+            identity: FileIdentity::of(path).unwrap_or_default(),
+            lock: SocketLock {
+                path: lock_path(path),
+                file: lock.into(),
+                handed_over: true,
+            },
+            checks,
+            reported: false,
+            handed_over: true,
+        })
+    }
+
+    /// Makes the files belong to this server, which removes them at its end.
+    pub(crate) fn claim(&mut self) {
+        self.handed_over = false;
+        self.lock.handed_over = false;
+    }
+
+    /// Returns duplicates of the socket and of its lock, for another server.
+    pub(crate) fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        let listener = self.listener.as_fd().try_clone_to_owned()?;
+        Ok(vec![listener, self.lock.file.try_clone()?.into()])
+    }
+
+    /// Closes the socket without removing its files, which belong to another server now.
+    pub(crate) fn leave(mut self) {
+        self.handed_over = true;
+        self.lock.handed_over = true;
     }
 
     /// Accepts a connection. Binds again if the socket file was removed or replaced.
@@ -120,6 +170,9 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
+        if self.handed_over {
+            return;
+        }
         // Remove it before the listener closes: afterwards another server may bind the path.
         if let Err(error) = self.identity.remove(&self.path) {
             tracing::debug!(%error, "failed to remove the socket file");
@@ -149,7 +202,7 @@ fn in_use() -> io::Error {
 }
 
 /// Identifies the file at a path.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct FileIdentity {
     device: u64,
     inode: u64,
@@ -192,6 +245,8 @@ impl From<&fs::Metadata> for FileIdentity {
 struct SocketLock {
     path: PathBuf,
     file: File,
+    /// Whether another server holds the same lock.
+    handed_over: bool,
 }
 
 impl SocketLock {
@@ -202,6 +257,7 @@ impl SocketLock {
             let lock = Self {
                 path: path.clone(),
                 file,
+                handed_over: false,
             };
             // Otherwise the previous holder removed the file between our open and our lock.
             if lock.is_at_path() {
@@ -228,7 +284,8 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        if self.is_at_path()
+        if !self.handed_over
+            && self.is_at_path()
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::debug!(%error, "failed to remove the lock file");

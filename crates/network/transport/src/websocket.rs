@@ -94,20 +94,10 @@ pub(crate) fn boxed_with(
     let max_message_bytes = options.max_message_bytes;
     let buffer = BytesMut::from(already_read);
     let reader = FrameReader::new(input, buffer, role, max_message_bytes, Arc::clone(&control));
-    Link {
-        reader: Box::new(reader.with_budget(options.budget)),
-        writer: Box::new(
-            FrameWriter::new(FrameOutput::new(output, role, control))
-                .with_text_framing(options.sends),
-        ),
-        peer,
-        binary: BinarySupport::Supported,
-        max_in_flight: usize::MAX,
-        slot: None,
-        handshake_started_at: None,
-        principal: None,
-        path: None,
-    }
+    let reader = reader.with_budget(options.budget);
+    let writer = FrameWriter::new(FrameOutput::new(output, role, control));
+    let writer = writer.with_text_framing(options.sends);
+    Link::new(reader, writer, peer, BinarySupport::Supported)
 }
 
 /// Type of a frame.

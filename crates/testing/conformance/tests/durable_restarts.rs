@@ -129,7 +129,7 @@ async fn killed_servers_lose_and_repeat_nothing() {
     }
     fs::write(home.join("stop"), "").unwrap();
     for task in tasks {
-        timeout(STEP, task).await.expect("work ends").unwrap();
+        timeout(STEP, task).await.unwrap().unwrap();
     }
     assert_eq!(client.session().session_id, session);
     eprintln!("{rounds} rounds, {} MB", progress.load(Relaxed) / 1_000_000);
@@ -178,7 +178,7 @@ impl DurableWork {
             ..Command::new(ProcessId::new(id).unwrap(), argv, cwd.parse().unwrap())
         };
         let started = timeout(STEP, self.environment.backend.start(command));
-        OrderedEvents::new(&started.await.expect("start is answered").unwrap().process)
+        OrderedEvents::new(&started.await.unwrap().unwrap().process)
     }
 }
 
@@ -256,7 +256,7 @@ async fn check_echo(mut events: OrderedEvents, home: PathBuf, progress: Arc<Atom
         let lines = (1..=20).map(|number| format!("{}\n", sent + number));
         let writes = lines.map(|line| process.write(None, Bytes::from(line)));
         for write in writes.collect::<Vec<_>>() {
-            let written = timeout(STEP, write).await.expect("write is answered");
+            let written = timeout(STEP, write).await.unwrap();
             assert_eq!(written, Ok(WriteStatus::Accepted));
         }
         sent += 20;
@@ -278,7 +278,7 @@ async fn check_echo(mut events: OrderedEvents, home: PathBuf, progress: Arc<Atom
         return;
     }
     let closed = timeout(STEP, process.close_stdin(None)).await;
-    let closed = closed.expect("close is answered");
+    let closed = closed.unwrap();
     assert_eq!(closed, Ok(WriteStatus::Accepted));
     let (rest, exit) = rest_of(events).await;
     assert_eq!((rest.as_str(), exit), ("", code));
@@ -323,7 +323,7 @@ impl OrderedEvents {
         let event = timeout(STEP, self.events.next()).await;
         let event =
             event.unwrap_or_else(|_| panic!("{} is silent after {}", self.process.id(), self.last));
-        let event = event.expect("event stream ends with the close");
+        let event = event.unwrap();
         if let ExecProcessEvent::Failed(error) = &event {
             panic!(
                 "{} failed after event {}: {error}",
@@ -353,7 +353,7 @@ async fn await_death(pid: u32) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(STEP, gone).await.expect("process exits");
+    timeout(STEP, gone).await.unwrap();
 }
 
 fn is_alive(pid: u32) -> bool {

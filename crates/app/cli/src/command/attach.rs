@@ -7,7 +7,7 @@ use exec_client::client::ExecServerClient;
 use exec_env::process::ExecProcess;
 use exec_tools::unified::TerminalScreen;
 use exec_wire::{
-    id::{OutputSeq, ProcessId},
+    id::OutputSeq,
     process::{ProcessSummary, TerminalSize},
 };
 
@@ -15,7 +15,7 @@ use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failure},
     failure::{CommandFailure, FailureKind},
-    logs::retained_output,
+    logs::replay_end,
     process_session::{
         DetachKeys, ProcessSession, SessionOwner, SignalListener, StdinReader, TerminalUse,
         exit_byte, print_notice, show_outages,
@@ -69,7 +69,7 @@ impl AttachCommand {
             return Ok(report_exited(&env, &ProcessSummary { exit_code, ..found }));
         }
         let snapshot = match found.tty && StandardStream::Output.is_terminal() {
-            true => Some(show_outages(client, ScreenSnapshot::take(client, &id)).await?),
+            true => Some(ScreenSnapshot::take(client, &found).await?),
             false => None,
         };
         let after = match &snapshot {
@@ -121,17 +121,17 @@ struct ScreenSnapshot {
 }
 
 impl ScreenSnapshot {
-    /// Replays the retained output on a virtual screen of the local size.
-    async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, CommandFailure> {
-        let output = retained_output(client, id).await?;
+    /// Replays the end of the output on a virtual screen of the local size.
+    async fn take(
+        client: &ExecServerClient,
+        process: &ProcessSummary,
+    ) -> Result<Self, CommandFailure> {
         let mut screen = TerminalScreen::new(terminal::size().unwrap_or_default());
-        for (_, data) in &output.pieces {
-            screen.feed(data);
-        }
+        let end = replay_end(client, process, |_, data| screen.feed(&data)).await?;
         Ok(Self {
             bytes: screen.repaint(),
-            after: output.last,
-            complete: !output.incomplete && !output.gap,
+            after: end.last,
+            complete: end.complete,
         })
     }
 }

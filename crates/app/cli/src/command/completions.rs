@@ -53,6 +53,8 @@ pub enum CompletionList {
     Environments,
     /// Ids of detached processes.
     Processes,
+    /// Ids of detached and of recorded processes.
+    Recorded,
 }
 
 impl CompletionsCommand {
@@ -90,38 +92,46 @@ impl CompletionList {
                 let remotes = selection.remotes.iter().map(|remote| remote.id.to_string());
                 local.into_iter().chain(remotes).collect()
             }
-            Self::Processes => {
-                let found = timeout(LIST_TIMEOUT, processes(line)).await;
+            Self::Processes | Self::Recorded => {
+                let found = timeout(LIST_TIMEOUT, self.processes(line)).await;
                 let found = found.ok().flatten().unwrap_or_default();
                 let is_wanted = |process: &&ProcessSummary| is_wanted(line, process.running);
                 let found = found.iter().filter(is_wanted);
-                found
+                let mut ids: Vec<_> = found
                     .map(|process| process.process_id.to_string())
-                    .collect()
+                    .collect();
+                ids.sort_unstable();
+                ids.dedup();
+                ids
             }
         }
     }
-}
 
-/// Lists the processes of the environment that the command line names.
-async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
-    let lookup = &|name: &str| std::env::var_os(name);
-    let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
-    let env_args = EnvArgs {
-        env: value_of(line, &["-E", "--env"]).or_else(|| variable("EXEC_SERVER_ENV")),
-        token_file: value_of(line, &["--token-file"])
-            .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
-            .map(Into::into),
-        ..EnvArgs::default()
-    };
-    let route = EnvRoute::find(&env_args, lookup).ok()?;
-    if let RouteKind::Local(socket) = &route.route_kind
-        && UnixStream::connect(socket.path()).is_err()
-    {
-        return None;
+    /// Lists the processes of the environment that the command line names.
+    async fn processes(self, line: &[String]) -> Option<Vec<ProcessSummary>> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
+        let env_args = EnvArgs {
+            env: value_of(line, &["-E", "--env"]).or_else(|| variable("EXEC_SERVER_ENV")),
+            token_file: value_of(line, &["--token-file"])
+                .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
+                .map(Into::into),
+            ..EnvArgs::default()
+        };
+        let route = EnvRoute::find(&env_args, lookup).ok()?;
+        if let RouteKind::Local(socket) = &route.route_kind
+            && UnixStream::connect(socket.path()).is_err()
+        {
+            return None;
+        }
+        let env = ConnectedEnv::connect_route(route).await.ok()?;
+        let mut processes = detached::list(&env.client).await.ok()?;
+        if self == Self::Recorded {
+            let recorded = detached::history(&env.client).await.ok().flatten();
+            processes.extend(recorded.into_iter().flatten());
+        }
+        Some(processes)
     }
-    let env = ConnectedEnv::connect_route(route).await.ok()?;
-    detached::list(&env.client).await.ok()
 }
 
 /// Returns whether the command on the line applies to a process in this state.
@@ -130,7 +140,8 @@ fn is_wanted(line: &[String], is_running: bool) -> bool {
     if has("kill") || has("attach") {
         return is_running;
     }
-    !(has("ps") && has("rm") && is_running)
+    let removes = has("ps") && has("rm") || has("history") && has("purge");
+    !(removes && is_running)
 }
 
 /// Returns the last value of an option.
@@ -167,6 +178,7 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
         Shell::Zsh => {
             let text = text.replace(":_users'", ":_exec_server_environments'");
             let text = text.replace(":_hosts'", ":_exec_server_processes'");
+            let text = text.replace(":_urls'", ":_exec_server_recorded'");
             let head = "autoload -U is-at-least\n";
             text.replacen(head, &format!("{head}{ZSH}"), 1).into()
         }
@@ -181,8 +193,8 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
     }
 }
 
-/// Marks arguments that name environments and processes with value hints that no other argument
-/// uses: user names and host names. The generated completers for those are replaced by ours.
+/// Marks arguments that name environments, processes and recorded processes with value hints that
+/// no other argument uses: user names, host names and URLs. The generated completers for those are replaced by ours.
 fn with_hints(command: Command, parent: &str) -> Command {
     let name = command.get_name().to_owned();
     let hint = |arg: Arg| {
@@ -190,11 +202,14 @@ fn with_hints(command: Command, parent: &str) -> Command {
         let is_environment = id == "env" && arg.get_short() == Some('E')
             || parent == "env" && name != "add" && matches!(id, "name" | "names");
         let is_process = matches!(id, "id" | "ids")
-            && (matches!(name.as_str(), "attach" | "logs" | "kill" | "wait") || parent == "ps");
-        match (is_environment, is_process) {
-            (true, _) => arg.value_hint(ValueHint::Username),
-            (false, true) => arg.value_hint(ValueHint::Hostname),
-            (false, false) => arg,
+            && (matches!(name.as_str(), "attach" | "kill" | "wait") || parent == "ps");
+        let is_recorded = matches!(id, "id" | "ids")
+            && (matches!(name.as_str(), "logs" | "replay") || parent == "history");
+        match (is_environment, is_process, is_recorded) {
+            (true, ..) => arg.value_hint(ValueHint::Username),
+            (_, true, _) => arg.value_hint(ValueHint::Hostname),
+            (.., true) => arg.value_hint(ValueHint::Url),
+            _ => arg,
         }
     };
     command
@@ -210,7 +225,9 @@ const BASH: &str = r#"_exec_server_complete() {
         kind=environments
     elif [[ $cur != -* && $prev != -* ]]; then
         case "${COMP_WORDS[1]}" in
-            attach|logs|kill|wait) kind=processes ;;
+            attach|kill|wait) kind=processes ;;
+            logs|replay) kind=recorded ;;
+            history) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == purge ]] && kind=recorded ;;
             ps) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == rm ]] && kind=processes ;;
             env)
                 case "${COMP_WORDS[2]}" in
@@ -250,6 +267,8 @@ _exec_server_list() {
 _exec_server_environments() { _exec_server_list environments }
 
 _exec_server_processes() { _exec_server_list processes }
+
+_exec_server_recorded() { _exec_server_list recorded }
 "#;
 
 const FISH: &str = r#"
@@ -257,7 +276,9 @@ function __exec_server_list
     exec-server completions --list $argv[1] -- (commandline -opc) 2>/dev/null
 end
 
-complete -c exec-server -n "__fish_exec_server_using_subcommand attach logs kill wait" -f -a "(__exec_server_list processes)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand attach kill wait" -f -a "(__exec_server_list processes)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand logs replay" -f -a "(__exec_server_list recorded)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand history; and __fish_seen_subcommand_from purge" -f -a "(__exec_server_list recorded)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand ps; and __fish_seen_subcommand_from rm" -f -a "(__exec_server_list processes)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand env; and __fish_seen_subcommand_from remove rm default status" -f -a "(__exec_server_list environments)"
 "#;

@@ -4,6 +4,8 @@
 //! this machine.
 
 mod local_server;
+#[cfg(feature = "mcp")]
+mod restarting_connector;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -59,6 +61,28 @@ impl ConnectedEnv {
         }
         let env_name = env_args.env.clone();
         Ok(Self { env_name, ..env })
+    }
+
+    /// Connects to the server of this machine, whatever the default environment is. Starts it if
+    /// none is listening, also when it is gone later.
+    #[cfg(feature = "mcp")]
+    pub(crate) async fn open_local(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        let route = EnvRoute::local(&|name| std::env::var_os(name));
+        let RouteKind::Local(socket) = &route.route_kind else {
+            return Self::connect_route(route).await;
+        };
+        let client = restarting_connector::connect_restarting(socket, &client_name()).await?;
+        if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
+            client.set_reconnect_timeout(limit);
+        }
+        Ok(Self {
+            name: route.name.clone(),
+            env_name: env_args.env.clone(),
+            info: client.info().await.map_err(CommandFailure::from)?,
+            client,
+            route,
+            is_this_machine: true,
+        })
     }
 
     /// Opens a second connection to the same environment, in its own session.

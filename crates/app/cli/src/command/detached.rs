@@ -1,14 +1,16 @@
 //! Detached processes: `exec-server kill`, `exec-server wait`, and lookup by what the user types.
 
-use std::{process::ExitCode, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, process::ExitCode, str::FromStr, time::Duration};
 
 use clap::Args;
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_wire::{
+    error::ErrorCode,
     id::{OutputSeq, ProcessId},
     process::{
-        AttachProcess, ExitCause, OutputPage, ProcessSignal, ProcessSummary, ReadProcess,
-        ReleaseProcess, SignalProcess, TerminateMode, TerminateProcess, WaitProcess, WaitUntil,
+        AttachProcess, ExitCause, ListHistory, OutputPage, ProcessSignal, ProcessSummary,
+        ReadProcess, ReleaseProcess, SignalProcess, TerminateMode, TerminateProcess, WaitProcess,
+        WaitUntil,
     },
 };
 use futures_util::future::try_join_all;
@@ -216,6 +218,83 @@ pub(crate) async fn list_all(
     client.all_processes().await.map_err(call_failure)
 }
 
+/// Lists every recorded process, running or ended, oldest first. `None`: the server records none.
+pub(crate) async fn history(
+    client: &ExecServerClient,
+) -> Result<Option<Vec<ProcessSummary>>, CommandFailure> {
+    match client.call(ListHistory {}).await {
+        Ok(list) => Ok(Some(list.processes)),
+        Err(ExecServerError::Remote(error))
+            if matches!(
+                error.code,
+                ErrorCode::INVALID_REQUEST | ErrorCode::METHOD_NOT_FOUND
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(call_failure(error)),
+    }
+}
+
+/// Lists every process that can be attached to, and every recorded one.
+pub(crate) async fn list_all_recorded(
+    client: &ExecServerClient,
+) -> Result<Vec<ProcessSummary>, CommandFailure> {
+    let mut processes = list_all(client).await?;
+    for recorded in history(client).await?.unwrap_or_default() {
+        if !recorded.running && !processes.iter().any(|listed| is_same(listed, &recorded)) {
+            processes.push(recorded);
+        }
+    }
+    processes.sort_by(|left, right| {
+        let key = |process: &ProcessSummary| (process.process_id.clone(), process.started_at_ms);
+        key(left).cmp(&key(right))
+    });
+    Ok(processes)
+}
+
+fn is_same(left: &ProcessSummary, right: &ProcessSummary) -> bool {
+    left.process_id == right.process_id && left.started_at_ms == right.started_at_ms
+}
+
+/// Finds one process whose output can be read: a detached one, else the newest ended one of the
+/// history, which the server then opens.
+pub(crate) async fn find_readable(
+    client: &ExecServerClient,
+    typed: &str,
+) -> Result<ProcessSummary, CommandFailure> {
+    let unknown = match select_process(&list(client).await?, typed) {
+        Err(failure) if failure.kind == FailureKind::NotFound => failure,
+        selected => return selected,
+    };
+    let Some(recorded) = history(client).await? else {
+        return Err(unknown);
+    };
+    let ended = recorded.into_iter().filter(|process| !process.running);
+    let newest: BTreeMap<_, _> = ended
+        .map(|process| (process.process_id.clone(), process))
+        .collect();
+    let newest: Vec<_> = newest.into_values().collect();
+    let found = select_process(&newest, typed)?;
+    let open = client.call(AttachProcess {
+        process_id: found.process_id.clone(),
+        after_seq: Some(LAST),
+        started_at_ms: Some(found.started_at_ms),
+    });
+    open.await.map_err(call_failure)?;
+    Ok(found)
+}
+
+/// Adds what only the history knows of a process: its end and its terminal size.
+pub(crate) async fn add_recorded_facts(
+    client: &ExecServerClient,
+    process: ProcessSummary,
+) -> Result<ProcessSummary, CommandFailure> {
+    let recorded = history(client).await?.unwrap_or_default();
+    let recorded = recorded.into_iter().find(|one| is_same(one, &process));
+    Ok(recorded.unwrap_or(process))
+}
+
 /// Finds one process: a detached one, else one of another session.
 pub(crate) async fn find_attachable(
     client: &ExecServerClient,
@@ -249,14 +328,6 @@ pub(crate) async fn adopt_process(
     release.await.map(drop).map_err(call_failure)
 }
 
-/// Finds one process.
-pub(crate) async fn find_one(
-    client: &ExecServerClient,
-    typed: &str,
-) -> Result<ProcessSummary, CommandFailure> {
-    select_process(&list(client).await?, typed)
-}
-
 /// Returns the end of the output so far, and how the process exited.
 pub(crate) async fn output_position(
     client: &ExecServerClient,
@@ -275,7 +346,8 @@ pub(crate) async fn output_position(
 /// Beyond any sequence number: nothing is replayed after it.
 const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
-fn select_process(
+/// Selects the process with this id, or the only one whose id begins with it.
+pub(crate) fn select_process(
     processes: &[ProcessSummary],
     typed: &str,
 ) -> Result<ProcessSummary, CommandFailure> {
@@ -369,6 +441,7 @@ mod tests {
             output_bytes: None,
             durable: None,
             ended_at_ms: None,
+            size: None,
         }
     }
 

@@ -1,15 +1,19 @@
 //! `exec-server logs`.
 
-use std::process::ExitCode;
+mod asciicast;
+mod since;
+
+use std::{path::PathBuf, process::ExitCode};
 
 use bytes::Bytes;
 use clap::Args;
 use exec_client::client::ExecServerClient;
 use exec_wire::{
-    id::{OutputSeq, ProcessId},
-    process::{OutputPage, OutputStream, ReadProcess},
+    id::OutputSeq,
+    process::{OutputStream, ProcessSummary},
 };
 
+use self::asciicast::AsciicastFile;
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failure},
@@ -18,12 +22,16 @@ use crate::command::{
         OutputSink, ProcessSession, SessionEnd, SessionOwner, SignalListener, TerminalUse,
         output_failure, print_notice, show_outages,
     },
+    recorded_output::{ChunkTimes, RecordedOutput},
 };
+
+pub use self::since::{SinceArg, SinceError};
 
 /// Prints the output of a detached process.
 ///
-/// The server retains the end of it, by default one mebibyte. Ctrl-C ends following; the process
-/// keeps running.
+/// Of a durable process, the server records all output, up to its --journal-bytes; of any other, it
+/// retains the end, by default one mebibyte. Ended processes that `history` lists can be read, too.
+/// Ctrl-C ends following; the process keeps running.
 #[derive(Args, Clone, Debug)]
 pub struct LogsCommand {
     #[command(flatten)]
@@ -34,235 +42,178 @@ pub struct LogsCommand {
     #[arg(short, long)]
     pub follow: bool,
 
-    /// Prints only the last lines of the retained output.
+    /// Prints only the last lines.
     #[arg(short = 'n', long, value_name = "LINES")]
     pub tail: Option<usize>,
 
-    /// Id that `run --detach` printed, or a unique prefix of it.
+    /// Prints only the first lines.
+    #[arg(long, value_name = "LINES", conflicts_with_all = ["tail", "follow"])]
+    pub head: Option<usize>,
+
+    /// Prints only output since then: a span before now, such as 10m, or a time, such as
+    /// 2026-01-31T12:00:00Z. For durable processes.
+    #[arg(long, value_name = "SPAN|TIME")]
+    pub since: Option<SinceArg>,
+
+    /// Writes an asciinema recording into FILE instead, or to stdout if it is `-`. For durable
+    /// processes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["head", "tail", "follow"])]
+    pub asciicast: Option<PathBuf>,
+
+    /// Lets --asciicast replace an existing file.
+    #[arg(long, requires = "asciicast")]
+    pub force: bool,
+
+    /// Id that `run --detach` printed or `history` lists, or a unique prefix of it.
     pub id: String,
 }
 
-/// Bytes requested at once.
-const PAGE_BYTES: usize = 1 << 20;
-
-/// Chunk of output.
-type OutputPiece = (OutputStream, Bytes);
-
 impl LogsCommand {
-    /// Prints the retained output, and follows it on request.
+    /// Prints the recorded output, and follows it on request.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let client = &env.client;
-        let found = show_outages(client, detached::find_one(client, &self.id)).await?;
-        let id = found.process_id;
-        let output = show_outages(client, retained_output(client, &id)).await?;
-        if output.incomplete && self.tail.is_none() {
-            print_notice("earlier output is no longer retained");
-        }
-        let pieces = match self.tail {
-            Some(lines) => last_lines(output.pieces, lines),
-            None => output.pieces,
+        let found = show_outages(client, detached::find_readable(client, &self.id)).await?;
+        let id = &found.process_id;
+        let times = match self.since.is_some() || self.asciicast.is_some() {
+            true => ChunkTimes::Required,
+            false => ChunkTimes::Omitted,
         };
-        for (stream, data) in pieces {
-            if let Err(error) = OutputSink.write(stream, data).await {
-                return output_failure(&error);
+        let mut output = RecordedOutput::open(client, id, times).await?;
+        if let Some(since) = self.since {
+            output.skip_until(since.unix_ms()).await?;
+        }
+        if let Some(lines) = self.tail {
+            output.skip_to_last_lines(lines).await?;
+        }
+        if let Some(path) = &self.asciicast {
+            let found = show_outages(client, detached::add_recorded_facts(client, found));
+            let file = AsciicastFile::create(path, self.force)?;
+            return file.write(&found.await?, output).await;
+        }
+        let mut remaining = self.head.map(LineLimit);
+        while let Some(chunks) = output.next_page().await? {
+            for chunk in chunks {
+                if let Some(missing) = chunk.missing {
+                    print_notice(missing.notice());
+                }
+                let data = match &mut remaining {
+                    Some(remaining) => remaining.take(chunk.data),
+                    None => chunk.data,
+                };
+                if let Err(error) = OutputSink.write(chunk.stream, data).await {
+                    return output_failure(&error);
+                }
+                if remaining.is_some_and(LineLimit::is_reached) {
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
         }
-        if output.gap {
-            print_notice("some output is missing here: it was written faster than it was read");
-        }
-        if !self.follow || output.closed {
+        if !self.follow || output.is_closed() {
             return Ok(ExitCode::SUCCESS);
         }
-        let attached = show_outages(client, client.attach(id.clone(), Some(output.last))).await;
-        let failed = |error| CommandFailure::new(FailureKind::Failed, error);
-        let session = ProcessSession {
-            client: client.clone(),
-            process: attached.map_err(call_failure)?,
-            signals: SignalListener::listen().map_err(failed)?,
-            after: output.last,
-            owner: SessionOwner::Server,
-            input: None,
-            terminal: TerminalUse::None,
-            keys: None,
-            snapshot: Vec::new(),
-            limit: None,
-        };
-        let end = session.run().await.map_err(failed)?;
-        // `wait` reports the exit status.
-        if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
-            return Ok(ExitCode::SUCCESS);
-        }
-        end.status(SessionOwner::Server, &id, &env)
+        follow(&env, &found, output.last()).await
     }
 }
 
-/// Reads the retained output of a process.
-pub(crate) async fn retained_output(
-    client: &ExecServerClient,
-    id: &ProcessId,
-) -> Result<RetainedOutput, CommandFailure> {
-    // Does not wait for new output, which may never end.
-    let now = detached::output_position(client, id).await?;
-    let read_page = async |after| {
-        let page = client.call(ReadProcess {
-            process_id: id.clone(),
-            after_seq: Some(after),
-            max_bytes: Some(PAGE_BYTES),
-            wait_ms: None,
-            times: false,
-        });
-        page.await.map_err(call_failure)
+/// Prints what a process writes after an event until it exits.
+async fn follow(
+    env: &ConnectedEnv,
+    found: &ProcessSummary,
+    after: OutputSeq,
+) -> Result<ExitCode, CommandFailure> {
+    let (client, id) = (&env.client, &found.process_id);
+    let attached = show_outages(client, client.attach(id.clone(), Some(after))).await;
+    let failed = |error| CommandFailure::new(FailureKind::Failed, error);
+    let session = ProcessSession {
+        client: client.clone(),
+        process: attached.map_err(call_failure)?,
+        signals: SignalListener::listen().map_err(failed)?,
+        after,
+        owner: SessionOwner::Server,
+        input: None,
+        terminal: TerminalUse::None,
+        keys: None,
+        snapshot: Vec::new(),
+        limit: None,
     };
-    RetainedOutput::read(now.next_seq, read_page).await
+    let end = session.run().await.map_err(failed)?;
+    // `wait` reports the exit status.
+    if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    end.status(SessionOwner::Server, id, env)
 }
 
-/// Output that the server retains of a process, bounded by its limit.
-#[derive(Debug, Default)]
-pub(crate) struct RetainedOutput {
-    /// Chunks in order.
-    pub(crate) pieces: Vec<OutputPiece>,
-    /// Sequence number of the last event.
+/// Lines that may still be printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct LineLimit(usize);
+
+impl LineLimit {
+    /// Takes the part of the output that may be printed.
+    fn take(&mut self, mut data: Bytes) -> Bytes {
+        for (at, byte) in data.iter().enumerate() {
+            if self.0 == 0 {
+                data.truncate(at);
+                break;
+            }
+            self.0 -= usize::from(*byte == b'\n');
+        }
+        data
+    }
+
+    fn is_reached(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Output that is enough to redraw a screen. More would take long to read.
+const SCREEN_BYTES: usize = 1 << 20;
+
+/// Passes the end of the recorded output of a process to `show`.
+pub(crate) async fn replay_end(
+    client: &ExecServerClient,
+    process: &ProcessSummary,
+    mut show: impl FnMut(OutputStream, Bytes),
+) -> Result<ReplayedEnd, CommandFailure> {
+    let mut output = RecordedOutput::open(client, &process.process_id, ChunkTimes::Omitted).await?;
+    let mut complete = !output.skip_to_last_bytes(SCREEN_BYTES).await?;
+    while let Some(chunks) = output.next_page().await? {
+        for chunk in chunks {
+            complete &= chunk.missing.is_none();
+            show(chunk.stream, chunk.data);
+        }
+    }
+    Ok(ReplayedEnd {
+        last: output.last(),
+        complete,
+    })
+}
+
+/// Where a replay ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplayedEnd {
+    /// Last event that it includes.
     pub(crate) last: OutputSeq,
-    /// Earlier output was dropped.
-    pub(crate) incomplete: bool,
-    /// There is a gap in the middle.
-    pub(crate) gap: bool,
-    /// The output is complete.
-    pub(crate) closed: bool,
-}
-
-impl RetainedOutput {
-    /// Reads up to `until`; of an exited process, everything. `read_page` returns the page after an
-    /// event.
-    async fn read(
-        until: OutputSeq,
-        read_page: impl AsyncFn(OutputSeq) -> Result<OutputPage, CommandFailure>,
-    ) -> Result<Self, CommandFailure> {
-        let mut output = Self::default();
-        loop {
-            let page = read_page(output.last).await?;
-            let first = page.chunks.first().map(|chunk| chunk.seq);
-            // The exit has a number, too: only output at the beginning can be missing.
-            let beginning = output.pieces.is_empty() && !output.incomplete;
-            let missing = first.is_some_and(|seq| seq > output.last.next());
-            output.incomplete |= beginning && missing;
-            output.gap |= !beginning && missing;
-            let last = OutputSeq(page.next_seq.0.saturating_sub(1));
-            // `closed` does not describe this page, but then the end no longer moves.
-            let is_enough = !page.closed && last.next() >= until;
-            let over = page.chunks.is_empty() || last <= output.last || is_enough;
-            output.last = output.last.max(last);
-            let pieces = page.chunks.into_iter();
-            output
-                .pieces
-                .extend(pieces.map(|chunk| (chunk.stream, chunk.chunk.0)));
-            if over {
-                output.closed = page.closed;
-                return Ok(output);
-            }
-        }
-    }
-}
-
-/// Keeps the last `lines` lines across both streams. An unterminated last line counts.
-fn last_lines(mut pieces: Vec<OutputPiece>, lines: usize) -> Vec<OutputPiece> {
-    if lines == 0 {
-        return Vec::new();
-    }
-    let mut remaining = lines;
-    let mut last = true;
-    for index in (0..pieces.len()).rev() {
-        let data = &pieces[index].1;
-        let ends = data
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, byte)| **byte == b'\n');
-        for (end, _) in ends {
-            // The newline at the very end starts no new line.
-            if std::mem::take(&mut last) && end + 1 == data.len() {
-                continue;
-            }
-            remaining -= 1;
-            if remaining == 0 {
-                let tail = data.slice(end + 1..);
-                pieces[index].1 = tail;
-                pieces.drain(..index);
-                pieces.retain(|(_, data)| !data.is_empty());
-                return pieces;
-            }
-        }
-        last &= data.is_empty();
-    }
-    pieces
+    /// Whether it included everything that was ever written.
+    pub(crate) complete: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use exec_wire::process::OutputStream::{self, Stderr, Stdout};
-    use serde_json::json;
-
     use super::*;
 
-    /// Returns a page with room for one chunk, of a process that wrote `written` chunks.
-    fn page(after: OutputSeq, written: u64, closed: bool) -> OutputPage {
-        let (seq, end) = (after.0 + 1, written + 1);
-        let chunk = json!({"seq": seq, "stream": "stdout", "chunk": "eA=="});
-        let chunks: Vec<_> = (seq < end).then_some(chunk).into_iter().collect();
-        let page = json!({
-            "chunks": chunks,
-            "nextSeq": if seq < end { seq + 1 } else { end },
-            "exited": closed,
-            "exitCode": closed.then_some(0),
-            "closed": closed,
-        });
-        serde_json::from_value(page).unwrap()
-    }
-
-    #[tokio::test]
-    async fn output_of_a_running_process_is_read_up_to_the_start_position() {
-        let ask = async |after: OutputSeq| Ok(page(after, after.0 + 9, false));
-        let output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!((output.pieces.len(), output.last), (2, OutputSeq(2)));
-        assert!(!output.closed && !output.gap && !output.incomplete);
-    }
-
-    #[tokio::test]
-    async fn output_of_a_process_that_exits_meanwhile_is_read_completely() {
-        let ask = async |after: OutputSeq| Ok(page(after, 5, after.0 > 0));
-        let output = RetainedOutput::read(OutputSeq(3), ask).await.unwrap();
-        assert_eq!((output.pieces.len(), output.last), (5, OutputSeq(5)));
-        assert!(output.closed && !output.gap && !output.incomplete);
-    }
-
-    fn pieces(texts: &[(OutputStream, &'static str)]) -> Vec<OutputPiece> {
-        let piece = |(stream, text): &(OutputStream, &'static str)| (*stream, Bytes::from(*text));
-        texts.iter().map(piece).collect()
-    }
-
     #[test]
-    fn last_lines_are_counted_across_chunks() {
-        let all = pieces(&[
-            (Stdout, "one\ntw"),
-            (Stdout, "o\nthree\n"),
-            (Stderr, "four\n"),
-        ]);
-        let last = |lines| last_lines(all.clone(), lines);
-        assert_eq!(last(0), pieces(&[]));
-        assert_eq!(last(1), pieces(&[(Stderr, "four\n")]));
-        assert_eq!(last(2), pieces(&[(Stdout, "three\n"), (Stderr, "four\n")]));
-        let three = [(Stdout, "tw"), (Stdout, "o\nthree\n"), (Stderr, "four\n")];
-        assert_eq!(last(3), pieces(&three));
-        assert_eq!(last(4), all);
-        assert_eq!(last(9), all);
-    }
-
-    #[test]
-    fn unterminated_line_counts_as_a_line() {
-        let all = pieces(&[(Stdout, "one\ntwo")]);
-        assert_eq!(last_lines(all.clone(), 1), pieces(&[(Stdout, "two")]));
-        assert_eq!(last_lines(all.clone(), 2), all);
+    fn first_lines_are_counted_across_chunks() {
+        for (lines, expected) in [
+            (0, ["", "", ""]),
+            (1, ["one\n", "", ""]),
+            (2, ["one\ntw", "o\n", ""]),
+            (9, ["one\ntw", "o\nthree\n", "four"]),
+        ] {
+            let mut limit = LineLimit(lines);
+            let taken = ["one\ntw", "o\nthree\n", "four"].map(|text| limit.take(text.into()));
+            assert_eq!(taken, expected.map(Bytes::from), "{lines}");
+        }
     }
 }

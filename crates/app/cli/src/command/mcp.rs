@@ -1,31 +1,30 @@
 //! `exec-server mcp`: the tools for agents, over stdio or HTTP.
 
+mod detached_commands;
+mod mcp_environment;
+
 use std::{
     convert::Infallible,
     io::Write,
     net::{SocketAddr, TcpListener as StdListener},
-    path::{self, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use clap::{Args, ValueEnum};
-use exec_env::environment::Environment;
 use exec_settings::{
-    local_machine::{ExecServerRuntimePaths, local_environment},
     settings_source::read_text,
     shutdown_signal::{ShutdownSignal, StdinClose},
 };
 use exec_tools::mcp::{
-    AgentWorkspace, GitAccess, McpHttpEndpoint, McpHttpOptions, McpTools, NetworkMode,
-    WorkspaceAccess,
+    GitAccess, McpHttpEndpoint, McpHttpOptions, McpTools, NetworkMode, WorkspaceAccess,
 };
 use exec_transport::{
     auth::{AuthPolicy, AuthRejection, TokenDigest, UnixSeconds},
     listener::accept_tcp,
 };
-use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,21 +34,29 @@ use tokio::{
     task::JoinSet,
 };
 
+use self::mcp_environment::McpEnvironment;
 use crate::command::{
-    connect::{ConnectedEnv, EnvArgs},
+    connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
     run::NetworkChoice,
 };
 
 /// Serves the tools for agents as an MCP server.
 ///
-/// Without --http it serves one client on stdin and stdout, and exits with it. Processes that a
-/// client leaves running end with its session. Without --env it works on this machine in its own
-/// process, without a server.
+/// Without --http it serves one client on stdin and stdout, and exits with it. Without --env it
+/// works on this machine, through its background server, which is started if none is running.
+///
+/// With protocol revision 2026-07-28, commands run on when this process or its client exits: the
+/// next one with the same workspace and flags finds them, and `exec-server ps` lists them. Clients
+/// of earlier revisions have a session, and their commands end with it.
 #[derive(Args, Clone, Debug)]
 pub struct McpCommand {
     #[command(flatten)]
     env_args: EnvArgs,
+
+    /// Works on this machine in this process, without a server: all commands end with it.
+    #[arg(long)]
+    in_process: bool,
 
     /// Directory to work in, repeatable: relative paths start in the first, all are writable
     /// [default: the working directory on this machine; elsewhere the server's].
@@ -119,14 +126,16 @@ impl McpCommand {
             let what = "--writable and --allow-git need --sandbox workspace-write";
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
-        let context = McpContext::open(&self.env_args).await?;
-        let workspace = context.workspace(&self.workspace, self.access(), self.network());
+        let env = McpEnvironment::open(&self.env_args, self.in_process).await?;
+        let workspace = env.workspace(&self.workspace, self.access(), self.network());
         let workspace = workspace.await?.with_git(match self.allow_git {
             true => GitAccess::Writable,
             false => GitAccess::Protected,
         });
-        let workspace = workspace.with_more(context.paths(&self.writable).await?);
-        let tools = McpTools::new(context.environment, workspace, env!("CARGO_PKG_VERSION"));
+        let workspace = workspace.with_more(env.paths(&self.writable).await?);
+        let (environment, options) = (env.environment, env.options);
+        let version = env!("CARGO_PKG_VERSION");
+        let tools = McpTools::with_options(environment, workspace, version, options);
         let mut stop = ShutdownSignal::new(StdinClose::Ignored)
             .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
         match http_server {
@@ -179,98 +188,6 @@ fn stdio_failure(error: exec_tools::mcp::McpStdioError) -> CommandFailure {
     };
     CommandFailure::new(FailureKind::Failed, what)
         .next("this command is meant to be started by an MCP client; --http serves several")
-}
-
-/// Environment of the tools, and how its paths are resolved.
-#[derive(Debug)]
-struct McpContext {
-    environment: Environment,
-    info: EnvironmentInfo,
-    /// `None`: this machine, in this process.
-    env: Option<ConnectedEnv>,
-}
-
-impl McpContext {
-    /// Opens the environment. This machine needs no server: its commands end with this process.
-    async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
-        if env_args.env.as_deref().is_none_or(|name| name == "local") {
-            let environment = local_environment(&ExecServerRuntimePaths::default())
-                .map_err(|error| CommandFailure::new(FailureKind::Failed, format!("{error:#}")))?;
-            let info = environment.backend.info().await;
-            let info =
-                info.map_err(|error| CommandFailure::new(FailureKind::Failed, error.message))?;
-            return Ok(Self {
-                environment,
-                info,
-                env: None,
-            });
-        }
-        let env = ConnectedEnv::open(env_args).await?;
-        Ok(Self {
-            environment: env.environment(),
-            info: env.info.clone(),
-            env: Some(env),
-        })
-    }
-
-    /// Builds the workspace.
-    async fn workspace(
-        &self,
-        directories: &[PathBuf],
-        access: WorkspaceAccess,
-        network: NetworkMode,
-    ) -> Result<AgentWorkspace, CommandFailure> {
-        let mut roots = self.paths(directories).await?;
-        if roots.is_empty() {
-            roots.push(self.default_root().await?);
-        }
-        let root = roots.remove(0);
-        let workspace = AgentWorkspace::new(root, access, network);
-        Ok(workspace.with_more(roots).on(&self.info))
-    }
-
-    /// Resolves typed directories.
-    async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, CommandFailure> {
-        let mut paths = Vec::new();
-        for typed in typed {
-            paths.push(self.path(typed).await?);
-        }
-        Ok(paths)
-    }
-
-    async fn path(&self, typed: &PathBuf) -> Result<PathUri, CommandFailure> {
-        match &self.env {
-            Some(env) => env.path(typed).await,
-            None => {
-                let wrong = |error: &dyn std::fmt::Display| {
-                    let what = format!("directory `{}`: {error}", typed.display());
-                    CommandFailure::new(FailureKind::Usage, what)
-                };
-                let absolute = path::absolute(typed).map_err(|error| wrong(&error))?;
-                if !absolute.is_dir() {
-                    let what = format!("`{}` is not a directory", typed.display());
-                    return Err(CommandFailure::new(FailureKind::NotFound, what)
-                        .next("--workspace and --writable take existing directories"));
-                }
-                PathUri::from_native(&absolute).map_err(|error| wrong(&error))
-            }
-        }
-    }
-
-    async fn default_root(&self) -> Result<PathUri, CommandFailure> {
-        if self.env.as_ref().is_none_or(|env| env.is_this_machine) {
-            return self.path(&PathBuf::from(".")).await;
-        }
-        let info = &self.info;
-        let directory = info.cwd.clone().or_else(|| info.user_home_dir.clone());
-        directory.ok_or_else(|| {
-            CommandFailure::new(
-                FailureKind::Failed,
-                "the server reports no working directory",
-            )
-            .next("set --workspace")
-        })
-    }
 }
 
 /// Maximum connections. Each client holds a few: one for events, one per pending call.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use exec_wire::process::{ProcessSummary, ReleaseProcess};
+use exec_wire::process::{ProcessState, ProcessSummary, ReleaseProcess};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
@@ -35,8 +35,8 @@ pub struct PsCommand {
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Includes processes of other sessions, such as a `run` that lost its terminal; `attach` takes
-    /// them over.
+    /// Includes processes of other sessions, such as a `run` that lost its terminal, which `attach`
+    /// takes over, and ended ones that `history` lists.
     #[arg(short, long)]
     pub all: bool,
 
@@ -48,11 +48,11 @@ pub struct PsCommand {
 /// Subcommands of `ps`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PsSubcommand {
-    /// Removes exited processes and their output from the list.
+    /// Removes exited processes and their output, also from the history.
     Rm(PsRmCommand),
 }
 
-/// Removes exited processes and their output from the list.
+/// Removes exited processes and their output, also from the history.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PsRmCommand {
     /// Ids that `ps` lists, or unique prefixes of them.
@@ -93,7 +93,7 @@ impl PsCommand {
             return remove.run(&env).await;
         }
         let processes = match self.all {
-            true => show_outages(&env.client, detached::list_all(&env.client)).await?,
+            true => show_outages(&env.client, detached::list_all_recorded(&env.client)).await?,
             false => show_outages(&env.client, detached::list(&env.client)).await?,
         };
         if self.json {
@@ -101,26 +101,17 @@ impl PsCommand {
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             return write_result(&format!("{json}\n"));
         }
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO);
-        let view = TableStyle {
-            now,
-            columns: match StandardStream::Output.is_terminal() {
-                true => terminal::size().map(|size| usize::from(size.cols)),
-                false => None,
-            },
-            colours: terminal::has_colours(StandardStream::Output),
-        };
-        write_result(&view.table(&processes))
+        let style = TableStyle::of_output();
+        let rows = processes.iter().map(|process| style.row(process));
+        write_result(&style.table(HEAD, rows.collect()))
     }
 }
 
-/// How the table is printed.
+/// How a table of processes is printed.
 #[derive(Clone, Copy, Debug)]
-struct TableStyle {
+pub(crate) struct TableStyle {
     /// Current time since the Unix epoch.
-    now: Duration,
+    pub(crate) now: Duration,
     /// Maximum line width, if limited.
     columns: Option<usize>,
     /// Whether the header is highlighted.
@@ -130,16 +121,28 @@ struct TableStyle {
 const HEAD: [&str; 7] = ["ID", "STATE", "STARTED", "CPU", "MEMORY", "TTY", "COMMAND"];
 
 impl TableStyle {
-    /// Formats the table. Escapes control characters in foreign text.
-    fn table(self, processes: &[ProcessSummary]) -> String {
-        let rows: Vec<_> = processes.iter().map(|process| self.row(process)).collect();
-        let mut widths = HEAD.map(str::len);
+    /// Returns the style for stdout.
+    pub(crate) fn of_output() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            now: now.unwrap_or(Duration::ZERO),
+            columns: match StandardStream::Output.is_terminal() {
+                true => terminal::size().map(|size| usize::from(size.cols)),
+                false => None,
+            },
+            colours: terminal::has_colours(StandardStream::Output),
+        }
+    }
+
+    /// Formats a table.
+    pub(crate) fn table(self, head: [&str; 7], rows: Vec<[String; 7]>) -> String {
+        let mut widths = head.map(str::len);
         for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let head = self.line(&HEAD.map(str::to_owned), widths);
+        let head = self.line(&head.map(str::to_owned), widths);
         let mut text = match self.colours {
             true => format!("\x1b[1m{head}\x1b[0m\n"),
             false => format!("{head}\n"),
@@ -168,12 +171,7 @@ impl TableStyle {
         let nothing = || "-".to_owned();
         [
             escaped(process.process_id.as_str()),
-            match (process.running, process.exit_code) {
-                (true, _) if !process.detached => "foreground".to_owned(),
-                (true, _) => "running".to_owned(),
-                (false, Some(code)) => format!("ended {code}"),
-                (false, None) => "ended".to_owned(),
-            },
+            state(process),
             format!("{} ago", rounded(self.now.saturating_sub(started))),
             process.usage.map_or_else(nothing, |usage| {
                 let cpu = Duration::from_millis(usage.user_ms + usage.system_ms);
@@ -186,18 +184,30 @@ impl TableStyle {
                 true => "yes".to_owned(),
                 false => nothing(),
             },
-            process
-                .argv
-                .iter()
-                .map(|word| quoted(word))
-                .collect::<Vec<_>>()
-                .join(" "),
+            command_line(process),
         ]
     }
 }
 
+/// Describes whether a process runs, or how it ended.
+pub(crate) fn state(process: &ProcessSummary) -> String {
+    match (process.running, process.exit_code) {
+        (true, _) if !process.detached => "foreground".to_owned(),
+        (true, _) => "running".to_owned(),
+        (false, _) if process.state == Some(ProcessState::Lost) => "lost".to_owned(),
+        (false, Some(code)) => format!("ended {code}"),
+        (false, None) => "ended".to_owned(),
+    }
+}
+
+/// Returns the command line of a process, quoted for a shell.
+pub(crate) fn command_line(process: &ProcessSummary) -> String {
+    let words = process.argv.iter().map(|word| quoted(word));
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Formats a duration in its largest unit.
-fn rounded(span: Duration) -> String {
+pub(crate) fn rounded(span: Duration) -> String {
     match span.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
         seconds @ 60..3600 => format!("{}m", seconds / 60),
@@ -206,15 +216,17 @@ fn rounded(span: Duration) -> String {
     }
 }
 
-fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     match bytes {
-        ..1_048_576 => format!("{}K", bytes >> 10),
+        ..1024 => format!("{bytes}B"),
+        1024..1_048_576 => format!("{}K", bytes >> 10),
         1_048_576..1_073_741_824 => format!("{}M", bytes >> 20),
         _ => format!("{:.1}G", bytes as f64 / f64::from(1 << 30)),
     }
 }
 
-fn escaped(text: &str) -> String {
+/// Escapes control characters in foreign text.
+pub(crate) fn escaped(text: &str) -> String {
     let escape = |sign: char| match sign.is_control() {
         true => sign.escape_default().to_string(),
         false => sign.to_string(),
@@ -258,6 +270,7 @@ mod tests {
             output_bytes: None,
             durable: None,
             ended_at_ms: None,
+            size: None,
         };
         let ended = ProcessSummary {
             running: false,
@@ -275,7 +288,10 @@ mod tests {
             columns: None,
             colours: false,
         };
-        let text = view.table(&[process("alpha", &["top"]), ended]);
+        let table = |view: TableStyle, processes: &[ProcessSummary]| {
+            view.table(HEAD, processes.iter().map(|one| view.row(one)).collect())
+        };
+        let text = table(view, &[process("alpha", &["top"]), ended]);
         assert_eq!(
             text,
             "ID     STATE      STARTED  CPU    MEMORY  TTY  COMMAND\n\
@@ -283,6 +299,6 @@ mod tests {
              b      ended 143  2m ago   1.50s  3M      -    sh -c 'echo '\\''a'\\''' $'\\u{1b}[31m'\n"
         );
         view.columns = Some(8);
-        assert_eq!(view.table(&[]), "ID  STAT\n");
+        assert_eq!(table(view, &[]), "ID  STAT\n");
     }
 }

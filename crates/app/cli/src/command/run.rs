@@ -5,7 +5,8 @@ mod exec_args;
 use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use exec_env::environment::{Command, ProcessIo, StartError, StdinMode};
+use exec_client::backend::{ProcessDurability, RemoteBackend};
+use exec_env::environment::{Command, ExecBackend, ProcessIo, StartError, StdinMode};
 use exec_wire::{
     error::ErrorCode,
     id::{OutputSeq, ProcessId},
@@ -56,6 +57,15 @@ pub struct RunCommand {
     #[arg(short, long)]
     pub detach: bool,
 
+    /// Lets the command outlive its server, with all its output on disk [default: as the server is
+    /// configured; on this machine, with --detach].
+    #[arg(long, overrides_with = "no_durable")]
+    pub durable: bool,
+
+    /// Lets the command end with its server.
+    #[arg(long, overrides_with = "durable")]
+    pub no_durable: bool,
+
     /// Id of a detached command [default: a random one].
     #[arg(long, value_name = "ID", requires = "detach")]
     pub name: Option<String>,
@@ -100,6 +110,11 @@ impl RunCommand {
             },
             limit: self.timeout,
             keys: Some(self.detach_keys),
+            durability: match (self.durable, self.no_durable) {
+                (true, _) => ProcessDurability::Durable,
+                (false, true) => ProcessDurability::NotDurable,
+                (false, false) => ProcessDurability::ServerDefault,
+            },
         };
         if !self.detach {
             return start_and_run(request).await;
@@ -171,6 +186,7 @@ impl ShellCommand {
             },
             limit: None,
             keys: Some(self.detach_keys),
+            durability: ProcessDurability::ServerDefault,
         })
         .await
     }
@@ -200,6 +216,8 @@ pub(crate) struct StartRequest<'a> {
     pub(crate) limit: Option<DurationArg>,
     /// Keys that detach on a terminal.
     pub(crate) keys: Option<DetachKeys>,
+    /// Whether it outlives its server.
+    pub(crate) durability: ProcessDurability,
 }
 
 /// Extra time before the server itself enforces the limit, in case this client cannot.
@@ -255,7 +273,7 @@ async fn run_session(
         }
     }
     let mut signals = SignalListener::listen().map_err(failed)?;
-    let backend = env.environment().backend;
+    let backend = request.backend();
     let started = tokio::select! {
         biased;
         started = backend.start(command) => started,
@@ -326,13 +344,17 @@ pub(crate) async fn detach(
 ) -> Result<(), CommandFailure> {
     let mut command = request.command(stdin).await?;
     command.limits.wall_ms = request.limit.map(DurationArg::millis);
-    let started = request.env.client.start_detached(command).await;
+    let started = request.backend().start_detached(command).await;
     started
         .map(drop)
         .map_err(|error| start_failure(error, request.env))
 }
 
 impl StartRequest<'_> {
+    fn backend(&self) -> RemoteBackend {
+        RemoteBackend::new(self.env.client.clone()).with_durability(self.durability)
+    }
+
     /// Checks that the requested directory exists. The stock server reports a missing directory
     /// like a missing program, and on a terminal uses another one.
     async fn check_directory(&self, directory: &PathUri) -> Result<(), CommandFailure> {

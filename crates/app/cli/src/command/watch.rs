@@ -10,6 +10,7 @@ mod trigger;
 use std::{ffi::OsString, process::ExitCode, task::Poll, time::Duration};
 
 use clap::Args;
+use exec_client::backend::ProcessDurability;
 use exec_env::filesystem::{ChangeBatch, ExecutorFileSystem, WatchDepth, WatchPathRequest};
 use exec_wire::{
     fs::PathChange,
@@ -280,6 +281,7 @@ impl WatchCommand {
             terminal: TerminalUse::None,
             limit: None,
             keys: None,
+            durability: ProcessDurability::ServerDefault,
         };
         run::run_without_input(request).await
     }

@@ -1,10 +1,13 @@
 //! Options of `exec-server hub` and its subcommands.
 
+#[cfg(not(feature = "nats"))]
+use std::convert::Infallible;
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Subcommand};
+#[cfg(feature = "nats")]
+use exec_hub::nats::{NatsPrefix, NatsServers, ReplicaCount};
 use exec_hub::{
-    nats::{NatsPrefix, NatsServers, ReplicaCount},
     principal::{PrincipalName, Role},
     store::NodeName,
 };
@@ -67,26 +70,9 @@ pub struct HubFlags {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// NATS servers with JetStream that connect several hubs, separated by commas.
-    #[arg(long, value_name = "nats://HOST:PORT")]
-    pub nats: Option<NatsServers>,
-
-    /// NATS credentials file, with JWT and nkey.
-    #[arg(long, value_name = "FILE", requires = "nats")]
-    pub nats_credentials: Option<PathBuf>,
-
-    /// Trusted certificates for a tls:// NATS server, in PEM [default: the system's].
-    #[arg(long, value_name = "FILE", requires = "nats")]
-    pub nats_ca: Option<PathBuf>,
-
-    /// Number of NATS servers that store each record: 1, 3 or 5 [default: 1].
-    #[arg(long, value_name = "N", requires = "nats", value_parser = replicas)]
-    pub nats_replicas: Option<ReplicaCount>,
-
-    /// Prefix of all subjects and buckets; hubs with different prefixes are separate [default:
-    /// exec-hub].
-    #[arg(long, value_name = "PREFIX", requires = "nats")]
-    pub nats_prefix: Option<NatsPrefix>,
+    /// How several hubs become one.
+    #[command(flatten)]
+    pub nats: NatsArgs,
 
     /// Name of this hub in lists and logs [default: the host's].
     #[arg(long, value_name = "NAME")]
@@ -99,6 +85,48 @@ pub struct HubFlags {
     /// File with AWS access keys for direct executors [default: they present tokens].
     #[arg(long, value_name = "FILE")]
     pub access_keys: Option<PathBuf>,
+}
+
+/// How hubs on several machines become one.
+#[cfg(feature = "nats")]
+#[derive(Args, Clone, Debug)]
+pub struct NatsArgs {
+    /// NATS servers with JetStream that connect several hubs, separated by commas.
+    #[arg(id = "nats", long = "nats", value_name = "nats://HOST:PORT")]
+    pub servers: Option<NatsServers>,
+
+    /// NATS credentials file, with JWT and nkey.
+    #[arg(long = "nats-credentials", value_name = "FILE", requires = "nats")]
+    pub credentials: Option<PathBuf>,
+
+    /// Trusted certificates for a tls:// NATS server, in PEM [default: the system's].
+    #[arg(long = "nats-ca", value_name = "FILE", requires = "nats")]
+    pub ca: Option<PathBuf>,
+
+    /// Number of NATS servers that store each record: 1, 3 or 5 [default: 1].
+    #[arg(long = "nats-replicas", value_name = "N", requires = "nats", value_parser = replicas)]
+    pub replicas: Option<ReplicaCount>,
+
+    /// Prefix of all subjects and buckets; hubs with different prefixes are separate [default:
+    /// exec-hub].
+    #[arg(long = "nats-prefix", value_name = "PREFIX", requires = "nats")]
+    pub prefix: Option<NatsPrefix>,
+}
+
+/// The same flags in a build without NATS: all of them are errors.
+#[cfg(not(feature = "nats"))]
+#[derive(Args, Clone, Debug)]
+pub struct NatsArgs {
+    #[arg(
+        long, hide = true, value_parser = refuse_nats,
+        aliases = ["nats-credentials", "nats-ca", "nats-replicas", "nats-prefix"]
+    )]
+    nats: Option<Infallible>,
+}
+
+#[cfg(not(feature = "nats"))]
+fn refuse_nats(_: &str) -> Result<Infallible, &'static str> {
+    Err("this program was built without the feature `nats`")
 }
 
 /// Location of a hub's tokens.
@@ -234,6 +262,7 @@ impl FromStr for TokenLifetime {
 #[error("expected a whole number with s, m, h, d or w, such as 90d, and at most a hundred years")]
 pub struct TokenLifetimeParseError;
 
+#[cfg(feature = "nats")]
 fn replicas(text: &str) -> Result<ReplicaCount, &'static str> {
     match text {
         "1" => Ok(ReplicaCount::One),

@@ -107,6 +107,7 @@ pub fn resolve(
         allow_direct_exec: settings.allow_direct_exec.is_none_or(|switch| switch.0),
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
         durable,
+        takeover: cli.takeover,
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
         stdin_close: match cli.registration.exit_on_stdin_close {

@@ -146,8 +146,11 @@ pub struct ServerSettings {
 
     /// Mechanism that enforces policies; a policy it cannot express is rejected [default:
     /// cheapest].
-    ///
-    /// `exec-server doctor` reports what each of them can enforce here.
+    #[cfg_attr(feature = "cli", doc = "")]
+    #[cfg_attr(
+        feature = "cli",
+        doc = "`exec-server doctor` reports what each can enforce here."
+    )]
     #[arg(long, value_name = "NAME", help_heading = SANDBOX)]
     pub sandbox_mechanism: Option<SandboxMechanism>,
 
@@ -314,7 +317,6 @@ impl ServerSettings {
             insecure_no_auth: None,
             metrics_listen: None,
             state_dir: None,
-            durable: None,
             ..self
         }
     }

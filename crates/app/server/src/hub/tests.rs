@@ -150,13 +150,11 @@ fn flags_become_a_configuration() {
     let home = tempfile::tempdir().unwrap();
     let (config, _) = hub(home.path(), &[]);
     assert_eq!(config.token_file(), home.path().join("hub/tokens.toml"));
-    assert!(config.nats.is_none() && config.jwt.is_none() && config.tls.is_none());
+    assert!(config.jwt.is_none() && config.tls.is_none());
     let (config, _) = hub(
         home.path(),
         &[
-            "--nats=nats://127.0.0.1:4222",
             "--node-name=n1",
-            "--nats-replicas=3",
             "--jwt-secret-file=s",
             "--jwt-issuer=i",
             "--tls-cert=c",
@@ -165,12 +163,35 @@ fn flags_become_a_configuration() {
             "--public-url=https://hub.example",
         ],
     );
-    let nats = config.nats.unwrap();
-    assert_eq!(nats.node.as_str(), "n1");
+    assert_eq!(config.node.unwrap().as_str(), "n1");
     assert_eq!(config.jwt.unwrap().issuer.as_deref(), Some("i"));
     assert_eq!(config.tls.unwrap().key.to_str(), Some("k"));
     assert_eq!(config.token_file.unwrap().to_str(), Some("t"));
     assert!(config.public_url.is_some());
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn nats_flags_become_the_configuration_of_a_node() {
+    use exec_hub::nats::ReplicaCount;
+
+    let home = tempfile::tempdir().unwrap();
+    assert!(hub(home.path(), &[]).0.nats.is_none());
+    let (config, _) = hub(
+        home.path(),
+        &[
+            "--nats=nats://127.0.0.1:4222",
+            "--node-name=n1",
+            "--nats-replicas=3",
+            "--nats-ca=c",
+        ],
+    );
+    let nats = config.nats.unwrap();
+    assert_eq!(nats.node.as_str(), "n1");
+    assert_eq!(nats.servers.to_string(), "nats://127.0.0.1:4222");
+    assert_eq!(nats.replicas, ReplicaCount::Three);
+    assert_eq!(nats.prefix.as_str(), "exec-hub");
+    assert_eq!(nats.ca_file.unwrap().to_str(), Some("c"));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{
     remote::{
         AwsSettings, OutboundNetwork, RemoteCredentials, RemoteEnvironmentConfig, RemoteTransport,
     },
-    server_runtime::ServerRuntime,
+    server_runtime::{ServerRuntime, open_state},
     shutdown_signal::{self, ShutdownSignal, StdinClose},
 };
 
@@ -45,7 +45,8 @@ pub async fn run_remote_environment(
     config: RemoteEnvironmentConfig,
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
-    let mut runtime = ServerRuntime::new(&config.server, &paths)?;
+    let mut runtime = ServerRuntime::new(&config.server, &paths, open_state(&config.server)?)?;
+    runtime.restore().await?;
     let stdin = config
         .credentials
         .remaining_stdin(config.server.stdin_close);
@@ -57,6 +58,9 @@ pub async fn run_remote_environment(
             Err(error) => return ignore_closed_pipe(error),
         };
         runtime.machine.warm_up().await;
+        runtime.refuse_upgrades(
+            "this server is reached through a hub, which another one cannot take over: restart it",
+        );
         let links = runtime.serve_links();
         let never = std::future::pending();
         tokio::select! {

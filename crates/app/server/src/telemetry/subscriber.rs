@@ -39,7 +39,7 @@ impl Telemetry {
     /// When the OpenTelemetry variables are invalid.
     #[cfg_attr(
         not(feature = "otel"),
-        expect(unused_variables, clippy::unnecessary_wraps, reason = "without spans")
+        expect(unused_variables, reason = "without spans")
     )]
     pub fn begin(config: &LogConfig, lookup: VariableLookup<'_>) -> anyhow::Result<Self> {
         #[cfg(feature = "otel")]

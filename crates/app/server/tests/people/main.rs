@@ -1,6 +1,13 @@
 //! Tests of the commands for people: the real binary against real servers.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+/// Tests of `exec-server mcp`.
+mod agents {
+    mod mcp_clients;
+    mod mcp_door;
+    mod mcp_stateless;
+    mod mcp_tasks;
+}
 /// Tests of reaching environments: the local server, URLs, names, hubs.
 mod environments {
     mod completions;
@@ -11,7 +18,6 @@ mod environments {
 mod example_scripts;
 mod files;
 mod lying_server;
-mod mcp;
 mod processes;
 mod sandbox_flags;
 /// Tests of metrics, logs, spans and packaging.
@@ -25,3 +31,4 @@ mod telemetry {
     mod spans;
 }
 mod test_user;
+mod upgrades;

@@ -4,6 +4,7 @@ mod cuttable_link;
 mod detach;
 mod detached;
 mod disconnects;
+mod durable;
 mod run;
 mod stock_server;
 mod terminal_window;
@@ -62,12 +63,12 @@ impl RunningCommand {
     }
 }
 
-fn pid(child: &Child) -> Pid {
+pub(crate) fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap()
 }
 
 /// Waits until the process whose pid a command wrote into a file is gone.
-fn wait_until_gone(file: &Path) {
+pub(crate) fn wait_until_gone(file: &Path) {
     let number = fs::read_to_string(file).unwrap();
     let pid = Pid::from_raw(number.trim().parse().unwrap()).unwrap();
     // An exited process has no pidfd.

@@ -13,7 +13,14 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+        sockopt::socket_peercred,
+    },
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
@@ -34,7 +41,7 @@ pub(crate) fn product() -> &'static Path {
 }
 
 /// User with a private home, runtime directory and Codex home. Dropping it kills the local server
-/// that was started for it.
+/// that was started for it, and its durable processes.
 pub(crate) struct TestUser {
     directory: tempfile::TempDir,
     variables: Vec<(String, String)>,
@@ -120,6 +127,7 @@ impl TestUser {
             .env("XDG_RUNTIME_DIR", self.directory.path().join("run"))
             .env("CODEX_HOME", self.codex())
             .env("EXEC_SERVER_HOME", self.home().join("no-settings"))
+            .env_remove("XDG_STATE_HOME")
             // A forgotten server exits by itself.
             .env("EXEC_SERVER_IDLE_EXIT", "60")
             .envs(self.variables.iter().cloned())
@@ -184,8 +192,32 @@ impl TestUser {
     /// Returns the process that listens on the local server's socket.
     pub(crate) fn local_server(&self) -> Option<Pid> {
         let stream = UnixStream::connect(self.socket()).ok()?;
-        let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap();
+        let listener = socket_peercred(&stream).unwrap();
         Some(listener.pid)
+    }
+
+    /// Kills the local server and waits until it is gone. Its durable processes go on.
+    pub(crate) fn kill_local_server(&self) {
+        let server = self.local_server().unwrap();
+        let gone = pidfd_open(server, PidfdFlags::empty()).unwrap();
+        kill_process(server, Signal::KILL).unwrap();
+        let limit = Timespec::try_from(TIMEOUT).unwrap();
+        let mut polled = [PollFd::new(&gone, PollFlags::IN)];
+        assert_eq!(poll(&mut polled, Some(&limit)), Ok(1));
+    }
+
+    /// Returns the directory of the local server's durable processes.
+    pub(crate) fn durable_directory(&self) -> PathBuf {
+        self.home().join(".local/state/exec-server/durable")
+    }
+
+    /// Returns the keeper of the local server's durable processes.
+    pub(crate) fn keeper(&self) -> Option<Pid> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let path = self.durable_directory().join("keeper.sock");
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok()?;
+        Some(socket_peercred(&socket).unwrap().pid)
     }
 }
 
@@ -194,6 +226,10 @@ impl Drop for TestUser {
         if let Some(server) = self.local_server() {
             // It may have exited meanwhile.
             let _gone = kill_process(server, Signal::KILL);
+        }
+        // Without server and keeper, durable processes end.
+        if let Some(keeper) = self.keeper() {
+            let _gone = kill_process(keeper, Signal::KILL);
         }
     }
 }

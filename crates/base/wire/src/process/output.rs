@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     base64_bytes::Base64Bytes,
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
+    process::TerminalSize,
 };
 
 /// Where output came from.
@@ -233,11 +234,22 @@ pub struct ProcessSummary {
     /// End time in milliseconds since the Unix epoch, in `history/list`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
+    /// Terminal size at the start, in `history/list`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TerminalSize>,
 }
 
 /// `history/list`: lists recorded processes, oldest first.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ListHistory {}
+
+impl<'de> Deserialize<'de> for ListHistory {
+    /// Accepts `null`, and so absent `params`, as an empty object.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::<BTreeMap<String, IgnoredAny>>::deserialize(deserializer)?;
+        Ok(Self {})
+    }
+}
 
 /// `history/purge`: removes recorded processes that have ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]

@@ -58,12 +58,17 @@ pub(super) enum DueAction {
 }
 
 impl ProcessDeadlines {
-    pub(super) fn new(timers: ProcessTimers, now: Instant) -> Self {
+    /// Creates the deadlines of a process that started at `started`.
+    pub(super) fn new(timers: ProcessTimers, started: Instant) -> Self {
         Self {
             timers,
-            wall_at: timers.wall.and_then(|wall| now.checked_add(wall)),
-            last_activity: now,
-            sample_at: timers.tree.sample_interval().map(|interval| now + interval),
+            wall_at: timers.wall.and_then(|wall| started.checked_add(wall)),
+            // An adopted process may have started long ago.
+            last_activity: Instant::now(),
+            sample_at: timers
+                .tree
+                .sample_interval()
+                .map(|interval| started + interval),
             abandon_at: None,
         }
     }

@@ -6,6 +6,7 @@
 //! backpressure on the client.
 
 use std::{
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -74,6 +75,8 @@ pub(super) enum ReadOutcome {
     Done,
     /// The peer violated the transport protocol, or the connection broke.
     Failed,
+    /// This side stopped reading.
+    Stopped,
 }
 
 /// A request that passed the checks of [`RequestDispatcher::admit`].
@@ -125,8 +128,14 @@ impl RequestDispatcher {
         }
     }
 
-    /// Reads and dispatches messages until the connection ends.
-    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadOutcome {
+    /// Reads and dispatches messages until the connection ends, or until `stop` resolves and the
+    /// client has a session.
+    pub(super) async fn run(
+        &mut self,
+        input: &mut dyn MessageReader,
+        stop: impl Future<Output = ()>,
+    ) -> ReadOutcome {
+        let mut stop = pin!(stop);
         loop {
             // Backpressure: stop reading while queued requests or responses exceed their bounds.
             let full =
@@ -145,6 +154,9 @@ impl RequestDispatcher {
                         // The runtime is shutting down.
                         Err(_) => return ReadOutcome::Done,
                     }
+                }
+                () = &mut stop, if self.handler.session_id().is_some() => {
+                    return ReadOutcome::Stopped;
                 }
                 message = input.next(), if !full => match message {
                     Ok(Some(message)) => {
@@ -168,6 +180,26 @@ impl RequestDispatcher {
     /// Starts a new busy-polling period: the next message often arrives faster than a thread wakes.
     fn extend_busy_poll(&mut self) {
         self.poll_until = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
+    }
+
+    /// Finishes what has an effect, without reading more requests: a client cannot know whether an
+    /// unanswered request took effect. Requests that only wait are not awaited.
+    pub(super) async fn drain(&mut self) {
+        loop {
+            if let Some(decoding) = self.decoding.take()
+                && let Ok(message) = decoding.await
+            {
+                self.handle_large(message).await;
+            }
+            if !self.requests.has_unfinished() {
+                return;
+            }
+            let Some(ticket) = self.running.next().await else {
+                return;
+            };
+            self.requests.finish(ticket);
+            self.start_ready();
+        }
     }
 
     /// Returns the session of the connection, if one was initialized.

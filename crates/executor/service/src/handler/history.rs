@@ -7,14 +7,14 @@ use exec_wire::{
     error::RpcError,
     message::RequestId,
     process::{
-        AttachProcess, AttachResult, ExitCause, ProcessList, ProcessOwner, ProcessState,
-        ProcessSummary, PurgeHistory, PurgedHistory,
+        AttachProcess, AttachResult, EmptyResult, ExitCause, ProcessList, ProcessOwner,
+        ProcessState, ProcessSummary, PurgeHistory, PurgedHistory,
     },
 };
 use futures_util::future::FutureExt;
 
 use super::{Dispatch, HandlerContext, RequestResult, respond_now};
-use crate::session::ProcessLookup;
+use crate::session::{ProcessLookup, SessionProcess};
 
 impl HandlerContext<'_> {
     pub(super) fn list_history(&self, id: RequestId) -> Dispatch {
@@ -22,10 +22,13 @@ impl HandlerContext<'_> {
             Ok(durable) => durable,
             Err(error) => return respond_now(&id, Err::<ProcessList, _>(error)),
         };
+        let principal = self.session.principal_name();
         let list = async move {
             let entries = durable.history().await.map_err(|error| failed(&error))?;
+            let is_visible = |entry: &HistoryEntry| entry.detached || entry.principal == principal;
+            let visible = entries.into_iter().filter(is_visible);
             Ok(ProcessList {
-                processes: entries.into_iter().map(summary).collect(),
+                processes: visible.map(summary).collect(),
             })
         };
         Dispatch::Waiting(async move { RequestResult::new(&id, &list.await) }.boxed())
@@ -37,6 +40,7 @@ impl HandlerContext<'_> {
             Err(error) => return respond_now(&id, Err::<PurgedHistory, _>(error)),
         };
         let selection = HistorySelection {
+            visible_to: self.session.principal_name(),
             process_id: params.process_id,
             started_at_ms: params.started_at_ms,
         };
@@ -62,8 +66,10 @@ impl HandlerContext<'_> {
         let (shared, send_queue) = (Arc::clone(self.shared), Arc::clone(self.send_queue));
         let (streams, files) = (Arc::clone(self.streams), Arc::clone(self.files));
         let session = Arc::clone(&self.session);
+        let visible_to = self.session.principal_name();
         let attach = async move {
             let selection = HistorySelection {
+                visible_to,
                 process_id: Some(params.process_id.clone()),
                 started_at_ms: params.started_at_ms,
             };
@@ -85,6 +91,28 @@ impl HandlerContext<'_> {
         Dispatch::Running(
             async move { RequestResult::new::<AttachResult>(&id, &attach.await) }.boxed(),
         )
+    }
+
+    /// Removes what is recorded of a process that a client has forgotten. A later server would list
+    /// it again.
+    pub(super) fn purge_record(&self, id: RequestId, process: &SessionProcess) -> Dispatch {
+        let durable = self.shared.config.durable_state();
+        let recorded = process.handle.record_id().and(durable).cloned();
+        let Some(durable) = recorded else {
+            return respond_now(&id, Ok(EmptyResult {}));
+        };
+        let selection = HistorySelection {
+            visible_to: self.session.principal_name(),
+            process_id: Some(process.handle.id().clone()),
+            started_at_ms: Some(process.handle.status().started_at_ms),
+        };
+        let purge = async move {
+            let purged = durable.purge_history(selection).await;
+            purged
+                .map(|_| EmptyResult {})
+                .map_err(|error| failed(&error))
+        };
+        Dispatch::Running(async move { RequestResult::new(&id, &purge.await) }.boxed())
     }
 
     fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {
@@ -126,5 +154,6 @@ fn summary(entry: HistoryEntry) -> ProcessSummary {
         output_bytes: Some(entry.output_bytes),
         durable: Some(true),
         ended_at_ms: entry.ended_at_ms,
+        size: entry.size,
     }
 }

@@ -160,7 +160,14 @@ impl HandlerContext<'_> {
         Ok(Arc::clone(process))
     }
 
-    pub(super) fn release(&self, params: &ReleaseProcess) -> Result<EmptyResult, RpcError> {
+    pub(super) fn release(&self, id: RequestId, params: &ReleaseProcess) -> Dispatch {
+        match self.release_now(params) {
+            Ok(process) if params.forget => self.purge_record(id, &process),
+            released => respond_now(&id, released.map(|_| EmptyResult {})),
+        }
+    }
+
+    fn release_now(&self, params: &ReleaseProcess) -> Result<Arc<SessionProcess>, RpcError> {
         let id = &params.process_id;
         let process = self.require_process(id)?;
         if !process.is_detached() {
@@ -172,7 +179,7 @@ impl HandlerContext<'_> {
             return Err(RpcError::invalid_request(message));
         }
         self.send_queue.unfollow(id);
-        Ok(EmptyResult {})
+        Ok(process)
     }
 
     pub(super) fn list(&self, params: ListProcesses) -> ProcessList {
@@ -350,10 +357,11 @@ pub(super) fn process_error(error: ProcessError) -> RpcError {
         ProcessError::Remote(error) => error,
         ProcessError::NoTerminal(_) => RpcError::invalid_request(error.to_string()),
         ProcessError::EmptySize => RpcError::invalid_params(error.to_string()),
-        ProcessError::Terminated | ProcessError::StdinFull | ProcessError::Disconnected(_) => {
-            RpcError::internal(error.to_string())
-        }
-        ProcessError::StorageFull | _ => RpcError::internal(error.to_string()),
+        ProcessError::Terminated
+        | ProcessError::StdinFull
+        | ProcessError::StorageFull
+        | ProcessError::Disconnected(_) => RpcError::internal(error.to_string()),
+        other => RpcError::internal(other.to_string()),
     }
 }
 

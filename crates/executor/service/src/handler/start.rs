@@ -49,7 +49,14 @@ pub(super) struct StartPlan {
 
 impl HandlerContext<'_> {
     pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Dispatch {
-        let plan = match self.plan(params) {
+        let planned = self.plan(params).and_then(|plan| {
+            let is_refused = plan.command.durable.is_none() && self.shared.refuses_ordinary();
+            match is_refused {
+                true => Err(RpcError::internal("server is being replaced: try again")),
+                false => Ok(plan),
+            }
+        });
+        let plan = match planned {
             Ok(plan) => plan,
             Err(error) => {
                 self.shared
@@ -288,6 +295,7 @@ impl HandlerContext<'_> {
         };
         Ok(Some(DurableRequest {
             owner,
+            principal: self.session.principal_name(),
             required: requested.is_some(),
         }))
     }

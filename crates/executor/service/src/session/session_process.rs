@@ -133,6 +133,7 @@ impl SessionProcess {
             output_bytes: Some(status.retained_bytes as u64),
             durable: self.handle.record_id().map(|_| true),
             ended_at_ms: None,
+            size: None,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! All sessions of a server: opening, resuming, detaching and expiry.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,8 @@ pub(crate) struct SessionTable {
     session_limits: SessionLimits,
     metrics: Arc<ServiceMetrics>,
     durable: Option<Arc<dyn DurableState>>,
+    /// Whether the saved sessions belong to another server.
+    handed_over: AtomicBool,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
@@ -70,6 +75,7 @@ impl SessionTable {
             session_limits,
             metrics,
             durable,
+            handed_over: AtomicBool::new(false),
             sessions: Mutex::default(),
         }
     }
@@ -198,14 +204,52 @@ impl SessionTable {
         self.lock().values().cloned().collect()
     }
 
+    /// Removes every session, and drops their processes. Saved ones stay saved.
+    pub(crate) fn clear(&self) {
+        let sessions = std::mem::take(&mut *self.lock());
+        // The lock is released now.
+        for session in sessions.values() {
+            session.clear();
+        }
+    }
+
     fn remove(&self, id: &SessionId) -> bool {
         self.forget_saved(id);
         self.lock().remove(id).is_some()
     }
 
+    /// Returns the sessions without a client that have no processes. There may be many of them.
+    pub(crate) fn unused(&self) -> BTreeSet<SessionId> {
+        let sessions = self.lock();
+        let unused = sessions
+            .values()
+            .filter(|session| !session.is_attached() && session.list().is_empty());
+        unused.map(|session| session.id.clone()).collect()
+    }
+
+    /// Saves every session except `unused`, so that the next server restores it. From now on this
+    /// table leaves the saved ones alone.
+    pub(crate) fn hand_over(&self, unused: &BTreeSet<SessionId>) {
+        let Some(durable) = &self.durable else {
+            return;
+        };
+        let sessions = self.all();
+        for session in sessions
+            .iter()
+            .filter(|session| !unused.contains(&session.id))
+        {
+            if let Err(error) = session.save(&**durable) {
+                tracing::warn!(%error, "failed to save a session; its client cannot resume it");
+            }
+        }
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
     /// Removes a session from the saved ones.
     fn forget_saved(&self, id: &SessionId) {
-        if let Some(durable) = &self.durable {
+        if let Some(durable) = &self.durable
+            && !self.handed_over.load(Ordering::Relaxed)
+        {
             durable.remove_session(id);
         }
     }

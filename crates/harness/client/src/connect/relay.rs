@@ -202,7 +202,7 @@ impl RelayConnector {
 fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::ConnectError {
     connect::ConnectError::Grant {
         fault: ConnectFault::Caller,
-        is_passing: false,
+        is_transient: false,
         source,
     }
 }
@@ -220,7 +220,7 @@ fn retryable(error: connect::ConnectError) -> connect::ConnectError {
     }
     Error::Grant {
         fault: error.fault(),
-        is_passing: true,
+        is_transient: true,
         source: Box::new(error),
     }
 }
@@ -383,12 +383,12 @@ mod tests {
     async fn refused_ticket_is_retryable_after_the_first_connection() {
         let connector = args(&refusing().await, "e", "t").connector().unwrap();
         let error = connector.connect().await.unwrap_err();
-        assert!(!error.is_passing(), "{error}");
+        assert!(!error.is_transient(), "{error}");
         for error in [
             connector.reconnect().await.unwrap_err(),
             connector.renew().await.unwrap_err(),
         ] {
-            assert!(error.is_passing(), "{error}");
+            assert!(error.is_transient(), "{error}");
             assert!(
                 error_chain(&error).contains("403"),
                 "{}",
@@ -403,8 +403,8 @@ mod tests {
             status: 403,
             reason: String::new(),
         };
-        assert!(!refused().is_passing());
-        assert!(retryable(refused()).is_passing());
+        assert!(!refused().is_transient());
+        assert!(retryable(refused()).is_transient());
         let changed = retryable(connect::ConnectError::ExecutorChanged);
         assert!(matches!(changed, connect::ConnectError::ExecutorChanged));
     }

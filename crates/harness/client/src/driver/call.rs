@@ -196,6 +196,7 @@ impl RetryPolicy {
             | MethodName::ProcessSnapshot
             | MethodName::ProcessList
             | MethodName::HistoryList
+            | MethodName::ServerStatus
             | MethodName::FsReadFile
             | MethodName::FsGetMetadata
             | MethodName::FsCanonicalize
@@ -213,6 +214,7 @@ impl RetryPolicy {
             | MethodName::ProcessAttach
             | MethodName::ProcessRelease
             | MethodName::HistoryPurge
+            | MethodName::ServerUpgrade
             | MethodName::FsWriteFile
             | MethodName::FsCreateDirectory
             | MethodName::FsSetMetadata

@@ -387,6 +387,9 @@ mod tests {
                 owner: None,
                 state: None,
                 output_bytes: None,
+                durable: None,
+                ended_at_ms: None,
+                size: None,
             })
         };
         assert!(is(true, requested_at_ms + 10) && is(false, requested_at_ms + 10));

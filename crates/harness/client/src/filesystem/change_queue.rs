@@ -6,8 +6,8 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    sync::Arc,
+    task::{Context, Poll},
 };
 
 use exec_env::filesystem::ChangeBatch;
@@ -19,13 +19,16 @@ use exec_wire::{
 use futures_util::Stream;
 use tokio::sync::oneshot;
 
-use crate::{client::ExecServerClient, client_shared::ReleaseGuard, driver::OpenedResource};
+use crate::{
+    client::ExecServerClient, client_shared::ReleaseGuard, driver::OpenedResource,
+    polled_state::PolledState,
+};
 
 /// Filled by the driver and emptied by the stream.
 #[derive(Debug)]
 pub(crate) struct ChangeQueue {
     id: WatchId,
-    state: Mutex<QueueState>,
+    state: PolledState<QueueState>,
 }
 
 #[derive(Debug, Default)]
@@ -34,14 +37,13 @@ struct QueueState {
     /// Number of queued changes; an empty batch counts as one.
     queued_changes: usize,
     ended: bool,
-    reader: Option<Waker>,
 }
 
 impl ChangeQueue {
     pub(crate) fn new(id: WatchId) -> Self {
         Self {
             id,
-            state: Mutex::default(),
+            state: PolledState::default(),
         }
     }
 
@@ -54,52 +56,47 @@ impl ChangeQueue {
         if changed.ended && changed.changes.is_empty() && !changed.overflow {
             return self.end();
         }
-        let ended = changed.ended;
+        self.state.update(|state| state.push(changed));
+    }
+
+    /// Ends the stream after the queued changes.
+    pub(crate) fn end(&self) {
+        self.state.update(|state| state.ended = true);
+    }
+
+    fn poll_changes(&self, cx: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
+        self.state.poll(cx, QueueState::poll_changes)
+    }
+}
+
+impl QueueState {
+    fn push(&mut self, changed: WatchNotification) {
         let mut changes = ChangeBatch {
             changes: changed.changes,
             overflow: changed.overflow,
         };
-        let mut state = self.lock();
-        if state.queued_changes + weight(&changes) > limits::MAX_GATHERED_CHANGES {
-            state.queue.clear();
-            state.queued_changes = 0;
+        if self.queued_changes + weight(&changes) > limits::MAX_GATHERED_CHANGES {
+            self.queue.clear();
+            self.queued_changes = 0;
             changes = ChangeBatch {
                 changes: Vec::new(),
                 overflow: true,
             };
         }
-        state.queued_changes += weight(&changes);
-        state.queue.push_back(changes);
-        state.ended |= ended;
-        wake_reader(state);
+        self.queued_changes += weight(&changes);
+        self.queue.push_back(changes);
+        self.ended |= changed.ended;
     }
 
-    /// Ends the stream after the queued changes.
-    pub(crate) fn end(&self) {
-        let mut state = self.lock();
-        state.ended = true;
-        wake_reader(state);
-    }
-
-    fn poll_changes(&self, cx: &mut Context<'_>) -> Poll<Option<ChangeBatch>> {
-        let mut state = self.lock();
-        match state.queue.pop_front() {
+    fn poll_changes(&mut self) -> Poll<Option<ChangeBatch>> {
+        match self.queue.pop_front() {
             Some(changes) => {
-                state.queued_changes -= weight(&changes);
+                self.queued_changes -= weight(&changes);
                 Poll::Ready(Some(changes))
             }
-            None if state.ended => Poll::Ready(None),
-            None => {
-                state.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
+            None if self.ended => Poll::Ready(None),
+            None => Poll::Pending,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // Ignores poisoning: no code panics under the lock, and the state would still be
-        // consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,14 +119,6 @@ impl Stream for ChangeStream {
 
 fn weight(changes: &ChangeBatch) -> usize {
     changes.changes.len().max(1)
-}
-
-fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
-    let reader = state.reader.take();
-    drop(state);
-    if let Some(reader) = reader {
-        reader.wake();
-    }
 }
 
 /// Open file watches.
@@ -267,6 +256,8 @@ mod tests {
         for _ in 0..=limits::MAX_GATHERED_CHANGES {
             change_queue.handle_changed(changed(0));
         }
-        assert_eq!(change_queue.lock().queue.len(), 1);
+        change_queue
+            .state
+            .update(|state| assert_eq!(state.queue.len(), 1));
     }
 }

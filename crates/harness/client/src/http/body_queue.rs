@@ -7,8 +7,8 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    sync::Arc,
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::{
     client::ExecServerClient,
     client_shared::{ReleaseGuard, WaiterGuard},
     driver::OpenedResource,
+    polled_state::PolledState,
 };
 
 /// Maximum size of the queue, as in the stock client.
@@ -32,7 +33,7 @@ const CHUNK_OVERHEAD_BYTES: usize = 128;
 pub(crate) struct BodyQueue {
     id: HttpRequestId,
     delivery: BodyDelivery,
-    state: Mutex<QueueState>,
+    state: PolledState<QueueState>,
 }
 
 /// How a body is delivered.
@@ -52,7 +53,6 @@ struct QueueState {
     queued_bytes: usize,
     /// How the body ended, until the reader has seen it.
     end: Option<Result<(), HttpError>>,
-    reader: Option<Waker>,
 }
 
 /// State of a body.
@@ -71,7 +71,7 @@ impl BodyQueue {
         Self {
             id,
             delivery,
-            state: Mutex::default(),
+            state: PolledState::default(),
         }
     }
 
@@ -85,8 +85,22 @@ impl BodyQueue {
 
     /// Handles a chunk, or the end.
     pub(crate) fn handle_delta(&self, delta: HttpBodyDelta, data: Bytes) -> BodyState {
-        let mut state = self.lock();
-        let (expected, max_bytes) = (state.last + 1, limits::MAX_HTTP_DELTA_BYTES);
+        self.state.update(|state| state.handle_delta(delta, data))
+    }
+
+    /// Fails the body. Queued chunks can still be read.
+    pub(crate) fn fail(&self, error: HttpError) {
+        self.state.update(|state| state.end = Some(Err(error)));
+    }
+
+    fn poll_chunk(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+        self.state.poll(cx, QueueState::poll_chunk)
+    }
+}
+
+impl QueueState {
+    fn handle_delta(&mut self, delta: HttpBodyDelta, data: Bytes) -> BodyState {
+        let (expected, max_bytes) = (self.last + 1, limits::MAX_HTTP_DELTA_BYTES);
         let failure = if delta.seq != expected {
             let seq = delta.seq;
             let text = format!("unexpected body chunk {seq}: expected {expected}");
@@ -94,65 +108,40 @@ impl BodyQueue {
         } else if data.len() > max_bytes {
             let text = format!("body chunk has {} bytes: limit is {max_bytes}", data.len());
             Some(HttpError::Protocol(text))
-        } else if !data.is_empty() && state.queued_bytes + weight(&data) > MAX_QUEUED_BODY_BYTES {
+        } else if !data.is_empty() && self.queued_bytes + weight(&data) > MAX_QUEUED_BODY_BYTES {
             Some(HttpError::Lagged(MAX_QUEUED_BODY_BYTES))
         } else {
             None
         };
         if let Some(error) = failure {
-            drop(state);
-            self.fail(error);
+            self.end = Some(Err(error));
             return BodyState::Failed;
         }
-        state.last = delta.seq;
+        self.last = delta.seq;
         if !data.is_empty() {
-            state.queued_bytes += weight(&data);
-            state.queue.push_back(data);
+            self.queued_bytes += weight(&data);
+            self.queue.push_back(data);
         }
-        let state_after = match (delta.error, delta.done) {
-            (Some(error), _) => {
-                state.end = Some(Err(HttpError::Host(error)));
-                BodyState::Ended
-            }
-            (None, true) => {
-                state.end = Some(Ok(()));
-                BodyState::Ended
-            }
-            (None, false) => BodyState::Open,
+        self.end = match (delta.error, delta.done) {
+            (Some(error), _) => Some(Err(HttpError::Host(error))),
+            (None, true) => Some(Ok(())),
+            (None, false) => return BodyState::Open,
         };
-        wake_reader(state);
-        state_after
+        BodyState::Ended
     }
 
-    /// Fails the body. Queued chunks can still be read.
-    pub(crate) fn fail(&self, error: HttpError) {
-        let mut state = self.lock();
-        state.end = Some(Err(error));
-        wake_reader(state);
-    }
-
-    fn poll_chunk(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let mut state = self.lock();
-        if let Some(chunk) = state.queue.pop_front() {
-            state.queued_bytes -= weight(&chunk);
+    fn poll_chunk(&mut self) -> Poll<Option<Result<Bytes, HttpError>>> {
+        if let Some(chunk) = self.queue.pop_front() {
+            self.queued_bytes -= weight(&chunk);
             return Poll::Ready(Some(Ok(chunk)));
         }
-        match &mut state.end {
+        match &mut self.end {
             Some(end) => {
                 let end = std::mem::replace(end, Ok(()));
                 Poll::Ready(end.err().map(Err))
             }
-            None => {
-                state.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
+            None => Poll::Pending,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // Ignores poisoning: no code panics under the lock, and the state would still be
-        // consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,14 +171,6 @@ impl Stream for BodyStream {
 
 fn weight(chunk: &Bytes) -> usize {
     chunk.len() + CHUNK_OVERHEAD_BYTES
-}
-
-fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
-    let reader = state.reader.take();
-    drop(state);
-    if let Some(reader) = reader {
-        reader.wake();
-    }
 }
 
 /// Unanswered HTTP requests and open body streams. Data for any other request is ignored.
@@ -244,6 +225,8 @@ impl HttpBodies {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
     fn body() -> BodyQueue {

@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     fmt::Write,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use exec_env::environment::StdinMode;
+use exec_wire::process;
 use regex::{Error, bytes::RegexBuilder};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     progress::ProgressSource,
     session::McpContext,
+    tasks,
     tool::{
         self, MAX_ANSWER_BYTES, McpTool, ToolAnswer, ToolEffect, ToolError, error_chain,
         truncate_json,
@@ -86,6 +88,21 @@ impl McpTool for ExecCommandTool {
     }
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
+        let command = self.into_command(ctx)?;
+        ctx.watch_command(ProgressSource::Call(ctx.call().clone()));
+        let output = ctx.exec().exec_command(command).await;
+        Ok(command_answer(output?, ctx))
+    }
+}
+
+impl ExecCommandTool {
+    /// Returns whether the call may return before the command ends.
+    pub(in crate::mcp) fn returns_early(&self) -> bool {
+        self.yield_time_ms.is_some() || self.wait_for.is_some()
+    }
+
+    /// Resolves the arguments.
+    pub(in crate::mcp) fn into_command(self, ctx: &McpContext) -> Result<ExecCommand, ToolError> {
         if self.cmd.trim().is_empty() {
             return Err(ToolError::new("`cmd` must not be empty"));
         }
@@ -93,8 +110,7 @@ impl McpTool for ExecCommandTool {
             Some(typed) => ctx.path(typed)?,
             None => ctx.root().clone(),
         };
-        ctx.watch_command(ProgressSource::Call(ctx.call().clone()));
-        let command = ExecCommand {
+        Ok(ExecCommand {
             call_id: ctx.call().clone(),
             program: CommandProgram::Shell {
                 line: self.cmd,
@@ -110,9 +126,7 @@ impl McpTool for ExecCommandTool {
             max_output_tokens: self.max_output_tokens,
             view: self.view.unwrap_or_default().into(),
             justification: self.justification,
-        };
-        let output = ctx.exec().exec_command(command).await;
-        Ok(command_answer(output?, ctx))
+        })
     }
 }
 
@@ -121,7 +135,7 @@ impl McpTool for ExecCommandTool {
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct WriteStdinTool {
     /// Session ID that exec_command returned.
-    session_id: u64,
+    session_id: String,
     /// Characters to write, such as "y
     /// "; "\u0003" alone (Ctrl-C) interrupts every command, also one without a terminal. Default:
     /// none, only waits for output.
@@ -159,7 +173,7 @@ impl McpTool for WriteStdinTool {
     }
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
-        let number = ProcessNumber(self.session_id);
+        let number = find_command(ctx, &self.session_id).await?;
         ctx.watch_command(ProgressSource::Number(number));
         let write = WriteStdin {
             call_id: ctx.call().clone(),
@@ -172,16 +186,17 @@ impl McpTool for WriteStdinTool {
             view: self.view.unwrap_or_default().into(),
         };
         let output = ctx.exec().write_stdin(write).await;
-        Ok(command_answer(output?, ctx))
+        let output = output.map_err(|error| control_error(&self.session_id, error))?;
+        Ok(command_answer(output, ctx))
     }
 }
 
 /// The arguments of `terminate_process`.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct TerminateProcess {
     /// Session ID that exec_command returned.
-    session_id: u64,
+    session_id: String,
 }
 
 impl McpTool for TerminateProcess {
@@ -196,8 +211,10 @@ impl McpTool for TerminateProcess {
     }
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
-        let ended = ctx.exec().terminate(ProcessNumber(self.session_id));
-        Ok(command_answer(ended.await?, ctx))
+        let number = find_command(ctx, &self.session_id).await?;
+        let ended = ctx.exec().terminate(number).await;
+        let ended = ended.map_err(|error| control_error(&self.session_id, error))?;
+        Ok(command_answer(ended, ctx))
     }
 }
 
@@ -291,7 +308,7 @@ const MAX_OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
 struct CommandOutput {
     /// Session ID of the command, if it is still running: the session_id of write_stdin.
     #[serde(skip_serializing_if = "Option::is_none")]
-    session_id: Option<u64>,
+    session_id: Option<String>,
     /// Exit code, if it ended; 128 + n after signal n.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
@@ -316,13 +333,13 @@ struct CommandOutput {
 }
 
 /// Converts the output of a call into an answer.
-fn command_answer(output: ToolOutput, ctx: &McpContext) -> ToolAnswer {
+pub(in crate::mcp) fn command_answer(output: ToolOutput, ctx: &McpContext) -> ToolAnswer {
     let exit = output.exit.as_ref();
     let denied = exit.is_some_and(|exit| exit.sandbox_denied);
     let failed = exit.is_some_and(|exit| exit.code != 0);
     let hint = failed.then(|| ctx.explain_denial(&output.transcript.text, denied));
     let structured = CommandOutput {
-        session_id: output.running.map(|number| number.0),
+        session_id: output.running.map(|_| output.process_id.to_string()),
         exit_code: exit.map(|exit| exit.code),
         signal: exit.and_then(|exit| exit.signal).map(str::to_owned),
         sandbox_denied: denied.then_some(true),
@@ -345,7 +362,7 @@ fn render(output: &CommandOutput) -> String {
         }
         text.push('\n');
     }
-    if let Some(id) = output.session_id {
+    if let Some(id) = &output.session_id {
         let _ = writeln!(text, "Process running with session ID {id}");
     }
     if let Some(reason) = &output.lost {
@@ -364,39 +381,54 @@ fn render(output: &CommandOutput) -> String {
     text
 }
 
-impl From<WriteStdinError> for ToolError {
-    fn from(error: WriteStdinError) -> Self {
-        Self(match error {
-            WriteStdinError::Unknown(number) => {
-                format!("no command has session_id {number}")
-            }
-            WriteStdinError::Busy(number) => format!(
-                "another call waits for the command with session_id {number}: wait for that one, or cancel it"
-            ),
-            WriteStdinError::Evicted(number, limit) => format!(
-                "the command with session_id {number} was evicted: at most {limit} commands are kept"
-            ),
-            WriteStdinError::NoScreen(number) => format!(
-                "the command with session_id {number} has no terminal, and so no screen: start it with `tty`"
-            ),
-            WriteStdinError::InputClosed(number) => {
-                format!("the input of the command with session_id {number} is closed")
-            }
-            WriteStdinError::NoInput(number) => format!(
-                "the command with session_id {number} was started without an input: start it with \
-                 `open_stdin`, or with `tty` if it prompts"
-            ),
-            WriteStdinError::NotReading(number) => {
-                format!("the command with session_id {number} does not read its input")
-            }
-            WriteStdinError::NotEnding(number) => {
-                format!("the command with session_id {number} does not exit")
-            }
-            error @ WriteStdinError::Process(_) => error_chain(&error),
-        })
-    }
+/// Finds the command with a session ID or task id, also one that an earlier server process started.
+async fn find_command(ctx: &McpContext, session_id: &str) -> Result<ProcessNumber, ToolError> {
+    let found = match tasks::process_id(session_id) {
+        Some(id) => ctx.exec().find(&id).await?,
+        None => None,
+    };
+    found.ok_or_else(|| unknown_command(session_id))
 }
 
+fn unknown_command(session_id: &str) -> ToolError {
+    let session_id = truncate_json(session_id, MAX_SHOWN_BYTES);
+    ToolError(format!("no command has session_id {session_id}"))
+}
+
+/// Explains why a command cannot be written to or ended.
+fn control_error(id: &str, error: WriteStdinError) -> ToolError {
+    ToolError(match error {
+        WriteStdinError::Unknown(_) => return unknown_command(id),
+        WriteStdinError::Busy(_) => format!(
+            "another call waits for the command with session_id {id}: wait for that one, or cancel it"
+        ),
+        WriteStdinError::Evicted(_, limit) => {
+            format!(
+                "the command with session_id {id} was evicted: at most {limit} commands are kept"
+            )
+        }
+        WriteStdinError::NoScreen(_) => format!(
+            "the command with session_id {id} has no terminal, and so no screen: start it with `tty`"
+        ),
+        WriteStdinError::InputClosed(_) => {
+            format!("the input of the command with session_id {id} is closed")
+        }
+        WriteStdinError::NoInput(_) => format!(
+            "the command with session_id {id} was started without an input: start it with \
+             `open_stdin`, or with `tty` if it prompts"
+        ),
+        WriteStdinError::NotReading(_) => {
+            format!("the command with session_id {id} does not read its input")
+        }
+        WriteStdinError::NotEnding(_) => {
+            format!("the command with session_id {id} does not exit")
+        }
+        error @ WriteStdinError::Process(_) => error_chain(&error),
+    })
+}
+
+/// Maximum number of listed commands: as many as run at once.
+const MAX_LISTED: usize = 64;
 /// Maximum encoded size of a command and of its directory. 64 entries, twice each, fit into an
 /// answer.
 const MAX_SHOWN_BYTES: usize = 2 << 10;
@@ -420,7 +452,7 @@ struct ProcessList {
 #[schemars(inline)]
 struct ListedProcess {
     /// The session_id of write_stdin.
-    session_id: u64,
+    session_id: String,
     /// Program and arguments.
     command: Vec<String>,
     /// Directory that it was started in.
@@ -440,7 +472,8 @@ impl McpTool for ListProcesses {
     const NAME: &'static str = "list_processes";
     const TITLE: &'static str = "List running commands";
     const DESCRIPTION: &'static str = "Lists the commands that exec_command left running, and those whose \
-        end was not shown yet, with their session IDs.";
+        end was not shown yet, with their session IDs. Includes commands from before a restart that are still \
+        there.";
     const EFFECT: ToolEffect = ToolEffect::ReadOnly;
 
     fn output_schema() -> Option<Arc<JsonObject>> {
@@ -449,10 +482,13 @@ impl McpTool for ListProcesses {
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let now = SystemTime::now();
-        let listed = ctx.exec().processes();
-        let processes = ProcessList {
-            processes: listed.iter().map(|one| describe(one, now, ctx)).collect(),
-        };
+        let stored = ctx.exec().stored().await;
+        let stored = stored.map_err(|error| ToolError(error_chain(&error)))?;
+        let own = ctx.exec().processes();
+        let mut listed: Vec<_> = own.iter().map(|one| describe(one, now, ctx)).collect();
+        let stored = stored.iter().map(|one| describe_stored(one, now, ctx));
+        listed.extend(stored.take(MAX_LISTED - listed.len().min(MAX_LISTED)));
+        let processes = ProcessList { processes: listed };
         let mut text = String::new();
         for process in &processes.processes {
             let state = match (process.running, process.exit_code) {
@@ -480,13 +516,31 @@ fn describe(process: &ProcessSummary, now: SystemTime, ctx: &McpContext) -> List
         .duration_since(process.started)
         .unwrap_or(Duration::ZERO);
     ListedProcess {
-        session_id: process.number.0,
+        session_id: process.process_id.to_string(),
         command: shorten_argv(&process.argv),
         workdir: truncate_json(&ctx.display_path(&process.cwd), MAX_SHOWN_BYTES).into_owned(),
         tty: process.tty,
         started_seconds_ago: age.as_secs(),
         running: !process.state.has_exited && process.state.failure.is_none(),
         exit_code: process.state.exit_code,
+    }
+}
+
+/// Describes a command that an earlier server process started.
+fn describe_stored(
+    process: &process::ProcessSummary,
+    now: SystemTime,
+    ctx: &McpContext,
+) -> ListedProcess {
+    let started = UNIX_EPOCH + Duration::from_millis(process.started_at_ms);
+    ListedProcess {
+        session_id: process.process_id.to_string(),
+        command: shorten_argv(&process.argv),
+        workdir: truncate_json(&ctx.display_path(&process.cwd), MAX_SHOWN_BYTES).into_owned(),
+        tty: process.tty,
+        started_seconds_ago: now.duration_since(started).unwrap_or_default().as_secs(),
+        running: process.running,
+        exit_code: process.exit_code,
     }
 }
 

@@ -1,4 +1,4 @@
-//! MCP over HTTP for many clients, each with its own session.
+//! MCP over HTTP for many clients: each has its own session, or sends stateless requests.
 //!
 //! The caller serves the socket and provides authentication. This module serves one path, refuses
 //! web pages and unknown hosts, bounds bodies and sessions, and ends idle sessions.
@@ -12,10 +12,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use rmcp::{
     RoleServer,
+    model::ProtocolVersion,
     service::RequestContext,
     transport::streamable_http_server::{
         StreamableHttpServerConfig, StreamableHttpService,
@@ -24,7 +25,7 @@ use rmcp::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{ClientTransport, McpServer, McpTools, session::McpSession};
+use super::{McpServer, McpTools, session::McpSession};
 
 /// Maximum request size: fits a file of a few MiB as a JSON string.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -52,7 +53,7 @@ pub struct McpHttpOptions {
 
 impl fmt::Debug for McpHttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpDoorOptions")
+        f.debug_struct("McpHttpOptions")
             .field("hosts", &self.hosts)
             .finish_non_exhaustive()
     }
@@ -70,7 +71,7 @@ pub struct McpHttpEndpoint {
 
 impl fmt::Debug for McpHttpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpDoor").finish_non_exhaustive()
+        f.debug_struct("McpHttpEndpoint").finish_non_exhaustive()
     }
 }
 
@@ -87,7 +88,7 @@ impl McpHttpEndpoint {
             .enforce_origin_validation();
         config.allowed_hosts.extend(options.hosts);
         let servers = tools.clone();
-        let server = move || Ok(servers.server(ClientTransport::Http));
+        let server = move || Ok(servers.server());
         let sessions = Arc::new(sessions);
         Self {
             tools,
@@ -119,7 +120,9 @@ impl McpHttpEndpoint {
         // Existing sessions continue. The limit is checked here because the library would report it
         // as an internal error.
         let session_entry = request.headers().get(SESSION_HEADER);
-        let is_new = session_entry.is_none() && request.method() == Method::POST;
+        let is_new = session_entry.is_none()
+            && request.method() == Method::POST
+            && !is_stateless(request.headers());
         if let Some(name) = session_entry.and_then(|name| name.to_str().ok()) {
             self.http_sessions.touch(name);
         }
@@ -173,6 +176,20 @@ impl McpHttpEndpoint {
         self.service.config.cancellation_token.cancel();
         self.tools.shut_down().await;
     }
+}
+
+/// Returns whether a request is stateless, so that it needs no session. The library checks that the
+/// headers agree with the body.
+fn is_stateless(headers: &HeaderMap) -> bool {
+    let header = |name| {
+        headers
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
+    let version = header("mcp-protocol-version");
+    let is_modern =
+        version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str());
+    is_modern && header("mcp-method").is_some_and(|method| method != "initialize")
 }
 
 fn text_response(status: StatusCode, text: String) -> Response<BoxBody<Bytes, Infallible>> {

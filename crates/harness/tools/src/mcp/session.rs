@@ -21,12 +21,12 @@ use super::{
     tool::ToolError,
     workspace::{self, AgentWorkspace, TypedPathError},
 };
-use crate::unified::{CallId, NullEventSink, UnifiedExec, UnifiedExecSettings};
+use crate::unified::{CallId, CommandStore, NullEventSink, UnifiedExec, UnifiedExecSettings};
 
 /// Maximum number of concurrent calls of one client.
 pub(super) const MAX_CALLS: usize = 64;
 
-/// Session of one client. Its commands end with it.
+/// Session of one client, or of all stateless requests.
 #[derive(Debug)]
 pub(super) struct McpSession {
     pub(super) environment: Environment,
@@ -38,20 +38,44 @@ pub(super) struct McpSession {
 }
 
 impl McpSession {
-    /// Creates a session without commands.
+    /// Creates a session without commands. Its commands end with it.
     pub(super) fn new(
         environment: &Environment,
         workspace: &Arc<AgentWorkspace>,
         edits: &EditLock,
         settings: UnifiedExecSettings,
     ) -> Self {
+        let events = Arc::new(NullEventSink);
+        let exec = UnifiedExec::new(environment.clone(), settings, workspace.clone(), events);
+        Self::with_exec(exec, environment, workspace, edits)
+    }
+
+    /// Creates the session that stateless requests share. Commands of a durable store outlive it.
+    pub(super) fn stateless(
+        environment: &Environment,
+        workspace: &Arc<AgentWorkspace>,
+        edits: &EditLock,
+        settings: UnifiedExecSettings,
+        store: Arc<dyn CommandStore>,
+    ) -> Self {
+        let exec = UnifiedExec::with_store(
+            environment.clone(),
+            settings,
+            workspace.clone(),
+            Arc::new(NullEventSink),
+            store,
+        );
+        Self::with_exec(exec, environment, workspace, edits)
+    }
+
+    fn with_exec(
+        exec: UnifiedExec,
+        environment: &Environment,
+        workspace: &Arc<AgentWorkspace>,
+        edits: &EditLock,
+    ) -> Self {
         Self {
-            exec: UnifiedExec::new(
-                environment.clone(),
-                settings,
-                workspace.clone(),
-                Arc::new(NullEventSink),
-            ),
+            exec,
             environment: environment.clone(),
             workspace: workspace.clone(),
             calls: Semaphore::new(MAX_CALLS),

@@ -27,7 +27,7 @@ use super::{
     session::McpContext,
     workspace::{TypedPathError, WorkspaceAccess},
 };
-use crate::unified::ExecCommandError;
+use crate::unified::{ExecCommandError, FindCommandError};
 
 /// A tool. The type holds its arguments; the doc comments of its fields become descriptions in the
 /// JSON schema.
@@ -99,9 +99,14 @@ pub(super) async fn parse_and_call<T: McpTool>(
     arguments: Option<JsonObject>,
     ctx: &McpContext,
 ) -> Result<ToolAnswer, ToolError> {
+    parse::<T>(arguments)?.call(ctx).await
+}
+
+/// Parses the arguments of a tool.
+pub(super) fn parse<T: McpTool>(arguments: Option<JsonObject>) -> Result<T, ToolError> {
     let mut arguments = Value::Object(arguments.unwrap_or_default());
     drop_nulls(&mut arguments);
-    let tool: T = serde_path_to_error::deserialize(arguments).map_err(|error| {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
         match path.as_str() {
             "." => ToolError(format!("arguments of {}: {}", T::NAME, error.inner())),
@@ -111,8 +116,7 @@ pub(super) async fn parse_and_call<T: McpTool>(
                 error.inner()
             )),
         }
-    })?;
-    tool.call(ctx).await
+    })
 }
 
 /// Drops null members: some clients send every argument.
@@ -313,6 +317,12 @@ impl From<PatchParseError> for ToolError {
 
 impl From<ExecCommandError> for ToolError {
     fn from(error: ExecCommandError) -> Self {
+        Self(error_chain(&error))
+    }
+}
+
+impl From<FindCommandError> for ToolError {
+    fn from(error: FindCommandError) -> Self {
         Self(error_chain(&error))
     }
 }

@@ -14,7 +14,11 @@ use exec_wire::{
 };
 use futures_util::future::{self, BoxFuture, FutureExt};
 
-use crate::unified::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDenial, ToolPolicy};
+use sha2::{Digest, Sha256};
+
+use crate::unified::{
+    ApprovalDecision, ApprovalRequest, HandleScope, SandboxChoice, SandboxDenial, ToolPolicy,
+};
 
 /// The directories of an agent, with their sandbox policy.
 #[derive(Clone, Debug)]
@@ -229,6 +233,24 @@ impl AgentWorkspace {
             )),
             (true, false) => None,
         }
+    }
+
+    /// Returns the scope of the commands: servers with the same workspace and the same policy find
+    /// each other's. With another policy, a client could write to a command that may do more than
+    /// its own commands.
+    pub(super) fn scope(&self) -> HandleScope {
+        let policy = serde_json::to_vec(&self.sandbox()).unwrap_or_default();
+        let mut digest = Sha256::new();
+        let terms = [
+            self.root.as_str().as_bytes(),
+            format!("{:?} {:?} {:?}", self.access, self.network, self.git).as_bytes(),
+            &policy,
+        ]
+        .concat();
+        digest.update(terms);
+        let digest = digest.finalize();
+        let tag = u64::from_be_bytes(digest.first_chunk().copied().unwrap_or_default());
+        HandleScope::new(format!("mcp-{tag:016x}"))
     }
 
     fn protected_names(&self) -> &'static str {
@@ -478,6 +500,36 @@ mod tests {
         let outside = forbidden(WorkspaceAccess::WorkspaceWrite, "file:///work/c").unwrap();
         assert!(outside.contains("sandbox") && outside.contains("`/work/a b`, `/more`"));
         assert_eq!(forbidden(WorkspaceAccess::Open, "file:///work/c"), None);
+    }
+
+    #[test]
+    fn every_difference_of_the_policy_makes_another_scope() {
+        let closed = workspace(WorkspaceAccess::WorkspaceWrite);
+        assert_eq!(
+            closed.scope(),
+            workspace(WorkspaceAccess::WorkspaceWrite).scope()
+        );
+        let root = closed.root().clone();
+        let network =
+            |network| AgentWorkspace::new(root.clone(), WorkspaceAccess::WorkspaceWrite, network);
+        let others = [
+            workspace(WorkspaceAccess::ReadOnly),
+            workspace(WorkspaceAccess::Open),
+            network(NetworkMode::Loopback),
+            network(NetworkMode::Open),
+            closed.clone().with_git(GitAccess::Writable),
+            closed.clone().with_more([uri("file:///more")]),
+            AgentWorkspace::new(
+                uri("file:///work"),
+                WorkspaceAccess::WorkspaceWrite,
+                NetworkMode::Closed,
+            ),
+        ];
+        let mut scopes: Vec<_> = others.iter().map(AgentWorkspace::scope).collect();
+        scopes.push(closed.scope());
+        for (index, scope) in scopes.iter().enumerate() {
+            assert!(!scopes[..index].contains(scope), "{index}");
+        }
     }
 
     #[test]

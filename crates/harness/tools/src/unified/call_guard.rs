@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::{
     UnifiedExecShared, call::OutputView, command_table::ProcessNumber,
-    exec_command::ExecCommandError, kill_and_wait, output_buffers::ToolOutput,
-    process::UnifiedExecProcess, settings::AbandonedCommand, write_stdin::WriteStdinError,
+    exec_command::ExecCommandError, output_buffers::ToolOutput, process::UnifiedExecProcess,
+    settings::AbandonedCommand, write_stdin::WriteStdinError,
 };
 
 /// Exclusive access of a call to a command.
@@ -48,7 +48,7 @@ impl<'a> CallGuard<'a> {
         process: Arc<UnifiedExecProcess>,
     ) -> Result<Self, ExecCommandError> {
         if let Some(evicted) = shared_exec.table.insert(Arc::clone(&process))? {
-            tokio::spawn(kill_and_wait(evicted));
+            shared_exec.discard(evicted);
         }
         Ok(Self {
             shared_exec,
@@ -67,6 +67,7 @@ impl<'a> CallGuard<'a> {
         let number = self.process.details.number;
         let mut buffers = self.process.shared.lock();
         let output = ToolOutput {
+            process_id: self.process.id().clone(),
             wall_time: request.started_at.elapsed(),
             transcript: buffers.take(request.view, request.tokens),
             running: (!buffers.end_reported).then_some(number),
@@ -77,8 +78,19 @@ impl<'a> CallGuard<'a> {
         self.number = NumberState::Disclosed;
         if output.running.is_none() {
             self.shared_exec.table.remove(number);
+            // A command that is only out of reach must not be ended later.
+            if output.exit.is_some() {
+                let process = Arc::clone(&self.process.process);
+                self.shared_exec.store.release(process);
+            }
         }
         output
+    }
+
+    /// Releases a command whose number is disclosed without showing its output.
+    pub(super) fn disclose(mut self) -> ProcessNumber {
+        self.number = NumberState::Disclosed;
+        self.process.details.number
     }
 }
 
@@ -91,10 +103,7 @@ impl Drop for CallGuard<'_> {
             return;
         }
         self.shared_exec.table.remove(number);
-        // Without a runtime, dropping the handle kills it as well.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(kill_and_wait(Arc::clone(&self.process)));
-        }
+        self.shared_exec.discard(Arc::clone(&self.process));
     }
 }
 

@@ -10,6 +10,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use exec_wire::id::ProcessId;
+
 use super::{
     call::CallId, exec_command::ExecCommandError, process::UnifiedExecProcess,
     settings::UnifiedExecSettings, write_stdin::WriteStdinError,
@@ -142,6 +144,26 @@ impl CommandTable {
         let state = self.lock();
         let command = state.records.get(&number)?.as_kept()?;
         Some(Arc::clone(&command.process))
+    }
+
+    /// Returns the number of a command by its process id.
+    pub(super) fn find(&self, id: &ProcessId) -> Option<ProcessNumber> {
+        let state = self.lock();
+        let mut kept = state.kept();
+        let command = kept.find(|command| command.process.id() == id)?;
+        Some(command.process.details.number)
+    }
+
+    /// Removes a command unless a call holds it. Returns whether it is gone.
+    pub(super) fn remove_idle(&self, number: ProcessNumber) -> bool {
+        let mut state = self.lock();
+        match state.records.get(&number) {
+            Some(CommandRecord::Kept(command)) if command.busy => false,
+            _ => {
+                state.records.remove(&number);
+                true
+            }
+        }
     }
 
     /// Returns the latest command that a call started.

@@ -4,19 +4,23 @@
 use std::{num::NonZeroUsize, sync::Arc, time::SystemTime};
 
 use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
-use exec_env::environment::{Command, ProcessIo, StartError, StdinMode};
+use exec_env::{
+    environment::{Command, ProcessIo, StartError, StdinMode},
+    process::ExecProcess,
+};
 use exec_wire::{
     error::RpcError,
-    id::{IdLengthError, OutputSeq, ProcessId},
+    id::{IdLengthError, OutputSeq},
     process::ExecMode,
 };
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{
-    UnifiedExec,
+    UnifiedExec, UnifiedExecShared,
     call::{self, ExecCommand, OutputView, TerminalMode},
     call_guard::{CallGuard, OutputRequest},
+    command_table::ProcessNumber,
+    handle_scope::HandleKind,
     output_buffers::{MatchScope, OutputBuffers, ToolOutput},
     process::{CommandDetails, ProcessShared, ProcessWatcher, StdinState, UnifiedExecProcess},
     settings::WaitPhase,
@@ -67,27 +71,8 @@ impl UnifiedExec {
     /// [`Settings::abandoned`](super::UnifiedExecSettings::abandoned) keeps it.
     pub async fn exec_command(&self, call: ExecCommand) -> Result<ToolOutput, ExecCommandError> {
         let started_at = Instant::now();
-        if call.view == OutputView::Screen && !call.tty {
-            return Err(ExecCommandError::NoScreen);
-        }
-        let info = self
-            .shared_exec
-            .info()
-            .await
-            .map_err(ExecCommandError::Host)?;
-        let argv = call::argv(&call.program, &info.shell);
-        let cwd = call.workdir.as_ref().or(info.cwd.as_ref());
-        let mut request = ApprovalRequest {
-            call_id: call.call_id.clone(),
-            argv: argv.map_err(|call::EmptyProgram| ExecCommandError::Empty)?,
-            cwd: cwd.ok_or(ExecCommandError::NoDirectory)?.clone(),
-            justification: call.justification.clone(),
-            denied: None,
-        };
+        let mut request = self.approve(&call).await?;
         let policy = &self.shared_exec.policy;
-        if let ApprovalDecision::Refused(reason) = policy.approve(request.clone()).await {
-            return Err(ExecCommandError::Refused(reason));
-        }
         let mut output = self.attempt(&call, &request, 0, started_at).await?;
         for attempt in 1..ATTEMPTS {
             let Some(denied) = denied(&output) else { break };
@@ -110,6 +95,40 @@ impl UnifiedExec {
         Ok(output)
     }
 
+    /// Starts a command without waiting for it. Its handle is a task's: its result can be read
+    /// repeatedly. A sandbox denial is not retried. Dropping the future is as in
+    /// [`exec_command`](Self::exec_command).
+    pub async fn start_task(&self, call: ExecCommand) -> Result<ProcessNumber, ExecCommandError> {
+        let request = self.approve(&call).await?;
+        let guard = self.start(&call, &request, 0, HandleKind::Task).await?;
+        Ok(guard.disclose())
+    }
+
+    /// Checks the arguments of a call and asks the policy.
+    async fn approve(&self, call: &ExecCommand) -> Result<ApprovalRequest, ExecCommandError> {
+        if call.view == OutputView::Screen && !call.tty {
+            return Err(ExecCommandError::NoScreen);
+        }
+        let info = self
+            .shared_exec
+            .info()
+            .await
+            .map_err(ExecCommandError::Host)?;
+        let argv = call::argv(&call.program, &info.shell);
+        let cwd = call.workdir.as_ref().or(info.cwd.as_ref());
+        let request = ApprovalRequest {
+            call_id: call.call_id.clone(),
+            argv: argv.map_err(|call::EmptyProgram| ExecCommandError::Empty)?,
+            cwd: cwd.ok_or(ExecCommandError::NoDirectory)?.clone(),
+            justification: call.justification.clone(),
+            denied: None,
+        };
+        match self.shared_exec.policy.approve(request.clone()).await {
+            ApprovalDecision::Approved => Ok(request),
+            ApprovalDecision::Refused(reason) => Err(ExecCommandError::Refused(reason)),
+        }
+    }
+
     /// Runs an approved command for one wait window.
     async fn attempt(
         &self,
@@ -119,7 +138,9 @@ impl UnifiedExec {
         started_at: Instant,
     ) -> Result<ToolOutput, ExecCommandError> {
         let settings = &self.shared_exec.settings;
-        let guard = self.start(call, request, attempt).await?;
+        let guard = self
+            .start(call, request, attempt, HandleKind::Command)
+            .await?;
         let window = settings
             .windows
             .wait_window(WaitPhase::Start, call.yield_time, &call.wait);
@@ -140,10 +161,11 @@ impl UnifiedExec {
         call: &ExecCommand,
         request: &ApprovalRequest,
         attempt: usize,
+        kind: HandleKind,
     ) -> Result<CallGuard<'_>, ExecCommandError> {
         let shared_exec = &*self.shared_exec;
         let number = shared_exec.table.allocate()?;
-        let id = ProcessId::new(&format!("{number}-{}", Uuid::new_v4().simple()))?;
+        let id = shared_exec.settings.scope.handle(kind)?;
         let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
         let details = CommandDetails {
             number,
@@ -178,24 +200,38 @@ impl UnifiedExec {
             mode: Some(ExecMode::Prepared),
             ..Command::new(id, argv, cwd)
         };
-        let started = shared_exec.environment.backend.start(command).await?;
-        let screen = call.tty.then_some(shared_exec.settings.terminal);
-        let buffers = OutputBuffers::new(shared_exec.settings.retained_bytes, screen);
+        let started = shared_exec.store.start(command).await?;
+        let handle = Arc::clone(&started.process);
+        let watched = shared_exec.watch(details, started.process);
+        if watched.is_err() {
+            // Dropping the handle ends the command, except in a durable store.
+            shared_exec.store.release(handle);
+        }
+        watched
+    }
+}
+
+impl UnifiedExecShared {
+    /// Enters a process into the table, reports its start, and spawns its watcher.
+    pub(super) fn watch(
+        &self,
+        details: CommandDetails,
+        process: Arc<dyn ExecProcess>,
+    ) -> Result<CallGuard<'_>, ExecCommandError> {
+        let screen = details.tty.then_some(self.settings.terminal);
+        let buffers = OutputBuffers::new(self.settings.retained_bytes, screen);
         let shared = Arc::new(ProcessShared::new(buffers));
         let process = Arc::new(UnifiedExecProcess {
             details: details.clone(),
-            process: started.process,
+            process,
             shared: Arc::clone(&shared),
         });
         let events = process.process.follow(FollowOptions {
             start: FollowStart::After(OutputSeq(0)),
             backpressure: BackpressureMode::Pause,
         });
-        let guard = CallGuard::register(shared_exec, process)?;
-        let (sink, settings) = (
-            Arc::clone(&shared_exec.events),
-            Arc::clone(&shared_exec.settings),
-        );
+        let guard = CallGuard::register(self, process)?;
+        let (sink, settings) = (Arc::clone(&self.events), Arc::clone(&self.settings));
         let watcher = ProcessWatcher::begin(details, shared, sink, settings);
         tokio::spawn(watcher.watch(events));
         Ok(guard)

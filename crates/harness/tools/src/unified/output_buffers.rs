@@ -12,12 +12,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use exec_core::output_log::{ExitInfo, OutputChunk};
 use exec_env::process::{HeadTailBuffer, HeadTailParts, ProcessError};
 use exec_wire::{
-    id::OutputSeq,
+    id::{OutputSeq, ProcessId},
     process::{OutputStream, TerminalSize},
 };
 use regex::bytes::Regex;
@@ -64,6 +64,8 @@ pub(super) struct OutputBuffers {
     pub(super) finished: bool,
     /// The end event was sent.
     pub(super) end_reported: bool,
+    /// When it was sent.
+    pub(super) ended: Option<SystemTime>,
 }
 
 /// Output that a pattern may match.
@@ -92,6 +94,7 @@ impl OutputBuffers {
             failure: None,
             finished: false,
             end_reported: false,
+            ended: None,
         }
     }
 
@@ -117,7 +120,42 @@ impl OutputBuffers {
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
         self.push_settled(&settled);
-        self.complete.take()
+        self.complete_parts()
+    }
+
+    /// Returns all retained output, shown or not, within a token budget.
+    pub(super) fn whole(&self, view: OutputView, tokens: usize) -> Transcript {
+        let parts = self.complete_parts();
+        let shown = match (view, &self.screen) {
+            (OutputView::Raw, _) => parts,
+            (OutputView::Plain, _) => HeadTailParts {
+                head: to_plain(&parts.head),
+                tail: to_plain(&parts.tail),
+                omitted: parts.omitted,
+            },
+            (OutputView::Screen, screen) => HeadTailParts {
+                head: screen
+                    .as_ref()
+                    .map(|screen| render_screen(screen, 0))
+                    .unwrap_or_default()
+                    .into_bytes(),
+                ..HeadTailParts::default()
+            },
+        };
+        Transcript::truncated(shown, tokens)
+    }
+
+    fn complete_parts(&self) -> HeadTailParts {
+        let (head, omitted) = (self.complete.first().to_vec(), self.complete.omitted());
+        let mut tail = self.complete.last(usize::MAX);
+        if omitted == 0 {
+            tail.drain(..head.len());
+        }
+        HeadTailParts {
+            head,
+            tail,
+            omitted,
+        }
     }
 
     /// Starts searching for a pattern.
@@ -196,12 +234,9 @@ impl OutputBuffers {
         Transcript::truncated(shown, tokens)
     }
 
-    /// Returns the last line that is not blank, until the command ends.
+    /// Returns the last line that is not blank.
     pub(super) fn last_line(&self) -> Option<String> {
-        let (mut plain, mut text) = (PlainText::default(), Vec::new());
-        let end = self.complete.last(LAST_LINE_BYTES);
-        plain.feed(OutputStream::Stdout, &end, &mut text);
-        plain.finish(&mut text);
+        let text = to_plain(&self.complete.last(LAST_LINE_BYTES));
         let mut lines = text.rsplit(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let line = lines.find(|line| !line.is_empty())?;
         let line = String::from_utf8_lossy(line);
@@ -227,6 +262,14 @@ impl OutputBuffers {
     }
 }
 
+/// Removes escape codes.
+fn to_plain(raw: &[u8]) -> Vec<u8> {
+    let (mut plain, mut text) = (PlainText::default(), Vec::new());
+    plain.feed(OutputStream::Stdout, raw, &mut text);
+    plain.finish(&mut text);
+    text
+}
+
 /// Renders a screen with a note about scrolled lines.
 fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
     match scrolled {
@@ -241,6 +284,8 @@ fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
 /// Result of a call.
 #[derive(Clone, Debug)]
 pub struct ToolOutput {
+    /// Process id of the command.
+    pub process_id: ProcessId,
     /// Duration of the call.
     pub wall_time: Duration,
     /// Truncated output since the last call.

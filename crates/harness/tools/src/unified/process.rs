@@ -10,7 +10,7 @@ use std::{
 
 use exec_core::output_log::{ExitInfo, OutputChunk};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
-use exec_wire::path_uri::PathUri;
+use exec_wire::{id::ProcessId, path_uri::PathUri};
 use futures_util::StreamExt;
 use tokio::{
     sync::{Notify, watch},
@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     EventSink, ExecEvent,
-    call::CallId,
+    call::{CallId, OutputView},
     command_table::ProcessNumber,
-    output_buffers::{OutputBuffers, Transcript},
+    output_buffers::{OutputBuffers, ToolOutput, Transcript},
     settings::UnifiedExecSettings,
 };
 
@@ -81,6 +81,8 @@ pub(super) struct ProcessShared {
 /// Summary of a command for a list.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ProcessSummary {
+    /// Process id of the command.
+    pub process_id: ProcessId,
     /// Number of the command.
     pub number: ProcessNumber,
     /// The call that started it.
@@ -98,6 +100,42 @@ pub struct ProcessSummary {
 }
 
 impl UnifiedExecProcess {
+    /// Returns its process id.
+    pub fn id(&self) -> &ProcessId {
+        self.process.id()
+    }
+
+    /// Returns its number.
+    pub fn number(&self) -> ProcessNumber {
+        self.details.number
+    }
+
+    /// Returns when it started.
+    pub fn started(&self) -> SystemTime {
+        self.details.started
+    }
+
+    /// Returns when it ended.
+    pub fn ended(&self) -> Option<SystemTime> {
+        self.shared.lock().ended
+    }
+
+    /// Returns all its output, shown or not, and its exit. Shows nothing: the next call returns the
+    /// same output as without this one.
+    pub fn report(&self, view: OutputView, tokens: usize) -> ToolOutput {
+        let buffers = self.shared.lock();
+        let until = buffers.ended.unwrap_or_else(SystemTime::now);
+        let wall_time = until.duration_since(self.details.started);
+        ToolOutput {
+            process_id: self.id().clone(),
+            wall_time: wall_time.unwrap_or_default(),
+            transcript: buffers.whole(view, tokens),
+            running: (!buffers.end_reported).then_some(self.details.number),
+            exit: buffers.exit.clone(),
+            failure: buffers.failure.clone(),
+        }
+    }
+
     /// Returns the current state.
     pub fn state(&self) -> WatchedState {
         self.shared.state.borrow().clone()
@@ -120,6 +158,7 @@ impl UnifiedExecProcess {
             started,
         } = self.details.clone();
         ProcessSummary {
+            process_id: self.id().clone(),
             number,
             call_id,
             argv,
@@ -315,6 +354,7 @@ impl ProcessWatcher {
         });
         let mut buffers = self.shared.lock();
         (buffers.exit, buffers.failure) = (exit, failure);
+        buffers.ended = Some(SystemTime::now());
         buffers.end_reported = true;
         drop(buffers);
         self.shared.end_reported.send_replace(true);

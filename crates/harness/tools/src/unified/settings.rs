@@ -8,7 +8,7 @@ use exec_wire::{
     process::{EnvInherit, EnvPolicy, TerminalSize},
 };
 
-use super::call::WaitFor;
+use super::{call::WaitFor, handle_scope::HandleScope};
 
 /// Settings of unified exec. [`Default`] suits an agent.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub struct UnifiedExecSettings {
     pub terminate_grace: Duration,
     /// Handling of a command after its first call is dropped.
     pub abandoned: AbandonedCommand,
+    /// Scope of the process ids. Commands of a durable store are found by it.
+    pub scope: HandleScope,
 }
 
 /// Handling of a command after its first call is dropped and its number is not disclosed.
@@ -80,6 +82,7 @@ impl Default for UnifiedExecSettings {
             close_grace: Duration::from_millis(250),
             terminate_grace: Duration::from_millis(500),
             abandoned: AbandonedCommand::default(),
+            scope: HandleScope::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Unified exec on a scripted backend with paused time.
 
+mod durable_commands;
 mod ending;
 mod events;
 mod retrying;

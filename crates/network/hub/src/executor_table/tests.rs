@@ -43,20 +43,30 @@ impl DemuxBench {
         self.demux
             .route_from_executor(&frame(stream_id, kind), self.now)
     }
+
+    #[track_caller]
+    fn assert_sends(
+        &mut self,
+        from: CircuitId,
+        stream_id: &str,
+        kind: FrameKind,
+        expected: HarnessFrameAction,
+    ) {
+        assert_eq!(self.sends(from, stream_id, kind), expected);
+    }
+
+    #[track_caller]
+    fn assert_answers(&mut self, stream_id: &str, kind: FrameKind, expected: ExecutorFrameAction) {
+        assert_eq!(self.answers(stream_id, kind), expected);
+    }
 }
 
 #[test]
 fn first_frame_assigns_the_stream_to_its_sender() {
     let mut bench = DemuxBench::new();
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Unknown
-    );
-    assert_eq!(
-        bench.sends(alice, "s", FrameKind::Resume),
-        HarnessFrameAction::Forward
-    );
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Unknown);
+    bench.assert_sends(alice, "s", FrameKind::Resume, HarnessFrameAction::Forward);
     for kind in [
         FrameKind::Data,
         FrameKind::Resume,
@@ -69,19 +79,10 @@ fn first_frame_assigns_the_stream_to_its_sender() {
             "{kind:?}"
         );
     }
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Forward(alice)
-    );
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Forward(alice));
     assert_eq!(bench.demux.remove(alice), ["s".into()]);
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Unknown
-    );
-    assert_eq!(
-        bench.sends(bob, "s", FrameKind::Data),
-        HarnessFrameAction::Forward
-    );
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Unknown);
+    bench.assert_sends(bob, "s", FrameKind::Data, HarnessFrameAction::Forward);
 }
 
 #[test]
@@ -89,26 +90,11 @@ fn reset_from_either_side_frees_the_stream() {
     let mut bench = DemuxBench::new();
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
     bench.sends(alice, "s", FrameKind::Resume);
-    assert_eq!(
-        bench.answers("s", FrameKind::Reset),
-        ExecutorFrameAction::Forward(alice)
-    );
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Unknown
-    );
-    assert_eq!(
-        bench.sends(bob, "s", FrameKind::Resume),
-        HarnessFrameAction::Forward
-    );
-    assert_eq!(
-        bench.sends(bob, "s", FrameKind::Reset),
-        HarnessFrameAction::Forward
-    );
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Unknown
-    );
+    bench.assert_answers("s", FrameKind::Reset, ExecutorFrameAction::Forward(alice));
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Unknown);
+    bench.assert_sends(bob, "s", FrameKind::Resume, HarnessFrameAction::Forward);
+    bench.assert_sends(bob, "s", FrameKind::Reset, HarnessFrameAction::Forward);
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Unknown);
     assert!(bench.demux.remove(alice).is_empty());
     assert!(bench.demux.remove(bob).is_empty());
 }
@@ -118,22 +104,15 @@ fn harness_resumes_its_stream_on_another_websocket() {
     let mut bench = DemuxBench::new();
     let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
     bench.sends(old, "s", FrameKind::Resume);
-    assert_eq!(
-        bench.sends(new, "s", FrameKind::Data),
-        HarnessFrameAction::Foreign
+    bench.assert_sends(new, "s", FrameKind::Data, HarnessFrameAction::Foreign);
+    bench.assert_sends(
+        new,
+        "s",
+        FrameKind::Resume,
+        HarnessFrameAction::ForwardAndClose(old),
     );
-    assert_eq!(
-        bench.sends(new, "s", FrameKind::Resume),
-        HarnessFrameAction::ForwardAndClose(old)
-    );
-    assert_eq!(
-        bench.sends(old, "s", FrameKind::Data),
-        HarnessFrameAction::Foreign
-    );
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Forward(new)
-    );
+    bench.assert_sends(old, "s", FrameKind::Data, HarnessFrameAction::Foreign);
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Forward(new));
     assert!(
         bench.demux.remove(old).is_empty(),
         "the stream is not reset"
@@ -146,10 +125,7 @@ fn websocket_with_other_streams_survives_the_move_of_one() {
     let (old, new) = (bench.demux.admit(ALICE), bench.demux.admit(ALICE));
     bench.sends(old, "s", FrameKind::Resume);
     bench.sends(old, "t", FrameKind::Resume);
-    assert_eq!(
-        bench.sends(new, "s", FrameKind::Resume),
-        HarnessFrameAction::Forward
-    );
+    bench.assert_sends(new, "s", FrameKind::Resume, HarnessFrameAction::Forward);
     assert_eq!(bench.demux.remove(old), ["t".into()]);
 }
 
@@ -161,17 +137,13 @@ fn streams_per_websocket_are_bounded() {
         let action = bench.sends(alice, &number.to_string(), FrameKind::Resume);
         assert_eq!(action, HarnessFrameAction::Forward);
     }
-    assert_eq!(
-        bench.sends(alice, "more", FrameKind::Resume),
-        HarnessFrameAction::Reset
-    );
-    assert_eq!(
-        bench.sends(alice, "0", FrameKind::Reset),
-        HarnessFrameAction::Forward
-    );
-    assert_eq!(
-        bench.sends(alice, "more", FrameKind::Resume),
-        HarnessFrameAction::Forward
+    bench.assert_sends(alice, "more", FrameKind::Resume, HarnessFrameAction::Reset);
+    bench.assert_sends(alice, "0", FrameKind::Reset, HarnessFrameAction::Forward);
+    bench.assert_sends(
+        alice,
+        "more",
+        FrameKind::Resume,
+        HarnessFrameAction::Forward,
     );
 }
 
@@ -183,14 +155,8 @@ fn stream_is_not_moved_to_a_full_websocket() {
     for number in 0..limits::STREAMS_PER_HARNESS {
         bench.sends(new, &number.to_string(), FrameKind::Resume);
     }
-    assert_eq!(
-        bench.sends(new, "s", FrameKind::Resume),
-        HarnessFrameAction::Reset
-    );
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Forward(old)
-    );
+    bench.assert_sends(new, "s", FrameKind::Resume, HarnessFrameAction::Reset);
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Forward(old));
     assert_eq!(
         bench.demux.remove(old),
         ["s".into()],
@@ -207,22 +173,19 @@ fn unanswered_handshakes_are_limited() {
         .collect();
     let (last, first) = ids.split_last().unwrap();
     for id in first {
-        assert_eq!(
-            bench.sends(alice, id, FrameKind::Handshake),
-            HarnessFrameAction::Forward
-        );
+        bench.assert_sends(alice, id, FrameKind::Handshake, HarnessFrameAction::Forward);
     }
-    assert_eq!(
-        bench.sends(alice, last, FrameKind::Handshake),
-        HarnessFrameAction::Reset
+    bench.assert_sends(alice, last, FrameKind::Handshake, HarnessFrameAction::Reset);
+    bench.assert_answers(
+        "0",
+        FrameKind::Handshake,
+        ExecutorFrameAction::Forward(alice),
     );
-    assert_eq!(
-        bench.answers("0", FrameKind::Handshake),
-        ExecutorFrameAction::Forward(alice)
-    );
-    assert_eq!(
-        bench.sends(alice, last, FrameKind::Handshake),
-        HarnessFrameAction::Forward
+    bench.assert_sends(
+        alice,
+        last,
+        FrameKind::Handshake,
+        HarnessFrameAction::Forward,
     );
 }
 
@@ -231,19 +194,15 @@ fn resetting_a_stream_does_not_release_its_handshake() {
     let mut bench = DemuxBench::new();
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::UNANSWERED_HANDSHAKES {
-        assert_eq!(
-            bench.sends(alice, "s", FrameKind::Handshake),
-            HarnessFrameAction::Forward
+        bench.assert_sends(
+            alice,
+            "s",
+            FrameKind::Handshake,
+            HarnessFrameAction::Forward,
         );
-        assert_eq!(
-            bench.sends(alice, "s", FrameKind::Reset),
-            HarnessFrameAction::Forward
-        );
+        bench.assert_sends(alice, "s", FrameKind::Reset, HarnessFrameAction::Forward);
     }
-    assert_eq!(
-        bench.sends(alice, "s", FrameKind::Handshake),
-        HarnessFrameAction::Reset
-    );
+    bench.assert_sends(alice, "s", FrameKind::Handshake, HarnessFrameAction::Reset);
 }
 
 #[test]
@@ -251,9 +210,11 @@ fn websocket_with_failed_handshakes_is_blocked() {
     let mut bench = DemuxBench::new();
     let (alice, bob) = (bench.demux.admit(ALICE), bench.demux.admit(BOB));
     for failure in 1..=limits::FAILED_HANDSHAKES {
-        assert_eq!(
-            bench.sends(alice, "s", FrameKind::Handshake),
-            HarnessFrameAction::Forward
+        bench.assert_sends(
+            alice,
+            "s",
+            FrameKind::Handshake,
+            HarnessFrameAction::Forward,
         );
         let expected = if failure < limits::FAILED_HANDSHAKES {
             ExecutorFrameAction::Forward(alice)
@@ -262,14 +223,8 @@ fn websocket_with_failed_handshakes_is_blocked() {
         };
         assert_eq!(bench.answers("s", FrameKind::Reset), expected, "{failure}");
     }
-    assert_eq!(
-        bench.sends(bob, "t", FrameKind::Handshake),
-        HarnessFrameAction::Forward
-    );
-    assert_eq!(
-        bench.answers("t", FrameKind::Handshake),
-        ExecutorFrameAction::Forward(bob)
-    );
+    bench.assert_sends(bob, "t", FrameKind::Handshake, HarnessFrameAction::Forward);
+    bench.assert_answers("t", FrameKind::Handshake, ExecutorFrameAction::Forward(bob));
 }
 
 #[test]
@@ -278,31 +233,36 @@ fn harness_with_failed_handshakes_is_blocked_for_a_minute() {
     let bob = bench.demux.admit(BOB);
     for _ in 0..limits::FAILED_HANDSHAKES {
         let socket = bench.demux.admit(ALICE);
-        assert_eq!(
-            bench.sends(socket, "s", FrameKind::Handshake),
-            HarnessFrameAction::Forward
+        bench.assert_sends(
+            socket,
+            "s",
+            FrameKind::Handshake,
+            HarnessFrameAction::Forward,
         );
         bench.answers("s", FrameKind::Reset);
         bench.demux.remove(socket);
     }
     let another = bench.demux.admit(ALICE);
-    assert_eq!(
-        bench.sends(another, "s", FrameKind::Handshake),
-        HarnessFrameAction::Reset
+    bench.assert_sends(
+        another,
+        "s",
+        FrameKind::Handshake,
+        HarnessFrameAction::Reset,
     );
-    assert_eq!(
-        bench.sends(bob, "t", FrameKind::Handshake),
-        HarnessFrameAction::Forward
-    );
+    bench.assert_sends(bob, "t", FrameKind::Handshake, HarnessFrameAction::Forward);
     bench.now += Duration::from_secs(59);
-    assert_eq!(
-        bench.sends(another, "s", FrameKind::Handshake),
-        HarnessFrameAction::Reset
+    bench.assert_sends(
+        another,
+        "s",
+        FrameKind::Handshake,
+        HarnessFrameAction::Reset,
     );
     bench.now += Duration::from_secs(1);
-    assert_eq!(
-        bench.sends(another, "s", FrameKind::Handshake),
-        HarnessFrameAction::Forward
+    bench.assert_sends(
+        another,
+        "s",
+        FrameKind::Handshake,
+        HarnessFrameAction::Forward,
     );
 }
 
@@ -324,9 +284,11 @@ fn single_harness_cannot_trigger_the_executor_cooldown() {
     assert_eq!(through, limits::EXECUTOR_FAILURES - 1);
     bench.now += limits::HANDSHAKE;
     let socket = bench.demux.admit(ALICE);
-    assert_eq!(
-        bench.sends(socket, "s", FrameKind::Handshake),
-        HarnessFrameAction::Forward
+    bench.assert_sends(
+        socket,
+        "s",
+        FrameKind::Handshake,
+        HarnessFrameAction::Forward,
     );
 }
 
@@ -343,14 +305,13 @@ fn refusals_during_the_cooldown_do_not_count() {
     }
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
-        assert_eq!(
-            bench.sends(alice, "s", FrameKind::Handshake),
-            HarnessFrameAction::Forward
+        bench.assert_sends(
+            alice,
+            "s",
+            FrameKind::Handshake,
+            HarnessFrameAction::Forward,
         );
-        assert_eq!(
-            bench.answers("s", FrameKind::Reset),
-            ExecutorFrameAction::Forward(alice)
-        );
+        bench.assert_answers("s", FrameKind::Reset, ExecutorFrameAction::Forward(alice));
         bench.now += Duration::from_secs(1);
     }
 }
@@ -364,10 +325,7 @@ fn blocked_harness_uses_no_handshake_capacity() {
         bench.demux.remove(socket);
     }
     let bob = bench.demux.admit(BOB);
-    assert_eq!(
-        bench.sends(bob, "t", FrameKind::Handshake),
-        HarnessFrameAction::Forward
-    );
+    bench.assert_sends(bob, "t", FrameKind::Handshake, HarnessFrameAction::Forward);
 }
 
 #[test]
@@ -376,14 +334,12 @@ fn stream_end_after_the_handshake_is_not_a_failure() {
     let alice = bench.demux.admit(ALICE);
     for _ in 0..limits::FAILED_HANDSHAKES * 2 {
         bench.sends(alice, "s", FrameKind::Handshake);
-        assert_eq!(
-            bench.answers("s", FrameKind::Handshake),
-            ExecutorFrameAction::Forward(alice)
+        bench.assert_answers(
+            "s",
+            FrameKind::Handshake,
+            ExecutorFrameAction::Forward(alice),
         );
-        assert_eq!(
-            bench.answers("s", FrameKind::Reset),
-            ExecutorFrameAction::Forward(alice)
-        );
+        bench.assert_answers("s", FrameKind::Reset, ExecutorFrameAction::Forward(alice));
     }
 }
 
@@ -393,19 +349,15 @@ fn stream_with_a_refused_second_handshake_is_reset_on_disconnect() {
     let alice = bench.demux.admit(ALICE);
     bench.sends(alice, "s", FrameKind::Handshake);
     bench.answers("s", FrameKind::Handshake);
-    assert_eq!(
-        bench.sends(alice, "s", FrameKind::Handshake),
-        HarnessFrameAction::Forward
+    bench.assert_sends(
+        alice,
+        "s",
+        FrameKind::Handshake,
+        HarnessFrameAction::Forward,
     );
     // The executor refuses the second handshake and keeps the stream.
-    assert_eq!(
-        bench.answers("s", FrameKind::Reset),
-        ExecutorFrameAction::Forward(alice)
-    );
-    assert_eq!(
-        bench.answers("s", FrameKind::Data),
-        ExecutorFrameAction::Forward(alice)
-    );
+    bench.assert_answers("s", FrameKind::Reset, ExecutorFrameAction::Forward(alice));
+    bench.assert_answers("s", FrameKind::Data, ExecutorFrameAction::Forward(alice));
     assert_eq!(bench.demux.remove(alice), ["s".into()]);
 }
 

@@ -17,9 +17,9 @@ use super::ActiveTasks;
 use crate::{
     admin::AdminService,
     audit::{AuditAction, AuditEvent, AuditOutcome},
+    circuit::ClusterNode,
     direct::{DirectService, DirectUpgrade},
-    metrics::{ClusterGauges, HubMetrics},
-    nats::NatsMesh,
+    metrics::HubMetrics,
     registry::{HttpRefusal, RegistryService, RequestGate, RequestTime},
     rendezvous::{self, RendezvousAcceptor, UpgradeAdmission},
     store::Store,
@@ -34,7 +34,7 @@ pub(super) struct HubEndpoints {
     pub(super) rendezvous: Arc<RendezvousAcceptor>,
     pub(super) metrics: Arc<HubMetrics>,
     pub(super) gate: Arc<RequestGate>,
-    pub(super) mesh: Option<Arc<NatsMesh>>,
+    pub(super) cluster: Option<Arc<dyn ClusterNode>>,
     /// Requests in progress.
     pub(super) requests: ActiveTasks,
 }
@@ -114,17 +114,15 @@ impl HubEndpoints {
         if self.is_stopping() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
         }
-        if self.mesh.as_ref().is_some_and(|mesh| !mesh.is_connected()) {
+        let cluster = self.cluster.as_ref();
+        if cluster.is_some_and(|cluster| !cluster.is_connected()) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not connected to NATS\n");
         }
         store_readiness(&*self.rendezvous.store).await
     }
 
     fn metrics(&self) -> Reply {
-        let cluster = self.mesh.as_ref().map(|mesh| ClusterGauges {
-            nodes: mesh.nodes(),
-            circuits: mesh.circuits(),
-        });
+        let cluster = self.cluster.as_ref().map(|cluster| cluster.gauges());
         text(StatusCode::OK, self.metrics.render(cluster))
     }
 

@@ -27,9 +27,10 @@ use super::{
     store::NatsStore,
 };
 use crate::{
-    circuit::{Circuit, CircuitDialer, DialError, DialRequest},
+    circuit::{Circuit, CircuitDialer, ClusterNode, DialError, DialRequest},
     executor_table::ExecutorTable,
     limits,
+    metrics::ClusterGauges,
     store::{EnvironmentId, NodeName, Presence, Store, StoreError},
 };
 
@@ -116,46 +117,6 @@ impl NatsMesh {
     pub fn store(&self) -> Arc<NatsStore> {
         Arc::clone(&self.shared.store)
     }
-
-    /// Returns the name of this process in the cluster, as used in presence records.
-    pub fn node(&self) -> &NodeName {
-        self.shared.nodes.own()
-    }
-
-    /// Returns whether the broker is connected, so that this node can serve new connections.
-    pub fn is_connected(&self) -> bool {
-        self.shared.control.link().is_up && self.shared.data.link().is_up
-    }
-
-    /// Returns the number of live nodes, including this one.
-    pub fn nodes(&self) -> usize {
-        self.shared.nodes.len()
-    }
-
-    /// Returns the number of circuits to other nodes.
-    pub fn circuits(&self) -> usize {
-        self.shared.circuits.len()
-    }
-
-    /// Closes the circuits to other nodes and announces the shutdown.
-    pub async fn leave(&self) {
-        self.shared.circuits.close();
-        let MeshShared {
-            nodes,
-            control,
-            data,
-            subjects,
-            ..
-        } = &*self.shared;
-        nodes.announce_shutdown(control, subjects).await;
-        for connection in [control, data] {
-            if connection.link().is_up
-                && let Err(error) = connection.client.flush().await
-            {
-                tracing::debug!(%error, "failed to flush the shutdown announcement");
-            }
-        }
-    }
 }
 
 impl Drop for NatsMesh {
@@ -180,6 +141,51 @@ impl CircuitDialer for NatsMesh {
             let event = ClusterEvent::Registered { environment };
             self.shared.store.presences().publish(&event).await;
         })
+    }
+}
+
+impl ClusterNode for NatsMesh {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.shared.store) as Arc<dyn Store>
+    }
+
+    fn name(&self) -> &NodeName {
+        self.shared.nodes.own()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.shared.control.link().is_up && self.shared.data.link().is_up
+    }
+
+    fn gauges(&self) -> ClusterGauges {
+        ClusterGauges {
+            nodes: self.shared.nodes.len(),
+            circuits: self.shared.circuits.len(),
+        }
+    }
+
+    fn leave(&self) -> BoxFuture<'_, ()> {
+        self.shared.circuits.close();
+        Box::pin(leave(&self.shared))
+    }
+}
+
+/// Announces the shutdown to the other nodes.
+async fn leave(shared: &MeshShared) {
+    let MeshShared {
+        nodes,
+        control,
+        data,
+        subjects,
+        ..
+    } = shared;
+    nodes.announce_shutdown(control, subjects).await;
+    for connection in [control, data] {
+        if connection.link().is_up
+            && let Err(error) = connection.client.flush().await
+        {
+            tracing::debug!(%error, "failed to flush the shutdown announcement");
+        }
     }
 }
 

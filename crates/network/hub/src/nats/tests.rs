@@ -29,7 +29,10 @@ use tokio::{
 
 use super::{NatsConfig, NatsMesh};
 use crate::{
-    circuit::{Circuit, CircuitDialer as _, CloseReason, DialError, DialRequest, HarnessTag},
+    circuit::{
+        Circuit, CircuitDialer as _, CloseReason, ClusterNode as _, DialError, DialRequest,
+        HarnessTag,
+    },
     executor_table::{ExecutorTable, TableAttachment},
     store::{
         ConnectionId, EnvironmentId, NewRegistration, Presence, Registration, RegistrationId,
@@ -93,7 +96,7 @@ impl Node {
         let presence = Presence {
             environment: registration.environment.clone(),
             registration: registration.id.clone(),
-            node: self.mesh.node().clone(),
+            node: self.mesh.name().clone(),
             connection: ConnectionId::generate(),
         };
         let attachment = self.executor_table.attach(

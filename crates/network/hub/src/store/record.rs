@@ -109,7 +109,7 @@ impl EnvironmentRecord {
     /// `presence` is the presence of the environment's executors.
     ///
     /// # Errors
-    /// Returns [`RegisterError::Foreign`] or [`RegisterError::Conflict`]; the record is unchanged.
+    /// Returns [`ClaimError::Foreign`] or [`RegisterError::Conflict`]; the record is unchanged.
     pub fn register(
         previous: Option<&Self>,
         presence: &PresenceRecord,
@@ -118,7 +118,7 @@ impl EnvironmentRecord {
         let mut record = match (Self::claim(previous, &new.principal)?, previous) {
             (None, Some(previous)) => previous.clone(),
             (Some(fresh), _) => fresh,
-            (None, None) => return Err(RegisterError::Foreign),
+            (None, None) => return Err(ClaimError::Foreign.into()),
         };
         let current = Registration {
             environment: new.environment,

@@ -74,7 +74,10 @@ async fn environment_has_one_owner_until_removed() {
         .await
         .unwrap();
     let foreign = store.register(new("env", "bob", &key(), epoch())).await;
-    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        foreign,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
     let environment = "env".parse().unwrap();
     assert!(store.remove(&environment).await.unwrap());
     assert!(!store.remove(&environment).await.unwrap());
@@ -432,7 +435,10 @@ fn another_principal_cannot_register() {
         &absent,
         new("env", "bob", &key(), after(9999)),
     );
-    assert!(matches!(refused, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        refused,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
 }
 
 #[test]
@@ -449,7 +455,10 @@ fn claim_grants_ownership_without_a_registration() {
     assert!(matches!(foreign, Err(ClaimError::Foreign)));
     let foreign =
         EnvironmentRecord::register(Some(&claimed), &absent, new("env", "bob", &key(), epoch()));
-    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        foreign,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
     let registered = register_first(&claimed);
     assert_eq!(current(&registered).owner, alice);
 }

@@ -7,7 +7,7 @@
 mod tests;
 mod verify;
 
-pub use self::verify::{MAX_SKEW, SignedRequest, VerifyError, verify};
+pub use self::verify::{MAX_SKEW, SignedRequest, VerifyError, claimed_key_id, is_signed, verify};
 
 use std::{
     borrow::Cow,

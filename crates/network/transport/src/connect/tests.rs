@@ -158,7 +158,7 @@ async fn only_the_right_bearer_token_is_accepted() {
     ] {
         let (error, text) = connect_error(&client).await;
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Peer, false)
         );
         assert!(text.ends_with(body) && !text.contains("another"), "{text}");
@@ -228,7 +228,7 @@ async fn refused_connection_and_unknown_host_are_distinct_errors() {
     drop(free);
     let (error, text) = connect_error(&server(&format!("ws://{address}"))).await;
     assert_eq!(
-        (error.fault(), error.is_passing()),
+        (error.fault(), error.is_transient()),
         (ConnectFault::Transport, true)
     );
     assert!(
@@ -306,7 +306,7 @@ async fn refusal_includes_the_response_text() {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert_eq!(error.fault(), ConnectFault::Peer);
         assert_eq!(text, format!("server refused the connection: {expected}"));
-        assert_eq!(error.is_passing(), expected.starts_with('5'), "{text}");
+        assert_eq!(error.is_transient(), expected.starts_with('5'), "{text}");
     }
 }
 
@@ -370,7 +370,7 @@ async fn connection_closed_before_the_response_is_a_transient_error() {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert!(matches!(error, ConnectError::Closed), "{answer:?}: {text}");
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Peer, true)
         );
     }
@@ -390,7 +390,7 @@ async fn silent_peer_times_out() {
         let (error, text) = connect_error(&client).await;
         assert!(request_task.elapsed() >= short);
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Transport, true)
         );
         let expected = format!("connecting to `{scheme}://{address}` took longer than 50ms");

@@ -362,19 +362,14 @@ pub(super) fn stream_link(shared: Arc<StreamShared>, peer: String) -> Link {
         DeliveryMode::Plain => PLAIN_MAX_IN_FLIGHT,
         DeliveryMode::Reliable => usize::MAX,
     };
+    let reader = StreamReader(Arc::clone(&shared));
+    let writer = StreamWriter {
+        shared,
+        unflushed: 0,
+    };
     Link {
-        reader: Box::new(StreamReader(Arc::clone(&shared))),
-        writer: Box::new(StreamWriter {
-            shared,
-            unflushed: 0,
-        }),
-        peer,
-        binary: BinarySupport::Supported,
         max_in_flight,
-        slot: None,
-        handshake_started_at: None,
-        principal: None,
-        path: None,
+        ..Link::new(reader, writer, peer, BinarySupport::Supported)
     }
 }
 

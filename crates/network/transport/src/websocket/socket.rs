@@ -122,17 +122,13 @@ impl BinarySocket {
     /// Converts a socket that carries a session into a link. Nothing may have been read from it.
     pub fn into_link(self, peer: String) -> Link {
         let (SocketReader(reader), SocketWriter { output, .. }) = (self.reader, self.writer);
-        Link {
-            reader: Box::new(reader.with_limit(output.role.max_message_bytes())),
-            writer: Box::new(FrameWriter::new(output)),
+        let reader = reader.with_limit(output.role.max_message_bytes());
+        Link::new(
+            reader,
+            FrameWriter::new(output),
             peer,
-            binary: BinarySupport::Supported,
-            max_in_flight: usize::MAX,
-            slot: None,
-            handshake_started_at: None,
-            principal: None,
-            path: None,
-        }
+            BinarySupport::Supported,
+        )
     }
 
     /// Holds a connection slot of a listener until both halves are dropped.

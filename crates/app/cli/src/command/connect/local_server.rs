@@ -84,12 +84,15 @@ async fn try_connect(
     socket: &LocalSocket,
     client: &str,
 ) -> Result<ExecServerClient, ExecServerError> {
-    let options = ExecServerClientConnectOptions {
+    let connector = RemoteConnector::own_unix(socket.path());
+    ExecServerClient::connect_with(Arc::new(connector), options(client)).await
+}
+
+pub(super) fn options(client: &str) -> ExecServerClientConnectOptions {
+    ExecServerClientConnectOptions {
         client_name: client.to_owned(),
         ..ExecServerClientConnectOptions::default()
-    };
-    let connector = RemoteConnector::own_unix(socket.path());
-    ExecServerClient::connect_with(Arc::new(connector), options).await
+    }
 }
 
 /// Returns whether no server is listening, or one is just exiting.
@@ -108,7 +111,7 @@ fn unsafe_directory(error: LocalSocketError) -> CommandFailure {
         .next("make it a directory of your own with mode 0700, or set EXEC_SERVER_SOCKET")
 }
 
-fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure {
+pub(super) fn unreachable(socket: &LocalSocket, error: &ExecServerError) -> CommandFailure {
     let what = format!("cannot reach the server of this machine: {error}");
     let failure = CommandFailure::new(FailureKind::Unreachable, what);
     if let ExecServerError::Connect(ConnectError::Address(_)) = error {

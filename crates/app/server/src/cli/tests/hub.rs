@@ -36,12 +36,7 @@ fn every_flag_of_a_hub_is_accepted() {
         "--jwt-audience=a",
         "--tls-cert=c",
         "--tls-key=k",
-        "--nats=nats://127.0.0.1:4222",
         "--node-name=n",
-        "--nats-credentials=f",
-        "--nats-ca=f",
-        "--nats-replicas=3",
-        "--nats-prefix=p",
         "--access-keys=f",
         "--audit-log=l",
     ]);
@@ -50,6 +45,29 @@ fn every_flag_of_a_hub_is_accepted() {
         "https://hub.example"
     );
     assert_eq!(hub.flags.token_files.data_dir.unwrap().to_str(), Some("d"));
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn every_flag_of_a_cluster_is_accepted() {
+    let hub = hub(&[
+        "--nats=nats://127.0.0.1:4222",
+        "--nats-credentials=f",
+        "--nats-ca=f",
+        "--nats-replicas=3",
+        "--nats-prefix=p",
+    ]);
+    assert!(hub.flags.nats.servers.is_some());
+}
+
+#[cfg(not(feature = "nats"))]
+#[test]
+fn flags_of_a_cluster_name_the_missing_feature() {
+    for flag in ["--nats=nats://h", "--nats-ca=f", "--nats-replicas=3"] {
+        let error = Cli::read(["exec-server", "hub", flag]).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("feature `nats`"), "{error}");
+    }
 }
 
 #[test]

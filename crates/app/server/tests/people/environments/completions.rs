@@ -7,11 +7,13 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 27] = [
     "run",
     "shell",
     "ps",
     "logs",
+    "replay",
+    "history",
     "attach",
     "kill",
     "wait",

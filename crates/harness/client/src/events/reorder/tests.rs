@@ -37,6 +37,7 @@ fn page(chunks: &[u64], next_seq: u64) -> OutputPage {
         seq: OutputSeq(*seq),
         stream: OutputStream::Stdout,
         chunk: Base64Bytes(Bytes::from_static(b"x")),
+        at_ms: None,
     };
     OutputPage {
         chunks: chunks.iter().map(chunk).collect(),

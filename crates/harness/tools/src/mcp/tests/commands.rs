@@ -58,8 +58,8 @@ async fn command_has_no_stdin_unless_requested() {
 async fn errors_name_commands_by_session_id() {
     let fixture = McpFixture::new();
     for tool in ["write_stdin", "terminate_process"] {
-        let error = fixture.call_err(tool, json!({"session_id": 77})).await;
-        assert_eq!(error, "no command has session_id 77");
+        let error = fixture.call_err(tool, json!({"session_id": "c77"})).await;
+        assert_eq!(error, "no command has session_id c77");
     }
     let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
     let started = fixture.call("exec_command", command).await;

@@ -184,6 +184,18 @@ async fn session_limit_holds_while_all_sessions_are_busy() {
         open_session(&endpoint).await,
         Err(StatusCode::SERVICE_UNAVAILABLE)
     );
+    // Requests without a session are not limited by it.
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let list =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}});
+    let request = post()
+        .header("mcp-protocol-version", "2026-07-28")
+        .header("mcp-method", "tools/list");
+    let answer = endpoint.handle(request.body(body(&list)).unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::OK);
     let end = Request::delete("/mcp")
         .header("host", "localhost")
         .header("authorization", "Bearer right")

@@ -18,7 +18,7 @@ async fn frames_cross_nodes_both_ways() {
     for _ in 0..100 {
         echo(&mut harness_end, &mut executor_end).await;
     }
-    let circuits = nodes.each_ref().map(|node| node.mesh.circuits());
+    let circuits = nodes.each_ref().map(|node| node.mesh.gauges().circuits);
     assert_eq!(circuits, [1, 1, 0]);
 }
 
@@ -31,7 +31,7 @@ async fn local_circuit_does_not_use_the_broker() {
     let mut harness_end = node.dial(&registration).await.unwrap();
     let mut executor_end = executor.accept().await;
     echo(&mut harness_end, &mut executor_end).await;
-    assert_eq!(node.mesh.circuits(), 0);
+    assert_eq!(node.mesh.gauges().circuits, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn closed_end_is_noticed_although_the_other_does_not_read() {
     let mut cluster = BridgedCluster::new(&broker).await;
     fill(&mut cluster.executor_end).await;
     drop(cluster.executor_end);
-    eventually(async || cluster.nodes[0].mesh.circuits() == 0).await;
+    eventually(async || cluster.nodes[0].mesh.gauges().circuits == 0).await;
     assert_eq!(
         close_reason(&mut cluster.harness_end).await,
         CloseReason::ExecutorGone
@@ -123,7 +123,7 @@ async fn closed_end_is_noticed_although_the_other_does_not_read() {
     let mut executor_end = cluster.executor.accept().await;
     fill(&mut harness_end).await;
     drop(harness_end);
-    eventually(async || cluster.nodes[1].mesh.circuits() == 0).await;
+    eventually(async || cluster.nodes[1].mesh.gauges().circuits == 0).await;
     assert_eq!(
         close_reason(&mut executor_end).await,
         CloseReason::HarnessGone
@@ -169,7 +169,7 @@ async fn close_reason_crosses_nodes() {
         close_reason(&mut executor_end).await,
         CloseReason::HarnessGone
     );
-    eventually(async || cluster.nodes[0].mesh.circuits() == 1).await;
+    eventually(async || cluster.nodes[0].mesh.gauges().circuits == 1).await;
     echo(&mut cluster.harness_end, &mut cluster.executor_end).await;
 }
 
@@ -189,7 +189,7 @@ async fn cancelled_dial_leaves_no_circuit() {
         drop(dial);
     }
     eventually(async || {
-        cluster.nodes[0].mesh.circuits() == 1 && cluster.nodes[1].mesh.circuits() == 1
+        cluster.nodes[0].mesh.gauges().circuits == 1 && cluster.nodes[1].mesh.gauges().circuits == 1
     })
     .await;
     echo(&mut cluster.harness_end, &mut cluster.executor_end).await;
@@ -365,7 +365,7 @@ async fn try_connect(node: &Node, registration: &Registration) -> Option<Executo
     let presence = Presence {
         environment: registration.environment.clone(),
         registration: registration.id.clone(),
-        node: node.mesh.node().clone(),
+        node: node.mesh.name().clone(),
         connection: ConnectionId::generate(),
     };
     let attachment = node.executor_table.attach(

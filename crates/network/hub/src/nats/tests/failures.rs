@@ -111,7 +111,7 @@ async fn stopping_node_announces_its_shutdown() {
     let broker = Broker::start().await;
     let mut cluster = BridgedCluster::new(&broker).await;
     // All nodes have received each other's heartbeats.
-    eventually(async || cluster.nodes[1].mesh.nodes() == 3).await;
+    eventually(async || cluster.nodes[1].mesh.gauges().nodes == 3).await;
     cluster.nodes[0].mesh.leave().await;
     let left_at = Instant::now();
     let ended = close_reason(&mut cluster.harness_end).await;
@@ -124,7 +124,7 @@ async fn stopping_node_announces_its_shutdown() {
         "{:?}",
         left_at.elapsed()
     );
-    eventually(async || cluster.nodes[1].mesh.nodes() == 2).await;
+    eventually(async || cluster.nodes[1].mesh.gauges().nodes == 2).await;
     assert!(
         left_at.elapsed() < Duration::from_secs(1),
         "{:?}",
@@ -205,7 +205,8 @@ async fn lost_data_connection_closes_its_circuits_at_both_ends() {
         let took = disconnected_at.elapsed();
         assert!(took < Duration::from_secs(4), "{took:?}");
         let [first, second, _third] = &cluster.nodes;
-        eventually(async || first.mesh.circuits() + second.mesh.circuits() == 0).await;
+        eventually(async || first.mesh.gauges().circuits + second.mesh.gauges().circuits == 0)
+            .await;
         let mut harness_end = eventually_dial(second, &cluster.registration).await;
         let mut executor_end = cluster.executor.accept().await;
         echo(&mut harness_end, &mut executor_end).await;

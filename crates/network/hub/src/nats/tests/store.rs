@@ -23,7 +23,7 @@ fn presence(node: &Node, registration: &Registration) -> Presence {
     Presence {
         environment: registration.environment.clone(),
         registration: registration.id.clone(),
-        node: node.mesh.node().clone(),
+        node: node.mesh.name().clone(),
         connection: ConnectionId::generate(),
     }
 }
@@ -61,7 +61,10 @@ async fn environment_has_one_owner_on_all_nodes_until_removed() {
     let (_nodes, [one, two]) = two_stores(&broker).await;
     one.register(new("env", "alice", &key())).await.unwrap();
     let foreign = two.register(new("env", "bob", &key())).await;
-    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        foreign,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
     let environment = "env".parse().unwrap();
     assert!(two.remove(&environment).await.unwrap());
     assert!(!one.remove(&environment).await.unwrap());
@@ -82,7 +85,7 @@ async fn one_of_many_concurrent_registrations_becomes_owner() {
     let owners = results.iter().filter(|result| result.is_ok()).count();
     let foreign = results
         .iter()
-        .filter(|result| matches!(result, Err(RegisterError::Foreign)))
+        .filter(|result| matches!(result, Err(RegisterError::Claim(ClaimError::Foreign))))
         .count();
     assert_eq!((owners, foreign), (1, 15));
 }
@@ -189,7 +192,7 @@ async fn standby_waits_for_the_executor_of_a_dead_node() {
     let current = one.register(new("env", "alice", &key())).await.unwrap();
     let presence = presence(&first_node, &current);
     one.attach(presence.clone()).await.unwrap();
-    eventually(async || second_node.mesh.nodes() == 2).await;
+    eventually(async || second_node.mesh.gauges().nodes == 2).await;
     let before = Timestamp::now();
     drop(first_node);
     let presence_record = async || {
@@ -299,7 +302,7 @@ async fn hubs_with_different_prefixes_are_isolated() {
         .register(new("env", "bob", &key()))
         .await
         .unwrap();
-    assert_eq!(theirs.mesh.nodes().max(1), 1);
+    assert_eq!(theirs.mesh.gauges().nodes.max(1), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -312,7 +315,10 @@ async fn claim_on_one_node_holds_on_the_other() {
     let foreign = two.claim(&environment, &"bob".parse().unwrap()).await;
     assert!(matches!(foreign, Err(ClaimError::Foreign)));
     let foreign = two.register(new("env", "bob", &key())).await;
-    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        foreign,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
     assert_eq!(two.owner(&environment).await.unwrap(), Some(alice));
     assert_eq!(two.registration(&environment).await.unwrap(), None);
     assert_eq!(two.environments(None, 10).await.unwrap().len(), 1);
@@ -336,11 +342,17 @@ async fn environment_quota_holds_across_nodes() {
         let claimed = two.claim(&more, &alice).await;
         assert!(matches!(claimed, Err(ClaimError::Limit)), "{claimed:?}");
         let registered = two.register(new("more", "alice", &key())).await;
-        assert!(matches!(registered, Err(RegisterError::Limit)));
+        assert!(matches!(
+            registered,
+            Err(RegisterError::Claim(ClaimError::Limit))
+        ));
     }
     two.register(new("env-7", "alice", &key())).await.unwrap();
     let foreign = two.register(new("env-7", "bob", &key())).await;
-    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert!(matches!(
+        foreign,
+        Err(RegisterError::Claim(ClaimError::Foreign))
+    ));
     two.register(new("more", "bob", &key())).await.unwrap();
     // A removal releases the quota of the principal and of the hub.
     let before = one.records().await.unwrap();

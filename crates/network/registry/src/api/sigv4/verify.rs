@@ -30,6 +30,20 @@ pub struct SignedRequest<'a> {
     pub body: &'a [u8],
 }
 
+/// Returns whether a request is meant to carry a signature.
+pub fn is_signed(headers: &HeaderMap) -> bool {
+    let authorization = headers.get(header::AUTHORIZATION);
+    authorization.is_some_and(|value| value.as_bytes().starts_with(ALGORITHM.as_bytes()))
+}
+
+/// Returns the id of the access key that a signature claims to be of, without verifying it.
+///
+/// # Errors
+/// Returns an error if the request is not signed or the signature is malformed.
+pub fn claimed_key_id(headers: &HeaderMap) -> Result<&str, VerifyError> {
+    AuthorizationHeader::of(headers).map(|claim| claim.access_key_id)
+}
+
 /// Verifies a signature and returns the id of the access key that made it. `secret` looks up the
 /// key. For temporary keys, `secret` must also compare the session token.
 ///
@@ -41,7 +55,7 @@ pub fn verify(
     now: &SigV4Timestamp,
     secret: impl FnOnce(&str) -> Option<SecretKey>,
 ) -> Result<String, VerifyError> {
-    let claim = AuthorizationHeader::parse(single_value(request.headers, &header::AUTHORIZATION)?)?;
+    let claim = AuthorizationHeader::of(request.headers)?;
     let at = SigV4Timestamp::parse(single_value(request.headers, &DATE)?)
         .ok_or(VerifyError::Malformed)?;
     if claim.date != at.date() {
@@ -114,6 +128,10 @@ struct AuthorizationHeader<'a> {
 }
 
 impl<'a> AuthorizationHeader<'a> {
+    fn of(headers: &'a HeaderMap) -> Result<Self, VerifyError> {
+        Self::parse(single_value(headers, &header::AUTHORIZATION)?)
+    }
+
     fn parse(text: &'a str) -> Result<Self, VerifyError> {
         let rest = text.strip_prefix(ALGORITHM).ok_or(VerifyError::Unsigned)?;
         let rest = rest.strip_prefix(' ').ok_or(VerifyError::Unsigned)?;

@@ -152,7 +152,7 @@ async fn rejected_certificate_is_reported_with_its_reason() {
     ] {
         let (error, text) = connect_error(&client(url, trust)).await;
         assert_eq!(
-            (error.fault(), error.is_passing()),
+            (error.fault(), error.is_transient()),
             (ConnectFault::Peer, false)
         );
         let ConnectError::Certificate { fault, .. } = error else {

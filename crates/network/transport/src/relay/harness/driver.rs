@@ -422,7 +422,7 @@ impl AttemptFailure {
     fn grant_failure(error: ConnectError) -> Self {
         if matches!(error, ConnectError::ExecutorChanged) {
             Self::Fatal(StreamCloseReason::ExecutorChanged)
-        } else if error.is_passing() {
+        } else if error.is_transient() {
             Self::Transient(error)
         } else {
             Self::Fatal(StreamCloseReason::Refused(error_chain(&error)))

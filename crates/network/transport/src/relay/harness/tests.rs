@@ -58,9 +58,9 @@ impl GrantSource for FakeGrants {
         let mut state = self.state.lock().unwrap();
         state.fetched += 1;
         let grant = match state.refusal {
-            Some(is_passing) => Err(ConnectError::Grant {
+            Some(is_transient) => Err(ConnectError::Grant {
                 fault: crate::connect::ConnectFault::Peer,
-                is_passing,
+                is_transient,
                 source: "environment is offline".into(),
             }),
             None => Ok(RendezvousGrant {
@@ -138,8 +138,8 @@ impl RelayFixture {
         self.grants.state.lock().unwrap().fetched
     }
 
-    fn refuse_grants(&self, is_passing: bool) {
-        self.grants.state.lock().unwrap().refusal = Some(is_passing);
+    fn refuse_grants(&self, is_transient: bool) {
+        self.grants.state.lock().unwrap().refusal = Some(is_transient);
     }
 }
 

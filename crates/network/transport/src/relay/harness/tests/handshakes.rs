@@ -237,7 +237,7 @@ async fn registry_rejection_of_the_executor_is_permanent() {
         far
     });
     let error = refused.await.unwrap_err();
-    assert!(!error.is_passing(), "{error:?}");
+    assert!(!error.is_transient(), "{error:?}");
     let text = std::error::Error::source(&error).unwrap().to_string();
     assert!(
         text.starts_with("environment registry authentication rejected"),

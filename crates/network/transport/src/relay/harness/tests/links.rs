@@ -107,7 +107,7 @@ async fn stream_refused_by_the_executor_is_a_transient_error() {
         NoiseIdentity::generate().public_key().clone();
     let error = fixture.open(reliable()).await.unwrap_err();
     assert!(matches!(error, ConnectError::StreamRefused), "{error}");
-    assert!(error.is_passing());
+    assert!(error.is_transient());
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 """Drives `exec-server mcp` with the official MCP client, and asserts what it says.
 
-    mcp_client.py --workspace DIR [--outside DIR] [--mode auto|legacy] stdio PROGRAM ARGUMENT...
-    mcp_client.py --workspace DIR [--outside DIR] [--token TOKEN] http URL
+    mcp_client.py --workspace DIR [--outside DIR] [--mode auto|legacy] [--outlive] stdio PROGRAM ARGUMENT...
+    mcp_client.py --workspace DIR [--outside DIR] [--mode auto|legacy] [--outlive] [--token TOKEN] http URL
 
-Every case prints `ok NAME`; `--only NAME` runs one of them. Whatever fails ends the program with a traceback.
+With --outlive, commands must outlive the client that started them; otherwise they must end with it. Every case prints `ok NAME`; `--only NAME` runs one of them. Whatever fails ends the program with a traceback.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Agent:
             assert f"Process running with session ID {answer['session_id']}" in text, text
         return answer
 
-    async def write(self, session_id: int, **arguments) -> dict:
+    async def write(self, session_id: str, **arguments) -> dict:
         result = await self.call("write_stdin", {"session_id": session_id, **arguments})
         assert not result.is_error, result
         return result.structured_content
@@ -82,7 +82,7 @@ class Agent:
         result = await self.call("list_processes", {})
         return result.structured_content["processes"]
 
-    async def end(self, session_id: int) -> None:
+    async def end(self, session_id: str) -> None:
         result = await self.call("terminate_process", {"session_id": session_id})
         assert not result.is_error, result
 
@@ -332,6 +332,7 @@ async def main() -> None:
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--outside", type=Path)
     parser.add_argument("--mode", default="auto")
+    parser.add_argument("--outlive", action="store_true")
     parser.add_argument("--token")
     parser.add_argument("--only")
     parser.add_argument("transport", choices=["stdio", "http"])
@@ -371,7 +372,7 @@ async def main() -> None:
         left = "(setsid sleep 600 <> fifo &) ; sleep 600 <> fifo"
         await agent.command(left, yield_time_ms=250)
         await until(lambda: has_reader(fifo), "commands_run_on")
-        if options.transport == "http":
+        if options.transport == "http" and not options.outlive:
             async with connected() as other:
                 stranger = Agent(other, options.workspace, options.outside)
                 assert await stranger.running() == []
@@ -380,7 +381,16 @@ async def main() -> None:
                     "write_stdin", session_id=process["session_id"]
                 )
             print("ok sessions_do_not_see_each_other", flush=True)
-    await until(lambda: not has_reader(fifo), "commands_end_with_their_session")
+    if options.outlive:
+        async with connected() as client:
+            agent = Agent(client, options.workspace, options.outside)
+            [process] = await agent.running()
+            assert process["running"] and has_reader(fifo), process
+            await agent.end(process["session_id"])
+            assert await agent.running() == []
+        await until(lambda: not has_reader(fifo), "commands_outlive_their_client")
+    else:
+        await until(lambda: not has_reader(fifo), "commands_end_with_their_session")
     print("done", flush=True)
 
 

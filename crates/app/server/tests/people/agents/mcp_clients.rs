@@ -1,5 +1,5 @@
-//! Tests of `exec-server mcp` with the official MCP client for Python, which `scripts/mcp-servers`
-//! installs.
+//! Tests of `exec-server mcp` with the official MCP clients for Python and TypeScript, which
+//! `scripts/mcp-servers` installs.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,18 +17,18 @@ use crate::test_user::{CommandResult, Server, TestUser, product};
 /// Limit for all cases of the client.
 const CASES: Duration = Duration::from_secs(240);
 
-/// Returns the Python interpreter of the official client.
-fn python() -> PathBuf {
+/// Returns an installed file of the official clients.
+fn installed(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let folder = std::env::var_os("EXEC_MCP_SERVERS")
         .map_or_else(|| root.join("target/mcp-servers"), PathBuf::from);
-    let python = folder.join("client/bin/python");
+    let file = folder.join(path);
     assert!(
-        python.exists(),
+        file.exists(),
         "{} is missing: run `scripts/mcp-servers`, or name the folder in EXEC_MCP_SERVERS",
-        python.display()
+        file.display()
     );
-    python
+    file
 }
 
 /// Returns a directory that no sandbox may write to.
@@ -36,23 +36,41 @@ fn outside() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
-/// Runs every case of the client.
+/// Runs every case of the client for Python.
 async fn drive(user: &TestUser, arguments: &[&str]) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/people/mcp_client.py");
-    let mut client = Command::new(python());
+    let mut client = Command::new(installed("client/bin/python"));
+    client
+        .arg(script("mcp_client.py"))
+        .arg("--workspace")
+        .arg(user.work());
+    run_client(user, client.args(arguments)).await
+}
+
+/// Runs every case of the Tasks client for TypeScript.
+async fn drive_tasks(user: &TestUser, arguments: &[&str]) {
+    let mut client = Command::new("node");
+    client
+        .arg(script("mcp_tasks_client.mjs"))
+        .arg(installed("tasks/node_modules"))
+        .arg(user.work());
+    run_client(user, client.args(arguments)).await;
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/people/agents")
+        .join(name)
+}
+
+/// Runs a client in the user's environment to its successful end.
+async fn run_client(user: &TestUser, client: &mut Command) -> String {
     for (name, value) in user.command::<[&str; 0]>([]).as_std().get_envs() {
         match value {
             Some(value) => client.env(name, value),
             None => client.env_remove(name),
         };
     }
-    client
-        .arg(script)
-        .arg("--workspace")
-        .arg(user.work())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+    client.stdin(Stdio::null()).kill_on_drop(true);
     let ended = timeout(CASES, client.output()).await.unwrap().unwrap();
     let ended = CommandResult::from(ended);
     assert_eq!(ended.status, Some(0), "{}\n{}", ended.stdout, ended.stderr);
@@ -68,7 +86,24 @@ fn program() -> &'static str {
 async fn a_client_works_over_stdio_on_this_machine() {
     let (user, outside) = (TestUser::new(), outside());
     let outside = outside.path().to_str().unwrap();
-    let output = drive(&user, &["--outside", outside, "stdio", program(), "mcp"]).await;
+    let line = ["--outlive", "--outside", outside, "stdio", program(), "mcp"];
+    let output = drive(&user, &line).await;
+    assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
+}
+
+#[tokio::test]
+async fn a_client_works_over_stdio_in_one_process() {
+    let (user, outside) = (TestUser::new(), outside());
+    let outside = outside.path().to_str().unwrap();
+    let line = [
+        "--outside",
+        outside,
+        "stdio",
+        program(),
+        "mcp",
+        "--in-process",
+    ];
+    let output = drive(&user, &line).await;
     assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
 }
 
@@ -94,6 +129,7 @@ async fn a_client_works_over_stdio_on_a_server() {
     let server = user.unix_server(&[]).await;
     let outside = outside.path().to_str().unwrap();
     let line = [
+        "--outlive",
         "--outside",
         outside,
         "stdio",
@@ -111,7 +147,17 @@ async fn a_client_works_over_http_on_this_machine() {
     let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
     assert!(http_server.url.ends_with("/mcp"), "{}", http_server.url);
     let outside = outside.path().to_str().unwrap();
-    drive(&user, &["--outside", outside, "http", &http_server.url]).await;
+    let line = ["--outlive", "--outside", outside, "http", &http_server.url];
+    let output = drive(&user, &line).await;
+    assert!(output.starts_with("speaks 2026-07-28\n"), "{output}");
+}
+
+#[tokio::test]
+async fn older_client_works_over_http_on_this_machine() {
+    let user = TestUser::new();
+    let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    let output = drive(&user, &["--mode", "legacy", "http", &http_server.url]).await;
+    assert!(output.starts_with("speaks 2025-11-25\n"), "{output}");
 }
 
 #[tokio::test]
@@ -123,8 +169,29 @@ async fn a_client_with_the_token_works_over_http_on_a_server() {
     let http_server = Server::of(command.arg("--http-token-file").arg(token)).await;
     let url = http_server.url.replace("0.0.0.0", "127.0.0.1");
     let outside = outside.path().to_str().unwrap();
-    let line = ["--outside", outside, "--token", "s3cret", "http", &url];
+    let line = [
+        "--outlive",
+        "--outside",
+        outside,
+        "--token",
+        "s3cret",
+        "http",
+        &url,
+    ];
     drive(&user, &line).await;
+}
+
+#[tokio::test]
+async fn tasks_client_works_over_stdio() {
+    let user = TestUser::new();
+    drive_tasks(&user, &["stdio", program(), "mcp"]).await;
+}
+
+#[tokio::test]
+async fn tasks_client_works_over_http() {
+    let user = TestUser::new();
+    let http_server = Server::of(&mut user.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    drive_tasks(&user, &["http", &http_server.url]).await;
 }
 
 #[tokio::test]
@@ -136,6 +203,10 @@ async fn invalid_mcp_options_are_explained() {
     missing.failed(66, &["nowhere", "is not a directory"]);
     let unknown = user.run(["mcp", "--env", "nobody"]).await;
     unknown.failed(78, &["nobody"]);
+    let elsewhere = user
+        .run(["mcp", "--in-process", "--env", "unix:///x.sock"])
+        .await;
+    elsewhere.failed(2, &["--in-process", "this machine"]);
     let token = user
         .run(["mcp", "--http", "127.0.0.1:0", "--http-token-file", "none"])
         .await;

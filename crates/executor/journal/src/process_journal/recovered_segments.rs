@@ -66,6 +66,7 @@ impl ProcessJournal {
             full,
             current,
             evicted: summary.evicted,
+            is_eviction_unrecorded: false,
             pending,
             protected_after: None,
             last_seq: last_seq(&summary, highest),
@@ -123,6 +124,8 @@ impl ProcessJournal {
             match self.commit(self.last_seq.next(), time_ms) {
                 Ok(_) => {}
                 Err(error) if error.is_full() => break,
+                // The numbers are used up, which only another program can have done.
+                Err(JournalError::NotAscending { .. }) => break,
                 Err(error) => return Err(error),
             }
         }

@@ -1,0 +1,94 @@
+//! A connection to this machine's server that outlives the server: it starts another one when it
+//! reconnects and none is listening.
+
+use std::sync::Arc;
+
+use exec_client::{
+    client::ExecServerClient,
+    connect::{BackoffDelay, RemoteConnector, ServerConnector, SessionContinuity},
+};
+use exec_settings::local_socket::LocalSocket;
+use exec_transport::{connect::ConnectError, link::Link};
+use futures_util::future::{BoxFuture, FutureExt};
+
+use crate::command::{connect::local_server, failure::CommandFailure};
+
+/// Connects to the local server like [`local_server::connect`].
+pub(super) async fn connect_restarting(
+    socket: &LocalSocket,
+    client: &str,
+) -> Result<ExecServerClient, CommandFailure> {
+    // Starts the server if needed, and reports what is wrong. The second connection is the one that
+    // stays.
+    drop(local_server::connect(socket, client).await?);
+    let connector = RestartingConnector {
+        remote: RemoteConnector::own_unix(socket.path()),
+        socket: socket.clone(),
+        client: client.to_owned(),
+    };
+    let connecting =
+        ExecServerClient::connect_with(Arc::new(connector), local_server::options(client));
+    connecting
+        .await
+        .map_err(|error| local_server::unreachable(socket, &error))
+}
+
+/// Opens links to the local server, and starts it if none is listening.
+#[derive(Debug)]
+struct RestartingConnector {
+    remote: RemoteConnector,
+    socket: LocalSocket,
+    client: String,
+}
+
+impl RestartingConnector {
+    /// Starts the server unless it answers. The caller's attempt reports what is wrong.
+    async fn ensure_server(&self) {
+        if let Err(failure) = local_server::connect(&self.socket, &self.client).await {
+            tracing::warn!(
+                error = failure.what,
+                "failed to start the server of this machine"
+            );
+        }
+    }
+}
+
+impl ServerConnector for RestartingConnector {
+    fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        self.remote.connect()
+    }
+
+    fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        async move {
+            match self.remote.reconnect().await {
+                Err(ConnectError::Unreachable { .. }) => {
+                    self.ensure_server().await;
+                    self.remote.reconnect().await
+                }
+                outcome => outcome,
+            }
+        }
+        .boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        async move {
+            match self.remote.renew().await {
+                Err(ConnectError::Unreachable { .. }) => {
+                    self.ensure_server().await;
+                    self.remote.renew().await
+                }
+                outcome => outcome,
+            }
+        }
+        .boxed()
+    }
+
+    fn continuity(&self) -> SessionContinuity {
+        self.remote.continuity()
+    }
+
+    fn backoff(&self, failures: u32) -> BackoffDelay {
+        self.remote.backoff(failures)
+    }
+}
