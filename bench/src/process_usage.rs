@@ -120,7 +120,7 @@ pub(crate) fn private_memory(server: u32) -> u64 {
         .into_iter()
         .filter(|stat| stat.pid == server || !is_workload(stat.pid))
         .filter(|stat| stat.layout == (0, 0) || address_spaces.insert(stat.layout))
-        .filter_map(|stat| private_memory_of(stat.pid))
+        .filter_map(|stat| memory_rollup(stat.pid, "Private_Dirty:"))
         .sum()
 }
 
@@ -228,16 +228,6 @@ fn proportional_memory(pid: u32) -> Option<u64> {
 fn memory_rollup(pid: u32, name: &str) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     Some(status_kib(&rollup, name) << 10)
-}
-
-/// Returns the private memory of one process, if it is alive.
-pub(crate) fn private_memory_of(pid: u32) -> Option<u64> {
-    memory_rollup(pid, "Private_Dirty:")
-}
-
-/// Returns the parent of a process.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    ProcStat::read(pid).map(|stat| stat.parent)
 }
 
 /// Returns the processes that run a program.

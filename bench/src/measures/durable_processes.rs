@@ -15,7 +15,7 @@ use crate::bench_dir::BenchDir;
 use crate::bench_plan::BenchPlan;
 use crate::bench_target::{BenchTarget, LaunchConfig, OURS, ServerInstance};
 use crate::contender::{Contender, interleave, p50};
-use crate::process_usage::{parent_of, private_memory_of, programs_of};
+use crate::process_usage::{private_memory, programs_of};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 use crate::rpc_client::{PreparedStart, RpcClient, StdioMode};
 use crate::rpc_message::ServerEvent;
@@ -245,18 +245,16 @@ impl DurableInstance {
         Ok(())
     }
 
-    /// Returns the memory of the server and of everything that it runs on, without supervisors.
+    /// Returns the memory of server, keeper and spawners.
     fn private_memory(&self) -> Result<u64> {
-        let pids = programs_of(&self.program);
-        let own = pids.into_iter().filter(|pid| !self.others.contains(pid));
-        // A supervisor is a child of a spawner, and shares its memory.
-        let is_spawner = |pid: u32| {
+        let server = self.server()?.pid().context("server was not found")?;
+        let is_keeper = |pid: &u32| {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "exec-spawner"
+            name.trim() == "exec-keeper" && !self.others.contains(pid)
         };
-        let counted = own.filter(|pid| !parent_of(*pid).is_some_and(is_spawner));
-        let memory: Option<Vec<u64>> = counted.map(private_memory_of).collect();
-        Ok(memory.context("a process ended")?.into_iter().sum())
+        let keeper = programs_of(&self.program).into_iter().find(is_keeper);
+        let keeper = keeper.context("keeper was not found")?;
+        Ok(private_memory(server) + private_memory(keeper))
     }
 }
 

@@ -166,7 +166,14 @@ impl DurableServer {
 
     /// Returns the pid of the keeper, if one answers.
     pub(crate) fn keeper(&self) -> Option<u32> {
-        let keeper = keeper_of(&self.state())?;
+        // The server may have mounts of its own.
+        let root = match self.child.as_ref().and_then(Child::id) {
+            Some(server) => PathBuf::from(format!("/proc/{server}/root")),
+            None => PathBuf::from("/"),
+        };
+        let state = self.state();
+        let state = state.strip_prefix("/").expect("path is absolute");
+        let keeper = keeper_of(&root.join(state))?;
         u32::try_from(keeper.as_raw_nonzero().get()).ok()
     }
 
@@ -184,6 +191,7 @@ impl DurableServer {
 impl Drop for DurableServer {
     fn drop(&mut self) {
         // Supervisors kill their trees once server and keeper are gone.
+        let keeper = self.keeper();
         if let Some(mut child) = self.child.take()
             && let Some(pid) = child.id()
         {
@@ -192,6 +200,9 @@ impl Drop for DurableServer {
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
+        }
+        if let Some(keeper) = keeper {
+            let _gone = kill_process(to_pid(keeper), Signal::KILL);
         }
         kill_keeper_of(&self.state());
     }
