@@ -169,6 +169,7 @@ fn valid_head() -> Vec<u8> {
             family: String::new(),
             owner: JournalOwner::Server,
             started_at_ms: 0,
+            started_at_boot_ms: 0,
             boot_id: String::new(),
             sandboxed: false,
             limits: ProcessLimits::default(),

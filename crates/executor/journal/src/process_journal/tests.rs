@@ -83,6 +83,7 @@ pub(crate) fn head() -> JournalHead {
         family: "process".to_owned(),
         owner: JournalOwner::Server,
         started_at_ms: 1_700_000_000_000,
+        started_at_boot_ms: 0,
         boot_id: "boot".to_owned(),
         sandboxed: true,
         limits: ProcessLimits {
