@@ -130,7 +130,9 @@ fn echo(
             while read.len() < line.len() {
                 match within_timeout(events.next()).await.unwrap() {
                     ExecProcessEvent::Output(chunk) => read.extend(chunk.data),
-                    other => panic!("{other:?}"),
+                    other @ (ExecProcessEvent::Exited(..)
+                    | ExecProcessEvent::Closed(_)
+                    | ExecProcessEvent::Failed(_)) => panic!("{other:?}"),
                 }
             }
             let echoed: Vec<u8> = read.drain(..).collect();
