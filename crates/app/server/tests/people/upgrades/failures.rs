@@ -196,6 +196,35 @@ async fn new_server_that_cannot_serve_says_why() {
 }
 
 #[tokio::test]
+async fn new_server_that_fails_after_the_handover_returns_everything() {
+    let user = TestUser::new();
+    let url = format!("unix://{}", user.home().join("own.sock").display());
+    let mut server = UpgradableServer::listening(&user, &url, &["--durable", "all"]).await;
+    let witness = Witness::of(&server).await;
+    // It binds the port after it has received listener and locks.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = format!(
+        "#!/bin/sh\nexec {} \"$@\" --metrics-listen {}\n",
+        product().display(),
+        taken.local_addr().unwrap()
+    );
+    let failing = script(&user, "failing", &text);
+    for _ in 0..3 {
+        let upgraded = server
+            .try_upgrade(&user, &["--to", failing.to_str().unwrap()])
+            .await;
+        upgraded.failed(1, &["the old server goes on", "cannot listen on"]);
+        witness.sees_that_all_goes_on(&server).await;
+        server.has_no_other_child().await;
+    }
+    drop(taken);
+    server
+        .upgrade_to(&user, &copy_of_product(&user, "new"))
+        .await;
+    witness.sees_that_all_goes_on(&server).await;
+}
+
+#[tokio::test]
 async fn ordinary_processes_prevent_an_upgrade_unless_forced() {
     let user = TestUser::new();
     let mut server =
