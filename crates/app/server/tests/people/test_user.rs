@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket},
+    process::{Pid, Signal, kill_process},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
@@ -34,7 +37,7 @@ pub(crate) fn product() -> &'static Path {
 }
 
 /// User with a private home, runtime directory and Codex home. Dropping it kills the local server
-/// that was started for it.
+/// that was started for it, and its durable processes.
 pub(crate) struct TestUser {
     directory: tempfile::TempDir,
     variables: Vec<(String, String)>,
@@ -195,7 +198,20 @@ impl Drop for TestUser {
             // It may have exited meanwhile.
             let _gone = kill_process(server, Signal::KILL);
         }
+        // Without server and keeper, the durable processes end.
+        let state = self.home().join(".local/state/exec-server/durable");
+        if let Some(keeper) = keeper_of(&state) {
+            let _gone = kill_process(keeper, Signal::KILL);
+        }
     }
+}
+
+/// Returns the keeper of the durable processes in a state directory.
+pub(crate) fn keeper_of(state: &Path) -> Option<Pid> {
+    let address = SocketAddrUnix::new(state.join("keeper.sock")).ok()?;
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
+    connect(&socket, &address).ok()?;
+    Some(rustix::net::sockopt::socket_peercred(&socket).ok()?.pid)
 }
 
 /// Returns whether a variable configures the program, selects an environment, or describes a
