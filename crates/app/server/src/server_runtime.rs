@@ -81,7 +81,6 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
     }
     anyhow::ensure!(!config.takeover, "--takeover needs a listener");
     let mut runtime = ServerRuntime::new(&config, &paths, open_state(&config)?)?;
-    runtime.restore().await?;
     // With stdio, the client speaks on stdin.
     let stdin = match config.listen == ListenUrl::Stdio {
         true => StdinClose::Ignored,
@@ -90,6 +89,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
     let mut stop = ShutdownSignal::new(stdin)?;
     runtime.refuse_upgrades("a server on stdio ends with its client: start another one instead");
     runtime.serve_metrics(&config).await?;
+    runtime.restore().await?;
     runtime.machine.warm_up().await;
     service_manager::notify("READY=1");
     if config.listen == ListenUrl::Stdio {
@@ -159,13 +159,22 @@ async fn serve_listener(
             false => listener.for_own_account(),
         };
         let mut runtime = ServerRuntime::new(config, paths, state)?;
-        runtime.restore().await?;
+        // What can fail comes before the processes are adopted: dropping them would kill them.
         match runtime.serve_metrics(config).await {
             Err(error) if goes_on => tracing::error!(error = format!("{error:#}"), "no metrics"),
             served => served?,
         }
+        let endpoint = http_endpoint(config, &runtime)?;
+        let tls = match &config.tls {
+            Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
+            None => None,
+        };
+        runtime.restore().await?;
         if !std::mem::replace(&mut announced, true) {
-            announce(listener.address())?;
+            if let Err(error) = announce(listener.address()) {
+                runtime.service.hand_over(std::future::ready(())).await;
+                return Err(error);
+            }
             explain(listener.address(), config);
         }
         tracing::info!(address = %listener.address(), "listening");
@@ -174,11 +183,6 @@ async fn serve_listener(
         let error = Arc::clone(&upgrade_error);
         let control = UpgradeControl::new(successors, obstacle, error);
         runtime.service.set_control(Arc::new(control));
-        let endpoint = http_endpoint(config, &runtime)?;
-        let tls = match &config.tls {
-            Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
-            None => None,
-        };
         // Nothing below fails. Until here, the files belong to the old server.
         listener.claim();
         let links = runtime.serve_links();

@@ -19,6 +19,8 @@ use crate::{
 
 /// Undelivered bytes above which further input waits. They are on disk.
 const UNDELIVERED_BYTES: u64 = 8 << 20;
+/// The same for a terminal, whose user should notice soon that the program does not read.
+const UNDELIVERED_TERMINAL_BYTES: u64 = 16 << 10;
 /// Most writes that may wait, and their total bytes.
 const WAITING_WRITES: usize = 1024;
 const WAITING_BYTES: u64 = 64 << 20;
@@ -117,12 +119,21 @@ impl JournaledStdin {
             }
             JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) => self.activity = true,
         }
-        if !self.unrecorded.is_empty() || self.undelivered_bytes > UNDELIVERED_BYTES {
+        if !self.unrecorded.is_empty() || self.undelivered_bytes > self.undelivered_limit() {
             return self.postpone(id, data, end);
         }
         match self.record_input(id.as_ref(), &data, end) {
             true => EnqueueOutcome::Accepted,
             false => EnqueueOutcome::Unrecorded,
+        }
+    }
+
+    fn undelivered_limit(&self) -> u64 {
+        match &self.target {
+            JournaledTarget::Terminal(..) => UNDELIVERED_TERMINAL_BYTES,
+            JournaledTarget::Pipe(_) | JournaledTarget::Closed | JournaledTarget::ReaderGone => {
+                UNDELIVERED_BYTES
+            }
         }
     }
 
@@ -187,7 +198,7 @@ impl JournaledStdin {
     /// Delivers as much as the child accepts now.
     pub(crate) fn flush(&mut self) {
         self.deliver();
-        while self.undelivered_bytes <= UNDELIVERED_BYTES
+        while self.undelivered_bytes <= self.undelivered_limit()
             && let Some(input) = self.unrecorded.pop_front()
         {
             let length = input.data.len() as u64;

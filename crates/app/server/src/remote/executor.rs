@@ -46,12 +46,13 @@ pub async fn run_remote_environment(
     paths: ExecServerRuntimePaths,
 ) -> anyhow::Result<()> {
     let mut runtime = ServerRuntime::new(&config.server, &paths, open_state(&config.server)?)?;
-    runtime.restore().await?;
     let stdin = config
         .credentials
         .remaining_stdin(config.server.stdin_close);
     let mut stop = ShutdownSignal::new(stdin)?;
     runtime.serve_metrics(&config.server).await?;
+    // Last, because dropping the processes would kill them.
+    runtime.restore().await?;
     let offering = async {
         let OpenedExecutor { kind, stdin } = match open(&config).await {
             Ok(opened) => opened,

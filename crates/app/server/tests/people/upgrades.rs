@@ -9,7 +9,7 @@ mod service_manager;
 use std::{
     fs,
     os::fd::OwnedFd,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -26,7 +26,7 @@ use rustix::{
 use tokio::{process::Command, task::spawn_blocking};
 
 use crate::test_user::{
-    CommandResult, OutputSoon, Server, TIMEOUT, TestUser, product, within_timeout,
+    CommandResult, OutputSoon, Server, TIMEOUT, TestUser, keeper_of, product, within_timeout,
 };
 
 /// A server with a state directory, and every server that took over from it. Dropping it kills the
@@ -115,9 +115,7 @@ impl UpgradableServer {
 
 impl Drop for UpgradableServer {
     fn drop(&mut self) {
-        let keeper = UnixStream::connect(self.state.join("keeper.sock")).ok();
-        let keeper =
-            keeper.map(|stream| rustix::net::sockopt::socket_peercred(&stream).unwrap().pid);
+        let keeper = keeper_of(&self.state);
         for pid in [Some(self.pid), keeper].into_iter().flatten() {
             // It may have ended meanwhile.
             let _gone = kill_process(pid, Signal::KILL);
