@@ -16,7 +16,7 @@ use crate::{
     durable_server::{
         DurableServer, ReadOutput, assert_same, listed, numbers, open_descriptors, os_pid, write,
     },
-    server::{TIMEOUT, WatchedProcess, to_pid, until},
+    server::{TIMEOUT, WatchedProcess, to_pid},
 };
 
 /// Script that waits for a line, then writes many.
