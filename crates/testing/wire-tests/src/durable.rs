@@ -327,7 +327,6 @@ async fn durable_start_with_a_managed_network_is_refused() {
     let params = with(script_params("p", "exit"), network);
     let id = client.request("process/start", params).await;
     let answer = client.answer(id).await;
-    eprintln!("{answer}");
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     let text = answer["error"]["message"].as_str().unwrap();
     assert!(text.starts_with("durable: "), "{text}");
