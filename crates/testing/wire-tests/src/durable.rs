@@ -334,6 +334,18 @@ async fn durable_start_with_a_managed_network_is_refused() {
 }
 
 #[tokio::test]
+async fn server_killed_while_it_starts_programs_leaves_nothing_locked() {
+    let mut server = DurableServer::start(&[]).await;
+    let mut random = Random::new();
+    for _ in 0..rounds(50) {
+        // It starts its helpers after the announcement.
+        random.pause(Duration::from_millis(12)).await;
+        server.kill().await;
+        server.restart().await;
+    }
+}
+
+#[tokio::test]
 async fn second_server_on_a_state_directory_is_refused() {
     let mut server = DurableServer::start(&[]).await;
     let (mut client, session) = server.ready().await;
