@@ -11,11 +11,12 @@ use std::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
-use exec_journal::StateDir;
+use exec_journal::{StateDir, StateDirError};
 use exec_service::{
     Concurrency, Durability, DurabilityDefault, RestoredCounts, Service, ServiceConfig,
 };
@@ -37,7 +38,7 @@ use tokio::{
 #[cfg(feature = "otel")]
 use crate::telemetry::continue_trace;
 use crate::{
-    config::{ConcurrentRequests, ServerConfig},
+    config::{ConcurrentRequests, DurableConfig, ServerConfig},
     local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
     service_manager,
     shutdown_signal::{ShutdownSignal, StdinClose},
@@ -606,7 +607,7 @@ pub(crate) fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDi
     let Some(durable) = &config.durable else {
         return Ok(None);
     };
-    match StateDir::open(&durable.directory, durable.limits) {
+    match lock_state(durable) {
         Ok(state) => Ok(Some(state)),
         Err(error) if durable.optional => {
             let directory = durable.directory.display();
@@ -616,6 +617,25 @@ pub(crate) fn open_state(config: &ServerConfig) -> anyhow::Result<Option<StateDi
         Err(error) => {
             let directory = durable.directory.display();
             Err(error).with_context(|| format!("cannot use the state directory `{directory}`"))
+        }
+    }
+}
+
+/// How long another server may hold the lock of the state directory.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to try to lock it meanwhile.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Opens and locks the state directory. A server that was killed while it started a program has
+/// left a child that holds the lock until it executes that program.
+fn lock_state(durable: &DurableConfig) -> Result<StateDir, StateDirError> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match StateDir::open(&durable.directory, durable.limits) {
+            Err(StateDirError::Locked(_)) if Instant::now() < deadline => {
+                thread::sleep(LOCK_INTERVAL);
+            }
+            opened => return opened,
         }
     }
 }

@@ -22,6 +22,7 @@ use exec_core::output_log::{FollowedLog, LogEvent, LogPage, OutputLog, Retention
 use exec_env::process::{OutputReadRequest, ProcessError, ProcessStatus};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
+    limits,
     process::{OutputPage, ProcessStarted, WaitUntil},
 };
 use tokio::{sync::Notify, time};
@@ -29,6 +30,8 @@ use tokio::{sync::Notify, time};
 use self::{attachment::ProcessAttachment, follower::AckCursor, reorder::EventReorder};
 use crate::{client_shared::ClientShared, driver::NetworkHook};
 
+/// Fewer chunks than a server with a journal puts into one page at most.
+const MANY_CHUNKS: usize = 4096;
 /// Page size after a larger page was interrupted.
 const SMALL_PAGE_BYTES: usize = 32 << 10;
 
@@ -165,11 +168,10 @@ impl ProcessEvents {
             return Ok(None);
         };
         let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
-        // A server with a journal may end a page early although it was asked for everything.
-        let part = page
-            .chunks
-            .last()
-            .is_some_and(|last| read.max_bytes.is_some() || page.next_seq == last.seq.next());
+        let part = page.chunks.last().is_some_and(|last| {
+            let is_cut = page.next_seq == last.seq.next() && is_large(&page);
+            read.max_bytes.is_some() || is_cut
+        });
         let gap_read = if part {
             let end = state.reorder.handle_partial_page(page, read.after)?;
             state.read_to = end;
@@ -414,6 +416,13 @@ impl ProcessEvents {
         self.shared.set_lag(state.lag, lag);
         state.lag = lag;
     }
+}
+
+/// Returns whether a page is so large that a server with a journal may have ended it early,
+/// although it was asked for everything.
+fn is_large(page: &OutputPage) -> bool {
+    let bytes: usize = page.chunks.iter().map(|chunk| chunk.chunk.0.len()).sum();
+    bytes >= limits::RETAINED_OUTPUT_BYTES / 2 || page.chunks.len() >= MANY_CHUNKS
 }
 
 impl EventsState {

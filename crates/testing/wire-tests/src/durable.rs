@@ -327,11 +327,22 @@ async fn durable_start_with_a_managed_network_is_refused() {
     let params = with(script_params("p", "exit"), network);
     let id = client.request("process/start", params).await;
     let answer = client.answer(id).await;
-    eprintln!("{answer}");
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     let text = answer["error"]["message"].as_str().unwrap();
     assert!(text.starts_with("durable: "), "{text}");
     assert!(listed(&mut client, "p").await.is_none());
+}
+
+#[tokio::test]
+async fn server_killed_while_it_starts_programs_leaves_nothing_locked() {
+    let mut server = DurableServer::start(&[]).await;
+    let mut random = Random::new();
+    for _ in 0..rounds(50) {
+        // It starts its helpers after the announcement.
+        random.pause(Duration::from_millis(12)).await;
+        server.kill().await;
+        server.restart().await;
+    }
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ async fn journal_cap_evicts_the_oldest_output_with_a_visible_gap() {
     assert_eq!(client.call("process/wait", wait).await["exitCode"], 0);
     let read = json!({"processId": "p", "afterSeq": 0, "maxBytes": 65_536});
     let page = client.call("process/read", read).await;
-    let mut last = page["chunks"][0]["seq"].as_u64().unwrap() - 1;
+    let last = page["chunks"][0]["seq"].as_u64().unwrap() - 1;
     assert!(last > 0, "the gap is visible: {}", page["nextSeq"]);
     let mut output = ReadOutput {
         last,
@@ -95,15 +95,11 @@ async fn journal_cap_evicts_the_oldest_output_with_a_visible_gap() {
     assert!(kept.len() <= CAP, "{}", kept.len());
     assert!(kept.len() >= CAP / 2, "{}", kept.len());
     assert_same(kept, &expected[expected.len() - kept.len()..]);
-    last = 0;
     let snapshot = client
         .call("process/snapshot", json!({"processId": "p"}))
         .await;
     let head = crate::client::decode(&snapshot["stdout"]);
-    assert!(
-        expected.starts_with(&head[..100]),
-        "the head is kept: {last}"
-    );
+    assert!(expected.starts_with(&head[..100]), "the head is kept");
     assert_eq!(snapshot["truncated"], true);
 }
 
