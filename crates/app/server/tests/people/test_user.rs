@@ -213,11 +213,7 @@ impl TestUser {
 
     /// Returns the keeper of the local server's durable processes.
     pub(crate) fn keeper(&self) -> Option<Pid> {
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let path = self.durable_directory().join("keeper.sock");
-        connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok()?;
-        Some(socket_peercred(&socket).unwrap().pid)
+        keeper_of(&self.durable_directory())
     }
 }
 
@@ -232,6 +228,18 @@ impl Drop for TestUser {
             let _gone = kill_process(keeper, Signal::KILL);
         }
     }
+}
+
+/// Returns the keeper of the durable processes in a state directory.
+pub(crate) fn keeper_of(state: &Path) -> Option<Pid> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    connect(
+        &socket,
+        &SocketAddrUnix::new(state.join("keeper.sock")).ok()?,
+    )
+    .ok()?;
+    Some(socket_peercred(&socket).ok()?.pid)
 }
 
 /// Returns whether a variable configures the program, selects an environment, or describes a
