@@ -33,7 +33,7 @@ fn try_notify(state: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the watchdog regularly that the runtime is alive. Returns at once without a watchdog.
+/// Reports to the watchdog regularly that the runtime is alive. Returns at once without a watchdog.
 pub(crate) async fn feed_watchdog() {
     let Some(period) = watchdog_period(&|name| std::env::var(name).ok()) else {
         return;

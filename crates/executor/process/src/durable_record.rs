@@ -121,7 +121,7 @@ impl DurableRecord {
         self.lock().record(event)
     }
 
-    /// Records an event whose loss changes nothing that a client was told.
+    /// Records an event that no client relies on.
     pub(crate) fn try_record(&self, event: &JournalEvent) {
         if let Err(error) = self.record(event) {
             tracing::warn!(%error, ?event, "failed to record an event of a durable process");

@@ -61,7 +61,7 @@ pub struct ServiceConfig {
     pub busy_poll: Duration,
     /// Name and version that `initialize` returns.
     pub server_name: ServerInfo,
-    /// Processes that outlive the server. Absent: there are none.
+    /// Processes that outlive the server. Absent: every process is ordinary.
     pub durability: Option<Durability>,
 }
 

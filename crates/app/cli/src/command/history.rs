@@ -173,7 +173,7 @@ async fn purge(client: &ExecServerClient, purge: PurgeHistory) -> Result<usize, 
     Ok(purged.purged)
 }
 
-/// Lists the recorded processes, or explains why there are none.
+/// Lists the recorded processes, or explains why nothing is recorded.
 async fn recorded(env: &ConnectedEnv) -> Result<Vec<ProcessSummary>, CommandFailure> {
     if let Some(recorded) = detached::history(&env.client).await? {
         return Ok(recorded);
