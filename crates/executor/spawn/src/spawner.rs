@@ -14,8 +14,8 @@
 //! A command with namespaces has an *init* between itself and its supervisor. Init sets up the
 //! namespaces and is the first process in them.
 //!
-//! A *durable* spawner is started by the [keeper](crate::keeper). It outlives the server that sends
-//! it commands, and exits after its last supervisor.
+//! A *durable* spawner is started by the [`keeper`]. It outlives the server that sends it commands,
+//! and exits after its last supervisor.
 //!
 //! The executable becomes a spawner before `main`, by the name under which it is started. Every
 //! program that links this crate can be its own spawner, including test binaries.
