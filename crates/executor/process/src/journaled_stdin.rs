@@ -202,7 +202,13 @@ impl JournaledStdin {
             && let Some(input) = self.unrecorded.pop_front()
         {
             let length = input.data.len() as u64;
-            if !self.record_input(input.id.as_ref(), &input.data, input.end) {
+            // A client that reconnects repeats a write that waits. Nothing follows the end.
+            let is_known = input
+                .id
+                .as_ref()
+                .is_some_and(|id| self.accepted.contains(id));
+            let is_obsolete = is_known || self.ended;
+            if !is_obsolete && !self.record_input(input.id.as_ref(), &input.data, input.end) {
                 // A full disk. The caller goes on waiting.
                 self.unrecorded.push_front(input);
                 return;

@@ -4,8 +4,10 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     num::NonZeroUsize,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 

@@ -250,6 +250,38 @@ async fn repeated_write_after_a_kill_is_not_written_again() {
 }
 
 #[tokio::test]
+async fn waiting_write_that_is_repeated_is_written_once() {
+    let server = DurableServer::start(&[]).await;
+    let (mut client, _) = server.ready().await;
+    let go = server.state().with_extension("go");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done; wc -c",
+        go.display()
+    );
+    let stdin = json!({"pipeStdin": true});
+    client.start_with(script_params("p", &script), stdin).await;
+    let chunk = "eHh4".repeat(1 << 18);
+    let write = |number: usize| {
+        let write_id = format!("w{number}");
+        json!({"processId": "p", "chunk": chunk, "writeId": write_id})
+    };
+    // The limit is 8 MiB; each write has 768 KiB.
+    let mut waiting = Vec::new();
+    for number in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 13, 12] {
+        waiting.push(client.request("process/write", write(number)).await);
+    }
+    let close = json!({"processId": "p"});
+    waiting.push(client.request("process/closeStdin", close).await);
+    fs::write(&go, "").unwrap();
+    for id in waiting {
+        let answer = client.answer(id).await;
+        assert_eq!(answer["result"]["status"], "accepted", "{answer}");
+    }
+    let counted = client.finish("p").await.stdout().trim().to_owned();
+    assert_eq!(counted, (14 * 3 * (1 << 18)).to_string());
+}
+
+#[tokio::test]
 async fn graceful_stop_leaves_durable_processes_to_the_next_server() {
     let mut server = DurableServer::start(&["--shutdown-grace", "1"]).await;
     let (mut client, session) = server.ready().await;
