@@ -16,7 +16,7 @@ use exec_env::environment::{
 use exec_journal::JournalHead;
 use exec_process::{
     DurableStore, LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
-    spawner::{SpawnError, SpawnStage, Spawner},
+    spawner::{CommandSpec, SpawnError, SpawnStage, Spawner},
 };
 use exec_proxy::policy_gate::{Connector, SystemConnector};
 use exec_sandbox::{CommandRequest, ManagedNetworkRequest, PreparedSandbox, SandboxFactory};
@@ -147,15 +147,16 @@ impl LocalBackend {
             Some(program) => program.clone(),
         };
         let cwd = command.cwd.to_native().map_err(StartError::Cwd)?;
-        let (mut argv, mut env, extra) = match self.snapshots.replay(self, &command, &cwd).await? {
-            Some(replay) => (replay.argv, replay.env, vec![replay.state]),
-            None => {
-                let host = &self.config.env;
-                let policy = command.env_policy.as_ref();
-                let env = child_environment(host, policy, &command.env, &command.metadata);
-                (command.argv.clone(), env, Vec::new())
-            }
-        };
+        let (mut argv, mut env, inherited_fds) =
+            match self.snapshots.replay(self, &command, &cwd).await? {
+                Some(replay) => (replay.argv, replay.env, vec![replay.state]),
+                None => {
+                    let host = &self.config.env;
+                    let policy = command.env_policy.as_ref();
+                    let env = child_environment(host, policy, &command.env, &command.metadata);
+                    (command.argv.clone(), env, Vec::new())
+                }
+            };
         let durable = command.durable.as_ref().map(|request| DurableLaunch {
             head: durable_state::journal_head(&command, request),
             required: request.required,
@@ -191,18 +192,16 @@ impl LocalBackend {
         retention.bytes = command
             .retained_bytes
             .map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
-        let command = ProcessLaunch {
-            id: command.process_id,
+        let spec = CommandSpec {
             program: program.clone().into(),
             argv: argv.into_iter().map(OsString::from).collect(),
             env,
             cwd: cwd.clone(),
-            io,
-            limits: command.limits,
-            extra,
-            sandboxed,
-            sandbox_setup: None,
+            inherited_fds,
+            ..CommandSpec::default()
         };
+        let mut command = ProcessLaunch::new(command.process_id, spec, io, command.limits);
+        command.sandboxed = sandboxed;
         let settings = OutputSettings { retention };
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
         let process = match sandbox {
@@ -302,7 +301,7 @@ impl LocalBackend {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let ProcessLaunch { cwd, env, .. } = &command;
+            let CommandSpec { cwd, env, .. } = &command.command;
             let managed = network.sandbox_request();
             let prepared = prepare_sandbox(&self.sandboxes, sandbox, cwd, env, managed).await;
             let mut prepared = prepared.map_err(LaunchFailure::Refused)?;
@@ -311,8 +310,8 @@ impl LocalBackend {
                 .without_sandbox_setup()
                 .ok()
                 .filter(|_| attempts < MAX_LAUNCH_ATTEMPTS);
-            let sandboxed_command = apply_sandbox(prepared, command);
-            let launched = self.launch(sandboxed_command, settings, durable.clone());
+            command.command = apply_sandbox(prepared, command.command);
+            let launched = self.launch(command, settings, durable.clone());
             match launched.await {
                 Ok(process) => return Ok((process, listener_socket)),
                 Err(error) => match retry {
@@ -416,9 +415,9 @@ pub(crate) async fn prepare_sandbox(
 }
 
 /// Adds the prepared sandbox to a command.
-pub(crate) fn apply_sandbox(prepared: PreparedSandbox, command: ProcessLaunch) -> ProcessLaunch {
+pub(crate) fn apply_sandbox(prepared: PreparedSandbox, command: CommandSpec) -> CommandSpec {
     let Some(wrapper) = prepared.wrapper else {
-        return ProcessLaunch {
+        return CommandSpec {
             sandbox_setup: prepared.sandbox_setup,
             ..command
         };
@@ -427,15 +426,15 @@ pub(crate) fn apply_sandbox(prepared: PreparedSandbox, command: ProcessLaunch) -
     argv.extend(wrapper.arguments);
     argv.push(command.program);
     argv.extend(command.argv.into_iter().skip(1));
-    let mut extra = command.extra;
-    extra.extend(wrapper.extra);
-    ProcessLaunch {
+    let mut inherited_fds = command.inherited_fds;
+    inherited_fds.extend(wrapper.extra);
+    CommandSpec {
         program: wrapper.program.into_os_string(),
         argv,
         // The wrapper sets the environment of the command and needs none itself.
         env: Vec::new(),
         cwd: "/".into(),
-        extra,
+        inherited_fds,
         ..command
     }
 }

@@ -27,7 +27,10 @@ use exec_env::{
     environment::{Command, StartError},
     process::{ExecProcess, ExecProcessEvent},
 };
-use exec_process::{LaunchStdio, OutputSettings, ProcessLaunch, launch, spawner::InheritedFd};
+use exec_process::{
+    LaunchStdio, OutputSettings, ProcessLaunch, launch,
+    spawner::{CommandSpec, InheritedFd},
+};
 use exec_sandbox::PreparedSandbox;
 use exec_wire::{
     id::OutputSeq,
@@ -233,22 +236,20 @@ async fn capture_state(
         }
         None => PreparedSandbox::default(),
     };
+    let capture = CommandSpec {
+        program: request.shell.path.clone().into(),
+        argv: argv.into_iter().map(OsString::from).collect(),
+        env,
+        cwd: cwd.to_owned(),
+        ..CommandSpec::default()
+    };
     let launched = launch(
         &backend.spawner,
-        apply_sandbox(
-            prepared,
-            ProcessLaunch {
-                id: command.process_id.clone(),
-                program: request.shell.path.clone().into(),
-                argv: argv.into_iter().map(OsString::from).collect(),
-                env,
-                cwd: cwd.to_owned(),
-                io: LaunchStdio::Pipes,
-                limits: command.limits,
-                extra: Vec::new(),
-                sandboxed: false,
-                sandbox_setup: None,
-            },
+        ProcessLaunch::new(
+            command.process_id.clone(),
+            apply_sandbox(prepared, capture),
+            LaunchStdio::Pipes,
+            command.limits,
         ),
         OutputSettings::default(),
     );

@@ -23,10 +23,13 @@ use crate::{
     child_input::ChildInput,
     durable_record::DurableRecord,
     keeper_connection::KeeperConnection,
-    launch::{ProcessLaunch, TaskSettings, command_spec},
+    launch::{ProcessLaunch, TaskSettings},
     local_process::{LocalProcess, OutputLogHold, SharedState, since_boot_ms},
     process_archive::ProcessArchive,
-    spawner::{SpawnError, SpawnStage, Spawner, SupervisedChild, SupervisorReport},
+    spawner::{
+        CommandSpec, CommandStdio, SpawnError, SpawnStage, Spawner, SupervisedChild,
+        SupervisorReport,
+    },
     stdin_queue::StdinQueue,
     stdio::{DurableEnds, StdioEnds},
 };
@@ -107,21 +110,18 @@ impl DurableStore {
         launch: ProcessLaunch,
         mut head: JournalHead,
     ) -> Result<Arc<LocalProcess>, SpawnError> {
-        let StdioEnds {
-            parent,
-            child,
-            terminal,
-        } = StdioEnds::open(launch.io).map_err(setup)?;
+        let StdioEnds { parent, child } = StdioEnds::open(launch.io).map_err(setup)?;
         let ends = DurableEnds::new(parent).map_err(setup)?;
         let settings = TaskSettings::of(&launch);
-        let process_id = launch.id.clone();
-        let spec = command_spec(launch, child, terminal)?;
+        let process_id = launch.id;
         let started = Instant::now();
         head.started_at_boot_ms = since_boot_ms();
         let started_at_ms = head.started_at_ms;
         let mut journal = self.state.create(&head).map_err(journal_failed)?;
         let mut pending = PendingRecord::new(self, journal.id());
-        let child = self.spawn(spec, &ends, &mut journal).await?;
+        let child = self
+            .spawn(launch.command, child, &ends, &mut journal)
+            .await?;
         self.keeper.ensure_watched();
         let record = DurableRecord::new(journal, Arc::clone(&self.keeper), OutputSeq(1));
         let event = JournalEvent::Started {
@@ -157,7 +157,8 @@ impl DurableStore {
     /// Starts a command after the keeper holds its descriptors.
     async fn spawn(
         &self,
-        spec: crate::spawner::CommandSpec,
+        command: CommandSpec,
+        stdio: CommandStdio,
         ends: &DurableEnds,
         journal: &mut ProcessJournal,
     ) -> Result<SupervisedChild, SpawnError> {
@@ -176,7 +177,8 @@ impl DurableStore {
             held.map_err(|error| setup(io::Error::other(error)))?
                 .map_err(|error| setup(io::Error::other(error)))
         };
-        self.spawner.spawn_with_control(spec, hand_over).await
+        let spawned = self.spawner.spawn_with_control(command, stdio, hand_over);
+        spawned.await
     }
 
     /// Adopts every process that the keeper holds. Records that cannot be adopted are dropped,

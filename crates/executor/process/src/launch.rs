@@ -1,16 +1,8 @@
 //! Launches a command: opens its stdio, has the spawner start it, and starts its process task.
 
-use std::{
-    ffi::{CString, OsString},
-    io,
-    os::{fd::OwnedFd, unix::ffi::OsStringExt},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use exec_core::output_log::{OutputLog, RetentionLimits};
-use exec_spawn::sandbox_setup::SandboxSetup;
 use exec_wire::{
     id::ProcessId,
     process::{ProcessLimits, TerminalSize},
@@ -22,58 +14,52 @@ use crate::{
     local_process::{LocalProcess, SharedState},
     process_task::{OutputReader, ProcessTask, ProcessTimers, TreeLimits},
     spawner::{
-        CommandSpec, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
+        CommandSpec, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
         SupervisedChild,
     },
     stdio::StdioEnds,
 };
 
-/// Describes a command completely, so that launching it involves no further decision.
+/// A command, and how its process is run.
 #[derive(Debug)]
 pub struct ProcessLaunch {
     /// Id that the caller chose for the process.
     pub id: ProcessId,
-    /// Program to run. Looked up in the `PATH` of `env` if it contains no slash.
-    pub program: OsString,
-    /// Arguments, including the program's name.
-    pub argv: Vec<OsString>,
-    /// Complete environment of the command.
-    pub env: Vec<(OsString, OsString)>,
-    /// Working directory.
-    pub cwd: PathBuf,
+    /// The command. Its resource limits are those of `limits`.
+    pub command: CommandSpec,
     /// Kind of the standard descriptors.
     pub io: LaunchStdio,
-    /// Resource limits.
+    /// Resource limits of the command, and deadlines of its process task.
     pub limits: ProcessLimits,
-    /// Descriptors that the command inherits in addition to the standard ones.
-    pub extra: Vec<InheritedFd>,
     /// Whether a sandbox policy applies, enforced by any mechanism. A failed exit is then scanned
     /// for signs of a denial.
     pub sandboxed: bool,
-    /// Sandbox set-up to apply between clone and exec.
-    pub sandbox_setup: Option<SandboxSetup>,
 }
 
 impl ProcessLaunch {
+    /// Creates the launch of a command outside a sandbox, and sets the limits of the command.
+    pub fn new(
+        id: ProcessId,
+        mut command: CommandSpec,
+        io: LaunchStdio,
+        limits: ProcessLimits,
+    ) -> Self {
+        command.limits = resource_limits(&limits);
+        Self {
+            id,
+            command,
+            io,
+            limits,
+            sandboxed: false,
+        }
+    }
+
     /// Copies everything except the sandbox set-up, which can be used for one start only.
     pub fn without_sandbox_setup(&self) -> io::Result<Self> {
-        let extra = self.extra.iter().map(|extra| {
-            Ok(InheritedFd {
-                fd: extra.fd.try_clone()?,
-                target: extra.target,
-            })
-        });
         Ok(Self {
             id: self.id.clone(),
-            program: self.program.clone(),
-            argv: self.argv.clone(),
-            env: self.env.clone(),
-            cwd: self.cwd.clone(),
-            io: self.io,
-            limits: self.limits,
-            extra: extra.collect::<io::Result<_>>()?,
-            sandboxed: self.sandboxed,
-            sandbox_setup: None,
+            command: self.command.without_sandbox_setup()?,
+            ..*self
         })
     }
 }
@@ -106,48 +92,18 @@ pub async fn launch(
         stage: SpawnStage::Setup,
         source,
     };
-    let StdioEnds {
-        parent,
-        child,
-        terminal,
-    } = StdioEnds::open(launch.io).map_err(host)?;
-    let (id, task) = (launch.id.clone(), TaskSettings::of(&launch));
-    let spec = command_spec(launch, child, terminal)?;
+    let StdioEnds { parent, child } = StdioEnds::open(launch.io).map_err(host)?;
+    let task = TaskSettings::of(&launch);
     // Taken before the command can run, so that the reported wall time covers all of its CPU time.
     let started = Instant::now();
-    let child = Arc::new(spawner.spawn(spec).await?);
+    let child = Arc::new(spawner.spawn(launch.command, child).await?);
     let (input, sources, terminal) = parent.register().map_err(host)?;
     let log = OutputLog::new(settings.retention);
     let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
     let pid = child.pid();
     tokio::spawn(task.task(&shared, child, sources, started).run());
-    let process = LocalProcess::new(id, shared, terminal, pid, now_ms());
+    let process = LocalProcess::new(launch.id, shared, terminal, pid, now_ms());
     Ok(Arc::new(process))
-}
-
-/// Builds the command for the spawner.
-pub(crate) fn command_spec(
-    launch: ProcessLaunch,
-    [stdin, stdout, stderr]: [OwnedFd; 3],
-    terminal: bool,
-) -> Result<CommandSpec, SpawnError> {
-    Ok(CommandSpec {
-        candidates: candidates(&launch)?,
-        argv: launch
-            .argv
-            .into_iter()
-            .map(|arg| c_string(arg, "argv"))
-            .collect::<Result<_, _>>()?,
-        env: launch.env.into_iter().map(pair).collect::<Result<_, _>>()?,
-        cwd: c_string(launch.cwd.into_os_string(), "cwd")?,
-        stdin,
-        stdout,
-        stderr,
-        terminal,
-        inherited_fds: launch.extra,
-        limits: resource_limits(&launch.limits),
-        sandbox_setup: launch.sandbox_setup,
-    })
 }
 
 /// Settings of a process task, for a new process and for an adopted one.
@@ -189,19 +145,6 @@ impl TaskSettings {
     }
 }
 
-fn candidates(launch: &ProcessLaunch) -> Result<Vec<CString>, SpawnError> {
-    let path = launch
-        .env
-        .iter()
-        .rfind(|(name, _)| name == "PATH")
-        .map(|(_, value)| value);
-    let paths = CommandSpec::candidates(&launch.program, path.map(OsString::as_os_str));
-    paths
-        .into_iter()
-        .map(|path| c_string(path, "argv"))
-        .collect()
-}
-
 fn resource_limits(limits: &ProcessLimits) -> Vec<ResourceLimit> {
     let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
     [
@@ -221,17 +164,6 @@ fn resource_limits(limits: &ProcessLimits) -> Vec<ResourceLimit> {
     .collect()
 }
 
-fn pair((name, value): (OsString, OsString)) -> Result<CString, SpawnError> {
-    let mut text = name.into_vec();
-    text.push(b'=');
-    text.extend_from_slice(&value.into_vec());
-    c_string(OsString::from_vec(text), "env")
-}
-
-fn c_string(text: OsString, field: &'static str) -> Result<CString, SpawnError> {
-    CString::new(text.into_vec()).map_err(|_| SpawnError::Nul(field))
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs::OpenOptions, io::ErrorKind, time::Duration};
@@ -249,18 +181,18 @@ mod tests {
     #[tokio::test]
     async fn dropping_a_process_closes_output_held_open_elsewhere() {
         let spawner = Spawner::default();
-        let command = ProcessLaunch {
-            id: ProcessId::new("p").unwrap(),
+        let command = CommandSpec {
             program: "/bin/sh".into(),
             argv: ["sh", "-c", "read line"].map(Into::into).to_vec(),
-            env: Vec::new(),
             cwd: "/".into(),
-            io: LaunchStdio::PipesWithStdin,
-            limits: ProcessLimits::default(),
-            extra: Vec::new(),
-            sandboxed: false,
-            sandbox_setup: None,
+            ..CommandSpec::default()
         };
+        let command = ProcessLaunch::new(
+            ProcessId::new("p").unwrap(),
+            command,
+            LaunchStdio::PipesWithStdin,
+            ProcessLimits::default(),
+        );
         let process = launch(&spawner, command, OutputSettings::default())
             .await
             .unwrap();

@@ -437,22 +437,20 @@ mod tests {
 
     use crate::{
         launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
-        spawner::Spawner,
+        spawner::{CommandSpec, Spawner},
     };
 
     async fn exit(spawner: &Spawner, sandboxed: bool, io: LaunchStdio, script: &str) -> ExitInfo {
-        let command = ProcessLaunch {
-            id: ProcessId::new("p").unwrap(),
+        let command = CommandSpec {
             program: "/bin/sh".into(),
             argv: ["sh", "-c", script].map(Into::into).to_vec(),
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
             cwd: "/".into(),
-            io,
-            limits: ProcessLimits::default(),
-            extra: Vec::new(),
-            sandboxed,
-            sandbox_setup: None,
+            ..CommandSpec::default()
         };
+        let id = ProcessId::new("p").unwrap();
+        let mut command = ProcessLaunch::new(id, command, io, ProcessLimits::default());
+        command.sandboxed = sandboxed;
         let process = launch(spawner, command, OutputSettings::default())
             .await
             .unwrap();

@@ -16,7 +16,12 @@ mod supervised_child;
 #[cfg(test)]
 mod tests;
 
-use std::{io, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+};
 
 use exec_spawn::{
     keeper::KeeperHandle,
@@ -34,8 +39,8 @@ use crate::stdio::register;
 
 pub use self::supervised_child::SupervisedChild;
 pub use exec_spawn::spawner::{
-    CommandSpec, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError, SpawnStage,
-    SupervisorReport,
+    CommandSpec, CommandStdio, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError,
+    SpawnStage, SupervisorReport,
 };
 
 /// The executable of this process, even if its file was replaced or removed.
@@ -99,11 +104,15 @@ impl Spawner {
     /// Starts a command. If the future is dropped, the command is killed.
     ///
     /// The start report of a durable command was peeked, and is to be consumed.
-    pub async fn spawn(&self, spec: CommandSpec) -> Result<SupervisedChild, SpawnError> {
-        let frame = encode(&spec)?;
+    pub async fn spawn(
+        &self,
+        command: CommandSpec,
+        stdio: CommandStdio,
+    ) -> Result<SupervisedChild, SpawnError> {
+        let frame = CommandFrame::new(command, stdio)?;
         let (control, theirs) = control_sockets()?;
-        let process = self.send(&frame, &spec, theirs).await?;
-        let names = into_names(spec);
+        let process = self.send(&frame, theirs).await?;
+        let names = frame.into_names();
         let child = SupervisedChild::starting(control, process, self.clone());
         child.started(names).await
     }
@@ -116,7 +125,8 @@ impl Spawner {
     /// keeper's record.
     pub async fn spawn_with_control<F, Handover>(
         &self,
-        spec: CommandSpec,
+        command: CommandSpec,
+        stdio: CommandStdio,
         before_send: F,
     ) -> Result<SupervisedChild, SpawnError>
     where
@@ -124,7 +134,7 @@ impl Spawner {
         Handover: Future<Output = Result<(), SpawnError>>,
     {
         let host = |error| SpawnError::host(SpawnStage::Setup, error);
-        let frame = encode(&spec)?;
+        let frame = CommandFrame::new(command, stdio)?;
         let (control, theirs) = control_sockets()?;
         let mut link = self.link.lock().await;
         // The command is handed over together with its spawner, so it is not sent to another one.
@@ -140,32 +150,31 @@ impl Spawner {
         // Created before the frame is sent: dropping it kills what the keeper would keep alive.
         let child = SupervisedChild::starting(control, process, self.clone());
         before_send(control_duplicate, spawner_duplicate).await?;
-        if let Err(error) = open.send(&frame, &spec, &theirs).await {
+        if let Err(error) = open.send(&frame, &theirs).await {
             // A durable spawner that closed its socket may live on with its supervisors.
             *link = None;
             return Err(host(error));
         }
         drop(link);
         drop(theirs);
-        child.started(into_names(spec)).await
+        child.started(frame.into_names()).await
     }
 
     /// Sends a command to the spawner, and returns the spawner process that received it.
     async fn send(
         &self,
-        frame: &[u8],
-        spec: &CommandSpec,
+        frame: &CommandFrame,
         control: OwnedFd,
     ) -> Result<Arc<SpawnerProcess>, SpawnError> {
         let mut link = self.link.lock().await;
         if let Some(open) = link.as_mut()
-            && open.send(frame, spec, &control).await.is_ok()
+            && open.send(frame, &control).await.is_ok()
         {
             return Ok(Arc::clone(open.process()));
         }
         // No spawner is running, or it died and its commands are lost: start a new one.
         let mut fresh = self.open_link().await?;
-        let sent = fresh.send(frame, spec, &control).await;
+        let sent = fresh.send(frame, &control).await;
         let process = Arc::clone(fresh.process());
         *link = Some(fresh);
         sent.map_err(|error| SpawnError::host(SpawnStage::Setup, error))?;
@@ -197,27 +206,43 @@ fn control_sockets() -> Result<(AsyncFd<OwnedFd>, OwnedFd), SpawnError> {
     Ok((control, theirs))
 }
 
-/// Checks and encodes a command.
-fn encode(spec: &CommandSpec) -> Result<Vec<u8>, SpawnError> {
-    if let Some(setup) = &spec.sandbox_setup
-        && setup.namespaces.is_none()
-        && !setup.guards.is_empty()
-    {
-        return Err(SpawnError::SandboxSetup {
-            part: SetupStep::Guard(setup.guards.first().cloned()),
-            source: io::Error::from_raw_os_error(libc::EINVAL),
-        });
-    }
-    let frame = spec.encode();
-    if frame.len() > MAX_FRAME_BYTES || spec.inherited_fds.len() > MAX_EXTRA {
-        let error = io::Error::from_raw_os_error(libc::E2BIG);
-        return Err(SpawnError::host(SpawnStage::Exec, error));
-    }
-    Ok(frame)
+/// A command that was checked and encoded, with the descriptors that are sent with it.
+struct CommandFrame {
+    command: CommandSpec,
+    stdio: CommandStdio,
+    text: Vec<u8>,
 }
 
-/// Closes the descriptors of a command, and returns the names that errors of its set-up mention.
-fn into_names(mut spec: CommandSpec) -> (Vec<MountStep>, Vec<NameGuard>) {
-    let setup = spec.sandbox_setup.as_mut();
-    setup.map(SetupStep::take_names).unwrap_or_default()
+impl CommandFrame {
+    fn new(command: CommandSpec, stdio: CommandStdio) -> Result<Self, SpawnError> {
+        if let Some(setup) = &command.sandbox_setup
+            && setup.namespaces.is_none()
+            && !setup.guards.is_empty()
+        {
+            return Err(SpawnError::SandboxSetup {
+                part: SetupStep::Guard(setup.guards.first().cloned()),
+                source: io::Error::from_raw_os_error(libc::EINVAL),
+            });
+        }
+        let text = command.encode(&stdio)?;
+        if text.len() > MAX_FRAME_BYTES || command.inherited_fds.len() > MAX_EXTRA {
+            let error = io::Error::from_raw_os_error(libc::E2BIG);
+            return Err(SpawnError::host(SpawnStage::Exec, error));
+        }
+        Ok(Self {
+            command,
+            stdio,
+            text,
+        })
+    }
+
+    fn descriptors<'a>(&'a self, control: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
+        self.command.descriptors(control.as_fd(), &self.stdio)
+    }
+
+    /// Closes the descriptors, and returns the names that errors of the sandbox set-up mention.
+    fn into_names(mut self) -> (Vec<MountStep>, Vec<NameGuard>) {
+        let setup = self.command.sandbox_setup.as_mut();
+        setup.map(SetupStep::take_names).unwrap_or_default()
+    }
 }

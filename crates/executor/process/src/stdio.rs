@@ -27,6 +27,7 @@ use crate::{
     journaled_stdin::{JournaledStdin, JournaledTarget},
     launch::LaunchStdio,
     process_task::{OutputKind, OutputReader},
+    spawner::CommandStdio,
     stdin_queue::StdinQueue,
 };
 
@@ -36,8 +37,7 @@ pub(crate) const LARGE_BYTES: usize = 256 << 10;
 /// Both ends of a child's standard descriptors.
 pub(crate) struct StdioEnds {
     pub(crate) parent: ParentEnds,
-    pub(crate) child: [OwnedFd; 3],
-    pub(crate) terminal: bool,
+    pub(crate) child: CommandStdio,
 }
 
 #[derive(Debug)]
@@ -55,11 +55,13 @@ impl StdioEnds {
     pub(crate) fn open(kind: LaunchStdio) -> io::Result<Self> {
         if let LaunchStdio::Terminal(size) = kind {
             let (parent, child) = open_terminal(size)?;
-            let child = [child.try_clone()?, child.try_clone()?, child];
+            let fds = [child.try_clone()?, child.try_clone()?, child];
             return Ok(Self {
                 parent: ParentEnds::Terminal(parent),
-                child,
-                terminal: true,
+                child: CommandStdio {
+                    fds,
+                    terminal: true,
+                },
             });
         }
         let (stdin, child_stdin) = if kind == LaunchStdio::PipesWithStdin {
@@ -76,8 +78,10 @@ impl StdioEnds {
                 stdout: Some(stdout),
                 stderr: Some(stderr),
             },
-            child: [child_stdin, child_stdout, child_stderr],
-            terminal: false,
+            child: CommandStdio {
+                fds: [child_stdin, child_stdout, child_stderr],
+                terminal: false,
+            },
         })
     }
 }

@@ -6,13 +6,12 @@
 mod policy_support;
 
 use std::{
-    ffi::CString,
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use exec_process::spawner::{CommandSpec, SpawnError, SpawnStage, Spawner};
+use exec_process::spawner::{CommandSpec, CommandStdio, SpawnError, SpawnStage, Spawner};
 use exec_spawn::sandbox_setup::{NameGuard, NamespaceSetup, NetworkNamespace, SandboxSetup};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
@@ -250,12 +249,15 @@ impl ProbeRunner<'_> {
     /// Tries to run [`MISSING_PROGRAM`] in the sandbox. A "not found" error means that every step
     /// up to exec succeeded.
     async fn try_setup(&self, setup: Result<SandboxSetup, String>) -> ProbeOutcome {
-        let spec = setup.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
-        let spec = match spec {
-            Ok(spec) => spec,
+        let probe = setup.and_then(|setup| {
+            let stdio = CommandStdio::null().map_err(|error| error.to_string())?;
+            Ok((probe_command(setup), stdio))
+        });
+        let (command, stdio) = match probe {
+            Ok(probe) => probe,
             Err(reason) => return ProbeOutcome::Fails(reason),
         };
-        match timeout_at(self.deadline(), self.spawner.spawn(spec)).await {
+        match timeout_at(self.deadline(), self.spawner.spawn(command, stdio)).await {
             Ok(Err(SpawnError::Host {
                 stage: SpawnStage::Exec,
                 source,
@@ -269,25 +271,14 @@ impl ProbeRunner<'_> {
     }
 }
 
-fn probe_spec(setup: SandboxSetup) -> io::Result<CommandSpec> {
-    let open_null = || {
-        let mut options = std::fs::File::options();
-        options.read(true).write(true).open("/dev/null")
-    };
-    let program = CString::new(MISSING_PROGRAM)?;
-    Ok(CommandSpec {
-        candidates: vec![program.clone()],
-        argv: vec![program],
-        env: Vec::new(),
-        cwd: c"/".to_owned(),
-        stdin: open_null()?.into(),
-        stdout: open_null()?.into(),
-        stderr: open_null()?.into(),
-        terminal: false,
-        inherited_fds: Vec::new(),
-        limits: Vec::new(),
+fn probe_command(setup: SandboxSetup) -> CommandSpec {
+    CommandSpec {
+        program: MISSING_PROGRAM.into(),
+        argv: vec![MISSING_PROGRAM.into()],
+        cwd: "/".into(),
         sandbox_setup: Some(setup),
-    })
+        ..CommandSpec::default()
+    }
 }
 
 /// Host settings that matter for sandboxes.

@@ -4,7 +4,7 @@ use std::{
     fmt,
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -28,7 +28,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{CommandSpec, SpawnError, SpawnStage};
+use super::{CommandFrame, SpawnError, SpawnStage};
 use crate::stdio::register;
 
 /// How long to wait for a spawner before checking whether it is stopped.
@@ -88,30 +88,21 @@ impl SpawnerLink {
 
     /// Sends a whole frame. If the future is dropped half-way, the link is unusable, so frames that
     /// fit are sent in one call.
-    pub(super) async fn send(
-        &mut self,
-        frame: &[u8],
-        spec: &CommandSpec,
-        control: &OwnedFd,
-    ) -> io::Result<()> {
+    pub(super) async fn send(&mut self, frame: &CommandFrame, control: &OwnedFd) -> io::Result<()> {
         self.process.resume();
-        let sent = await_spawner(
-            &self.process,
-            send_frame(&self.socket, frame, spec, control),
-        );
+        let sent = await_spawner(&self.process, send_frame(&self.socket, frame, control));
         sent.await.unwrap_or(Err(Errno::PIPE.into()))
     }
 }
 
 async fn send_frame(
     socket: &AsyncFd<OwnedFd>,
-    frame: &[u8],
-    spec: &CommandSpec,
+    frame: &CommandFrame,
     control: &OwnedFd,
 ) -> io::Result<()> {
-    let descriptors = spec.descriptors(control.as_fd());
+    let descriptors = frame.descriptors(control);
     let mut sent = 0;
-    while sent < frame.len() {
+    while sent < frame.text.len() {
         sent += socket
             .async_io(Interest::WRITABLE, |socket| {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -119,7 +110,7 @@ async fn send_frame(
                 if sent == 0 {
                     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
                 }
-                let slices = [IoSlice::new(&frame[sent..])];
+                let slices = [IoSlice::new(&frame.text[sent..])];
                 sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
                     .map_err(io::Error::from)
             })

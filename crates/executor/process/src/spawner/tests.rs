@@ -1,38 +1,35 @@
-use std::{
-    ffi::{CString, OsStr},
-    io::Read,
-    os::fd::OwnedFd,
-};
+use std::{io::Read, os::fd::OwnedFd};
 
 use exec_spawn::keeper::KeeperClient;
 
 use super::*;
 use crate::stdio;
 
-fn spec(argv: &[&str], stdout: OwnedFd) -> CommandSpec {
+fn spec(argv: &[&str]) -> CommandSpec {
     CommandSpec {
-        candidates: vec![CString::new(argv[0]).unwrap()],
-        argv: argv.iter().map(|arg| CString::new(*arg).unwrap()).collect(),
-        env: vec![c"PATH=/usr/bin:/bin".to_owned()],
-        cwd: c"/".to_owned(),
-        stdin: stdio::open_null().unwrap(),
-        stdout,
-        stderr: stdio::open_null().unwrap(),
-        terminal: false,
-        inherited_fds: Vec::new(),
-        limits: Vec::new(),
-        sandbox_setup: None,
+        program: argv[0].into(),
+        argv: argv.iter().map(Into::into).collect(),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        cwd: "/".into(),
+        ..CommandSpec::default()
     }
+}
+
+/// Standard descriptors with this output.
+fn stdio_to(stdout: OwnedFd) -> CommandStdio {
+    let mut stdio = CommandStdio::null().unwrap();
+    stdio.fds[1] = stdout;
+    stdio
 }
 
 #[tokio::test]
 async fn exit_of_a_command_is_reported() {
     let spawner = Spawner::default();
     let child = spawner
-        .spawn(spec(
-            &["/bin/sh", "-c", "exit 7"],
-            stdio::open_null().unwrap(),
-        ))
+        .spawn(
+            spec(&["/bin/sh", "-c", "exit 7"]),
+            stdio_to(stdio::open_null().unwrap()),
+        )
         .await
         .unwrap();
     assert!(child.pid() > 1);
@@ -46,22 +43,24 @@ async fn exit_of_a_command_is_reported() {
 #[tokio::test]
 async fn failed_stage_of_a_start_is_reported() {
     let spawner = Spawner::default();
-    let failure = async |spec: CommandSpec| match spawner.spawn(spec).await {
-        Err(SpawnError::Host { stage, source }) => (stage, source.raw_os_error().unwrap()),
-        other => panic!("expected a failure: {other:?}"),
+    let failure = async |spec: CommandSpec| {
+        let stdio = stdio_to(stdio::open_null().unwrap());
+        match spawner.spawn(spec, stdio).await {
+            Err(SpawnError::Host { stage, source }) => (stage, source.raw_os_error().unwrap()),
+            other => panic!("expected a failure: {other:?}"),
+        }
     };
-    let null = || stdio::open_null().unwrap();
     assert_eq!(
-        failure(spec(&["/nope"], null())).await,
+        failure(spec(&["/nope"])).await,
         (SpawnStage::Exec, libc::ENOENT)
     );
     assert_eq!(
-        failure(spec(&["/etc/passwd"], null())).await,
+        failure(spec(&["/etc/passwd"])).await,
         (SpawnStage::Exec, libc::EACCES)
     );
     let nowhere = CommandSpec {
-        cwd: c"/nope".to_owned(),
-        ..spec(&["/bin/true"], null())
+        cwd: "/nope".into(),
+        ..spec(&["/bin/true"])
     };
     assert_eq!(failure(nowhere).await, (SpawnStage::Chdir, libc::ENOENT));
 }
@@ -75,7 +74,7 @@ async fn child_has_three_descriptors_and_default_signals() {
     let spawner = Spawner::default();
     let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
     let _child = spawner
-        .spawn(spec(&["/bin/sh", "-c", script], theirs))
+        .spawn(spec(&["/bin/sh", "-c", script]), stdio_to(theirs))
         .await
         .unwrap();
     let mut text = String::new();
@@ -97,7 +96,7 @@ async fn dropping_a_child_kills_double_forked_descendants() {
     let spawner = Spawner::default();
     let script = "setsid sh -c 'setsid sleep 1000 & exit' & wait; echo ready; sleep 1000";
     let child = spawner
-        .spawn(spec(&["/bin/sh", "-c", script], theirs))
+        .spawn(spec(&["/bin/sh", "-c", script]), stdio_to(theirs))
         .await
         .unwrap();
     let mut pipe = std::fs::File::from(ours);
@@ -114,7 +113,7 @@ async fn dead_spawner_is_replaced_and_its_commands_are_lost() {
     let spawner = Spawner::default();
     let null = || stdio::open_null().unwrap();
     let child = spawner
-        .spawn(spec(&["/bin/sleep", "1000"], null()))
+        .spawn(spec(&["/bin/sleep", "1000"]), stdio_to(null()))
         .await
         .unwrap();
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
@@ -132,7 +131,10 @@ async fn dead_spawner_is_replaced_and_its_commands_are_lost() {
     let spawner_pid = rustix::process::Pid::from_raw(spawner_pid.parse().unwrap()).unwrap();
     rustix::process::kill_process(spawner_pid, rustix::process::Signal::KILL).unwrap();
     while child.report().await.is_some() {}
-    let next = spawner.spawn(spec(&["/bin/true"], null())).await.unwrap();
+    let next = spawner
+        .spawn(spec(&["/bin/true"]), stdio_to(null()))
+        .await
+        .unwrap();
     assert!(matches!(
         next.report().await,
         Some(SupervisorReport::Exited(_))
@@ -151,10 +153,10 @@ async fn adopted_child_is_killed_although_its_supervisor_is_stopped() {
     let keeper = keeper(&directory);
     let (ours, theirs) = std::io::pipe().unwrap();
     let script = "setsid sleep 1000 & echo ready; sleep 1000";
-    let spec = spec(&["/bin/sh", "-c", script], theirs.into());
+    let spec = spec(&["/bin/sh", "-c", script]);
     let mut handed_over = None;
     let child = Spawner::durable(keeper.clone())
-        .spawn_with_control(spec, |control, spawner| {
+        .spawn_with_control(spec, stdio_to(theirs.into()), |control, spawner| {
             handed_over = Some((control, spawner));
             std::future::ready(Ok(()))
         })
@@ -197,7 +199,7 @@ async fn peeked_report_is_kept_until_it_is_consumed() {
     let keeper = keeper(&directory);
     let null = stdio::open_null().unwrap();
     let child = Spawner::durable(keeper)
-        .spawn(spec(&["/bin/sh", "-c", "exit 3"], null))
+        .spawn(spec(&["/bin/sh", "-c", "exit 3"]), stdio_to(null))
         .await
         .unwrap();
     let started = child.peek_report().await;
@@ -223,31 +225,14 @@ async fn script_without_interpreter_line_runs_in_the_shell() {
     std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
     std::fs::set_permissions(&path, mode).unwrap();
     let child = Spawner::default()
-        .spawn(spec(
-            &[path.to_str().unwrap(), "9"],
-            stdio::open_null().unwrap(),
-        ))
+        .spawn(
+            spec(&[path.to_str().unwrap(), "9"]),
+            stdio_to(stdio::open_null().unwrap()),
+        )
         .await
         .unwrap();
     let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("expected an exit report")
     };
     assert_eq!(libc::WEXITSTATUS(exit.status), 9);
-}
-
-#[test]
-fn programs_are_looked_up_like_execvp() {
-    let candidates_of = |program: &str, path: Option<&str>| {
-        let paths = CommandSpec::candidates(OsStr::new(program), path.map(OsStr::new));
-        paths
-            .into_iter()
-            .map(|path| path.into_string().unwrap())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        candidates_of("ls", Some("/a:/b/:")),
-        ["/a/ls", "/b/ls", "./ls"]
-    );
-    assert_eq!(candidates_of("./ls", Some("/a")), ["./ls"]);
-    assert_eq!(candidates_of("ls", None), ["/bin/ls", "/usr/bin/ls"]);
 }

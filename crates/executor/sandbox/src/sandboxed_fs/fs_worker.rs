@@ -12,11 +12,10 @@
 
 use std::{
     ffi::{CStr, OsStr},
-    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix,
+        unix::{self, ffi::OsStrExt},
     },
     pin::pin,
     sync::Arc,
@@ -27,7 +26,7 @@ use std::{
 
 use exec_env::filesystem::{FileError, MissingPathsRequest, WatchDepth, WatchPathRequest};
 use exec_fs::{BlockFile, CancelFlag, WholeFile};
-use exec_process::spawner::{CommandSpec, InheritedFd, Spawner, SupervisedChild};
+use exec_process::spawner::{CommandSpec, CommandStdio, InheritedFd, Spawner, SupervisedChild};
 use exec_spawn::sandbox_setup::{self, SandboxSetup};
 use exec_wire::path_uri::PathUri;
 use futures_util::StreamExt;
@@ -54,8 +53,9 @@ impl FsWorker {
         let start = async {
             let failed = |error: &dyn std::error::Error| start_failed(&error.to_string());
             let (channel, worker_end) = WorkerChannel::pair().map_err(|error| failed(&error))?;
-            let spec = worker_spec(worker_end.into()).map_err(|error| failed(&error))?;
-            let child = spawner.spawn(spec).await;
+            let stdio = CommandStdio::null().map_err(|error| failed(&error))?;
+            let spawned = spawner.spawn(worker_command(worker_end.into()), stdio);
+            let child = spawned.await;
             let child = child.map_err(|error| start_failed(&error.explained()))?;
             let mut worker = Self {
                 channel,
@@ -113,25 +113,17 @@ fn start_failed(why: &str) -> FileError {
 }
 
 /// Passes no environment variable of the server to the worker.
-fn worker_spec(socket: OwnedFd) -> io::Result<CommandSpec> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    let duplicate = || null.as_fd().try_clone_to_owned();
-    Ok(CommandSpec {
-        candidates: vec![c"/proc/self/exe".to_owned()],
-        argv: vec![WORKER_ARGV0.to_owned()],
-        env: Vec::new(),
-        cwd: c"/".to_owned(),
-        stdin: duplicate()?,
-        stdout: duplicate()?,
-        stderr: duplicate()?,
-        terminal: false,
+fn worker_command(socket: OwnedFd) -> CommandSpec {
+    CommandSpec {
+        program: "/proc/self/exe".into(),
+        argv: vec![OsStr::from_bytes(WORKER_ARGV0.to_bytes()).to_owned()],
+        cwd: "/".into(),
         inherited_fds: vec![InheritedFd {
             fd: socket,
             target: WORKER_SOCKET_FD,
         }],
-        limits: Vec::new(),
-        sandbox_setup: None,
-    })
+        ..CommandSpec::default()
+    }
 }
 
 /// Timeout for start and sandbox setup, which take milliseconds even on a busy host.

@@ -26,7 +26,7 @@ use std::{
 };
 
 use exec_process::spawner::{
-    CommandSpec, ExitReport, SpawnError, Spawner, SupervisedChild, SupervisorReport,
+    CommandSpec, CommandStdio, ExitReport, SpawnError, Spawner, SupervisedChild, SupervisorReport,
 };
 use exec_spawn::{
     keeper::{HeldRecord, KeeperClient, KeeperSlot},
@@ -97,19 +97,15 @@ impl DurableCommand {
         let (stdout, stdout_write) = pipe().unwrap();
         let (stdin, stdout) = (OwnedFd::from(stdin), OwnedFd::from(stdout));
         let spec = CommandSpec {
-            candidates: vec![c"/bin/sh".to_owned()],
-            argv: ["sh", "-c", script]
-                .map(|word| std::ffi::CString::new(word).unwrap())
-                .to_vec(),
-            env: vec![c"PATH=/usr/bin:/bin".to_owned()],
-            cwd: c"/".to_owned(),
-            stdin: stdin_read.into(),
-            stdout: stdout_write.into(),
-            stderr,
+            program: "/bin/sh".into(),
+            argv: ["sh", "-c", script].map(Into::into).to_vec(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            cwd: "/".into(),
+            ..CommandSpec::default()
+        };
+        let stdio = CommandStdio {
+            fds: [stdin_read.into(), stdout_write.into(), stderr],
             terminal: false,
-            inherited_fds: Vec::new(),
-            limits: Vec::new(),
-            sandbox_setup: None,
         };
         let hold = async |control: OwnedFd, spawner: OwnedFd| {
             let slots = [
@@ -120,7 +116,7 @@ impl DurableCommand {
             ];
             keeper.hold(&RECORD, &slots).map_err(SpawnError::Keeper)
         };
-        let child = spawner.spawn_with_control(spec, hold).await?;
+        let child = spawner.spawn_with_control(spec, stdio, hold).await?;
         Ok(Self {
             child,
             stdin,
@@ -406,21 +402,14 @@ async fn failed_start_leaves_a_record_that_cannot_be_adopted() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let spawner = Spawner::durable(keeper.clone());
-    let (_alive, stderr) = alive_pipe();
     let mut command = None;
     let spec = CommandSpec {
-        candidates: vec![c"/nope".to_owned()],
-        argv: vec![c"nope".to_owned()],
-        env: Vec::new(),
-        cwd: c"/".to_owned(),
-        stdin: stderr.try_clone().unwrap().into(),
-        stdout: stderr.try_clone().unwrap().into(),
-        stderr: stderr.into(),
-        terminal: false,
-        inherited_fds: Vec::new(),
-        limits: Vec::new(),
-        sandbox_setup: None,
+        program: "/nope".into(),
+        argv: vec!["nope".into()],
+        cwd: "/".into(),
+        ..CommandSpec::default()
     };
+    let stdio = CommandStdio::null().unwrap();
     let hold = |control: OwnedFd, spawner: OwnedFd| {
         let slots = [
             (KeeperSlot::Control, control.as_fd()),
@@ -430,7 +419,7 @@ async fn failed_start_leaves_a_record_that_cannot_be_adopted() {
         command = Some((control, spawner));
         std::future::ready(held)
     };
-    let failed = bounded(spawner.spawn_with_control(spec, hold)).await;
+    let failed = bounded(spawner.spawn_with_control(spec, stdio, hold)).await;
     assert!(matches!(failed, Err(SpawnError::Host { .. })), "{failed:?}");
     let (control, spawner) = command.unwrap();
     let adopted = bounded(SupervisedChild::adopt_starting(control, spawner)).await;

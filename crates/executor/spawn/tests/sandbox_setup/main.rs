@@ -26,7 +26,7 @@ use exec_spawn::{
         FilterInstruction, MAX_MOUNT_SLOTS, MissingPath, MountSlot, MountStep, NameGuard,
         NamespaceSetup, NetworkNamespace, SandboxSetup, SetupStep, enter_sandbox,
     },
-    spawner::{CommandSpec, SpawnError, SpawnStage, SupervisorReport},
+    spawner::{CommandSpec, CommandStdio, SpawnError, SpawnStage, SupervisorReport},
 };
 
 /// Opens `/dev/null`.
@@ -78,24 +78,21 @@ async fn start(
     let (ours, theirs) = std::io::pipe().unwrap();
     let (ours, theirs) = (OwnedFd::from(ours), OwnedFd::from(theirs));
     let spec = CommandSpec {
-        candidates: vec![c"/bin/bash".to_owned()],
-        argv: [c"bash", c"-c", &CString::new(script).unwrap()]
-            .map(CStr::to_owned)
-            .to_vec(),
+        program: "/bin/bash".into(),
+        argv: ["bash", "-c", script].map(Into::into).to_vec(),
         env: vec![
-            c"PATH=/usr/bin:/bin:/usr/sbin:/sbin".to_owned(),
-            c"LC_ALL=C".to_owned(),
+            ("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into()),
+            ("LC_ALL".into(), "C".into()),
         ],
-        cwd: c"/".to_owned(),
-        stdin: null(),
-        stderr: theirs.try_clone().unwrap(),
-        stdout: theirs,
-        terminal: false,
-        inherited_fds: Vec::new(),
-        limits: Vec::new(),
+        cwd: "/".into(),
         sandbox_setup: Some(setup),
+        ..CommandSpec::default()
     };
-    Ok((spawner.spawn(spec).await?, ours))
+    let stdio = CommandStdio {
+        fds: [null(), theirs.try_clone().unwrap(), theirs],
+        terminal: false,
+    };
+    Ok((spawner.spawn(spec, stdio).await?, ours))
 }
 
 /// Runs a shell in a sandbox.
