@@ -153,6 +153,7 @@ impl LocalMachine {
             files: Arc::new(self.files.clone()),
             http: Arc::new(self.http.clone()),
             catalog: Arc::new(self.catalog.clone()),
+            network: Arc::new(exec_env::tunnel::NoNetwork),
         }
     }
 }

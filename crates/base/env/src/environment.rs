@@ -29,6 +29,7 @@ use crate::{
     filesystem::{ExecutorFileSystem, FileError, FileFuture},
     http::HttpClient,
     process::ExecProcess,
+    tunnel::EnvironmentNetwork,
 };
 
 /// An environment, local or remote. Clones share it.
@@ -42,6 +43,8 @@ pub struct Environment {
     pub http: Arc<dyn HttpClient>,
     /// Reads configuration, plugins and skills.
     pub catalog: Arc<dyn ExecutorCatalog>,
+    /// Opens tunnels and lists ports.
+    pub network: Arc<dyn EnvironmentNetwork>,
 }
 
 /// Starts processes, on this host or a remote one.

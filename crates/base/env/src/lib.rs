@@ -12,4 +12,5 @@ pub mod filesystem;
 pub mod front_matter;
 pub mod http;
 pub mod process;
+pub mod tunnel;
 pub mod yaml;

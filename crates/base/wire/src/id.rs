@@ -6,39 +6,53 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::limits;
 
-/// Process id that the client chose in `process/start`. Not an OS pid.
-#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct ProcessId(Arc<str>);
+/// Defines ids: a text of limited length that one of the ends chose.
+macro_rules! text_ids {
+    ($($(#[$doc:meta])+ $name:ident = $wire:literal, $limit:ident;)+) => {
+        $(
+            $(#[$doc])+
+            #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+            pub struct $name(Arc<str>);
 
-impl ProcessId {
-    /// Creates an id of at most [`limits::MAX_PROCESS_ID_BYTES`]. The empty id is valid.
-    pub fn new(name: &str) -> Result<Self, IdLengthError> {
-        check_length(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
-    }
+            impl $name {
+                #[doc = concat!("Creates an id of at most [`limits::", stringify!($limit), "`].")]
+                pub fn new(name: &str) -> Result<Self, IdLengthError> {
+                    check_length(name, $wire, limits::$limit).map(|()| Self(name.into()))
+                }
 
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+                /// Returns the id as text.
+                pub fn as_str(&self) -> &str {
+                    &self.0
+                }
+            }
+
+            impl fmt::Display for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str(&self.0)
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                    Self::new(&name).map_err(de::Error::custom)
+                }
+            }
+        )+
+    };
 }
 
-impl fmt::Display for ProcessId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ProcessId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProcessId({:?})", &*self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for ProcessId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::new(&name).map_err(de::Error::custom)
-    }
+text_ids! {
+    /// Process id that the client chose in `process/start`. Not an OS pid. May be empty.
+    ProcessId = "processId", MAX_PROCESS_ID_BYTES;
+    /// Watch id that the client chose in `fs/watch`.
+    WatchId = "watchId", MAX_WATCH_ID_BYTES;
+    /// Request id that the client chose in `http/request`.
+    HttpRequestId = "requestId", MAX_HTTP_REQUEST_ID_BYTES;
+    /// Tunnel id that the client chose in `tunnel/open`, or the server for an accepted connection.
+    TunnelId = "tunnelId", MAX_TUNNEL_ID_BYTES;
+    /// Listener id that the client chose in `tunnel/listen`.
+    ListenId = "listenId", MAX_TUNNEL_ID_BYTES;
 }
 
 /// Id that the client chose for one write, which makes retries idempotent. Never empty.
@@ -83,65 +97,6 @@ impl HandleId {
 impl fmt::Display for HandleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// Watch id that the client chose in `fs/watch`.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct WatchId(Arc<str>);
-
-impl WatchId {
-    /// Creates an id of at most [`limits::MAX_WATCH_ID_BYTES`].
-    pub fn new(name: &str) -> Result<Self, IdLengthError> {
-        check_length(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
-    }
-
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for WatchId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for WatchId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::new(&name).map_err(de::Error::custom)
-    }
-}
-
-/// Request id that the client chose in `http/request`.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct HttpRequestId(Arc<str>);
-
-impl HttpRequestId {
-    /// Creates an id of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
-    pub fn new(name: &str) -> Result<Self, IdLengthError> {
-        check_length(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES)
-            .map(|()| Self(name.into()))
-    }
-
-    /// Returns the id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for HttpRequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for HttpRequestId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::new(&name).map_err(de::Error::custom)
     }
 }
 

@@ -22,3 +22,4 @@ pub mod path_uri;
 pub mod process;
 pub mod sandbox;
 pub mod server;
+pub mod tunnel;

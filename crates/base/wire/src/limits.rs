@@ -107,6 +107,8 @@ pub const MAX_MISSING_PATHS: usize = 64;
 pub const MAX_WATCHES: usize = 64;
 /// Maximum `watchId`. It is repeated with every change.
 pub const MAX_WATCH_ID_BYTES: usize = 256;
+/// Maximum `tunnelId` and `listenId`. They are repeated with every event.
+pub const MAX_TUNNEL_ID_BYTES: usize = 64;
 /// Maximum directories below one watch. Further ones are reported as an overflow.
 pub const MAX_WATCHED_DIRECTORIES: usize = 65_536;
 /// Maximum changes collected for a client that does not read them. Further ones are reported as an

@@ -162,6 +162,7 @@ impl ExecServerClient {
             files: Arc::new(RemoteFileSystem::new(self.clone())),
             http: Arc::new(RemoteHttpClient::new(self.clone())),
             catalog: Arc::new(RemoteCatalog::new(self.clone())),
+            network: Arc::new(exec_env::tunnel::NoNetwork),
         }
     }
 

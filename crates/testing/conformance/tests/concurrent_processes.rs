@@ -161,5 +161,6 @@ fn service() -> Service {
         files: Arc::new(files.clone()),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     })
 }

@@ -52,6 +52,7 @@ fn subject() -> Subject {
         files: Arc::new(files),
         http: Arc::new(http),
         catalog: Arc::new(catalog),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     };
     let capabilities = SubjectCapabilities {
         refusals: StartErrorForm::Errno,

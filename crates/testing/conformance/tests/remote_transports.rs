@@ -70,6 +70,7 @@ async fn over_memory() -> Subject {
         files: Arc::new(files.clone()),
         http: Arc::new(http.clone()),
         catalog: Arc::new(catalog.clone()),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     };
     let service = Service::new(config, open);
     let (here, there) = memory::pair();

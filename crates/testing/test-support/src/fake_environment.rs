@@ -70,6 +70,7 @@ impl FakeBackend {
             files: Arc::new(FakeFileSystem::default()),
             http: Arc::new(NoHttpClient),
             catalog: Arc::new(NoCatalog),
+            network: Arc::new(exec_env::tunnel::NoNetwork),
         }
     }
 

@@ -64,6 +64,7 @@ impl EnvironmentFixture {
             files: Arc::new(LocalFileSystem::default()),
             http: Arc::new(NoHttpClient),
             catalog: Arc::new(NoCatalog),
+            network: Arc::new(exec_env::tunnel::NoNetwork),
         });
         let (near, far) = memory::pair();
         let served = tokio::spawn(async move {

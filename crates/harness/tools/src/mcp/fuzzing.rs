@@ -81,6 +81,7 @@ fn environment() -> Environment {
         files: Arc::new(OneFile),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     }
 }
 

@@ -144,5 +144,6 @@ fn environment() -> Environment {
         backend: Arc::new(backend),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     }
 }

@@ -142,6 +142,7 @@ pub(crate) fn local() -> Environment {
         backend: Arc::new(backend),
         http: Arc::new(NoHttpClient),
         catalog: Arc::new(NoCatalog),
+        network: Arc::new(exec_env::tunnel::NoNetwork),
     }
 }
 
