@@ -1,7 +1,8 @@
-//! Chores of the workspace: `cargo xtask tidy` and `cargo xtask docs`.
+//! Chores of the workspace: `cargo xtask tidy`, `docs` and `dist`.
 //!
 //! Not here: anything that ships. Nothing depends on this package.
 
+mod dist;
 mod generated_tables;
 mod tidy;
 
@@ -13,7 +14,9 @@ use std::{
 
 use anyhow::Context;
 
-const USAGE: &str = "usage: cargo xtask tidy\n       cargo xtask docs [--check]";
+const USAGE: &str = "usage: cargo xtask tidy
+       cargo xtask docs [--check]
+       cargo xtask dist [--out DIR] [--program FILE] [--slim FILE]";
 
 #[expect(
     clippy::print_stderr,
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["docs"] => run_docs(DocsMode::Write),
         ["docs", "--check"] => run_docs(DocsMode::Check),
+        ["dist", ref options @ ..] => run_dist(options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -59,6 +63,16 @@ fn run_tidy() -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Builds the packages, and prints their paths.
+#[expect(clippy::print_stdout, reason = "names what it built")]
+fn run_dist(options: &[&str]) -> anyhow::Result<ExitCode> {
+    let options = dist::DistOptions::parse(options)?;
+    for path in dist::run(&workspace_root()?, options)? {
+        println!("{}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What `docs` does with a document that is out of date.
