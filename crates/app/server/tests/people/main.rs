@@ -3,6 +3,7 @@
 
 /// Tests of `exec-server mcp`.
 mod agents {
+    mod claude_plugin;
     mod mcp_clients;
     mod mcp_door;
     mod mcp_stateless;
