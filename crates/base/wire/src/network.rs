@@ -14,7 +14,7 @@ pub struct ManagedNetwork {
     /// Loopback ports of the host that stay reachable because the client runs a proxy there.
     #[serde(default)]
     pub loopback_ports: Vec<u16>,
-    /// Allows the process to listen on its own loopback.
+    /// Allows the process to listen on its own loopback, and to connect to it.
     #[serde(default)]
     pub allow_local_binding: bool,
     /// Unix sockets that the process may connect to.

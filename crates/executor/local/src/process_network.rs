@@ -59,6 +59,8 @@ enum ProxyPlacement {
     InSandbox(Box<CheckedSettings>),
     /// Bridges to the client's proxy ports are the only way out of the sandbox.
     Bridged(Vec<u16>),
+    /// The sandbox has a loopback that nothing leads out of.
+    OwnLoopback,
 }
 
 impl ProcessNetwork {
@@ -82,6 +84,7 @@ impl ProcessNetwork {
                 place_proxy(checked, isolated, env)?
             }
             None if network.enforced && sandbox.is_some() => place_bridge(&managed, env)?,
+            None if restricted && managed.allow_local_binding => ProxyPlacement::OwnLoopback,
             None => ProxyPlacement::Unmanaged,
         };
         if isolated && !managed.allow_unix_sockets.is_empty() {
@@ -102,11 +105,13 @@ impl ProcessNetwork {
 
     /// Returns whether a proxy or bridge of this process serves the command.
     pub(crate) fn is_managed(&self) -> bool {
-        !matches!(self.placement, ProxyPlacement::Unmanaged)
+        !matches!(
+            self.placement,
+            ProxyPlacement::Unmanaged | ProxyPlacement::OwnLoopback
+        )
     }
 
-    /// Returns the ports that the sandbox must listen on. `None` without an isolated network that
-    /// has a way out.
+    /// Returns the ports that the sandbox must listen on. `None` without an isolated network.
     pub(crate) fn sandbox_request(&self) -> Option<ManagedNetworkRequest> {
         let ports = match &self.placement {
             ProxyPlacement::Unmanaged | ProxyPlacement::OnHost(..) => return None,
@@ -115,6 +120,7 @@ impl ProcessNetwork {
             }
             ProxyPlacement::InSandbox(_) => vec![HTTP_PORT],
             ProxyPlacement::Bridged(ports) => ports.clone(),
+            ProxyPlacement::OwnLoopback => Vec::new(),
         };
         Some(ManagedNetworkRequest {
             ports,
@@ -146,7 +152,7 @@ impl ProcessNetwork {
             ProxyServer::start(config, listeners).map(NetworkGuard::Proxy)
         };
         let guard = match (self.placement, listener_socket) {
-            (ProxyPlacement::Unmanaged, _) => return Ok(()),
+            (ProxyPlacement::Unmanaged | ProxyPlacement::OwnLoopback, _) => return Ok(()),
             (ProxyPlacement::OnHost(settings, listeners), _) => {
                 proxy(*settings, listeners).map_err(host_error)?
             }

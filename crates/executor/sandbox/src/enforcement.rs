@@ -71,8 +71,8 @@ pub enum ProcessIsolation {
 pub(crate) struct ListenerHandoff {
     /// Loopback ports to listen on inside the network namespace.
     pub(crate) ports: Vec<u16>,
-    /// Socket through which the listening sockets are passed to the server.
-    pub(crate) socket: OwnedFd,
+    /// Socket through which the listening sockets are passed to the server. Absent without ports.
+    pub(crate) socket: Option<OwnedFd>,
     /// Unix sockets of the host stay reachable.
     pub(crate) unix: bool,
 }
@@ -322,7 +322,7 @@ fn enforce_with_namespaces(
     let network = match (request.handoff, request.plan.network) {
         (Some(handoff), _) => Some(NetworkNamespace {
             listen: handoff.ports,
-            listener_socket: Some(handoff.socket),
+            listener_socket: handoff.socket,
         }),
         (None, NetworkScope::None) => Some(NetworkNamespace::default()),
         (None, NetworkScope::Host) => None,
@@ -361,7 +361,7 @@ fn enforce_with_bubblewrap(
         return Err("without a PID namespace it lets commands signal other processes".to_owned());
     }
     if request.handoff.is_some() {
-        return Err("it cannot pass listening sockets to the server".to_owned());
+        return Err("it denies every socket, also on a loopback of its own".to_owned());
     }
     if let Some(forbidden) = view.forbidden.first() {
         let path = forbidden.directory.join(&forbidden.name);

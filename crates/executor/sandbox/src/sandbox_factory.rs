@@ -71,10 +71,10 @@ pub struct CommandRequest<'a> {
     pub managed: Option<ManagedNetworkRequest>,
 }
 
-/// Managed network: only these ports lead out of the sandbox.
+/// Managed network: a loopback of the sandbox's own, of which only these ports lead out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ManagedNetworkRequest {
-    /// Loopback ports that the server listens on.
+    /// Loopback ports that the server listens on. None: nothing leads out.
     pub ports: Vec<u16>,
     /// Unix sockets of the host stay reachable.
     pub unix: bool,
@@ -169,6 +169,14 @@ impl SandboxFactory {
         let plan = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
         let (handoff, listener_socket) = match request.managed {
+            Some(ManagedNetworkRequest { ports, unix }) if ports.is_empty() => {
+                let handoff = ListenerHandoff {
+                    ports,
+                    socket: None,
+                    unix,
+                };
+                (Some(handoff), None)
+            }
             Some(ManagedNetworkRequest { ports, unix }) => {
                 let (server_end, sandbox_end) = socketpair(
                     AddressFamily::UNIX,
@@ -179,7 +187,7 @@ impl SandboxFactory {
                 .map_err(io::Error::from)?;
                 let handoff = ListenerHandoff {
                     ports,
-                    socket: sandbox_end,
+                    socket: Some(sandbox_end),
                     unix,
                 };
                 (Some(handoff), Some(server_end))

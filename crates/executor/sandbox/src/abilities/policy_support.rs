@@ -108,9 +108,11 @@ impl ExamplePolicy {
             ports => Some(ListenerHandoff {
                 ports: ports.to_vec(),
                 // Placeholder: no process is started, so the socket is never used.
-                socket: File::open("/dev/null")
-                    .map_err(|error| format!("cannot open /dev/null: {error}"))?
-                    .into(),
+                socket: Some(
+                    File::open("/dev/null")
+                        .map_err(|error| format!("cannot open /dev/null: {error}"))?
+                        .into(),
+                ),
                 unix: false,
             }),
         };

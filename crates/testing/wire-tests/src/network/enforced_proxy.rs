@@ -25,6 +25,7 @@ as_one_user!(
     proxy_ports_are_not_open_on_the_host,
     each_process_has_its_own_network,
     disabled_socks_proxy_does_not_listen,
+    local_binding_gives_a_loopback_that_leads_nowhere,
     client_ports_are_not_bridged_with_a_managed_proxy,
     managed_network_leaves_no_descriptors_or_processes,
     large_bodies_pass_through_the_proxy,
@@ -264,6 +265,22 @@ async fn disabled_socks_proxy_does_not_listen(fixture: &mut NetworkFixture) {
         events.stdout().ends_with(&format!("{HELLO}none")),
         "{events:?}"
     );
+}
+
+async fn local_binding_gives_a_loopback_that_leads_nowhere(fixture: &mut NetworkFixture) {
+    let port = fixture.origin.port.to_string();
+    let members = |allowed: bool| {
+        json!({
+            "sandbox": super::sandbox("restricted"),
+            "managedNetwork": {"allowLocalBinding": allowed},
+        })
+    };
+    // It has a TCP socket, and nobody listens on this loopback.
+    let mut probe = |allowed| fixture.probe(&["connect", "127.0.0.1", &port], members(allowed));
+    let (allowed, denied) = (probe(true), probe(false));
+    assert_eq!(fixture.run(allowed).await, "refused ECONNREFUSED\n");
+    assert_eq!(fixture.run(denied).await, "refused EPERM\n");
+    assert_eq!(fixture.origin.connection_count(), 0);
 }
 
 async fn client_ports_are_not_bridged_with_a_managed_proxy(fixture: &mut NetworkFixture) {
