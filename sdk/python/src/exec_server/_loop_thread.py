@@ -1,0 +1,125 @@
+"""The event loop of a synchronous environment, on a thread of its own."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import threading
+from typing import Any, Coroutine, Generic, List, Optional, TypeVar
+
+from .errors import ClosedError
+
+Result = TypeVar("Result")
+
+#: Time that an interrupted call has to clean up behind itself.
+_CLEANUP_SECONDS = 10.0
+
+
+class _Outcome(Generic[Result]):
+    """What became of a call."""
+
+    __slots__ = ("value", "error", "task", "cancelled")
+
+    def __init__(self) -> None:
+        self.value: Optional[Result] = None
+        self.error: Optional[BaseException] = None
+        self.task: "Optional[asyncio.Task[Result]]" = None
+        self.cancelled = False
+
+
+class LoopThread:
+    """Runs coroutines on a private event loop, for callers without one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, name="exec-server event loop", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Runs a coroutine and returns its result.
+
+        An interrupt of the waiting thread, such as Ctrl-C, cancels the coroutine, and waits until
+        it has cleaned up behind itself.
+
+        Raises:
+            ClosedError: The environment is closed.
+        """
+        if self._stopped or threading.current_thread() is self._thread:
+            coroutine.close()
+            if self._stopped:
+                raise ClosedError("the environment is closed")
+            raise RuntimeError("a synchronous call would block its own event loop")
+        outcome: _Outcome[Result] = _Outcome()
+        # Cheaper than an Event; interrupts end the wait.
+        done: List[Any] = [_thread.allocate_lock()]
+        done[0].acquire()
+
+        def finish(task: "asyncio.Task[Result]") -> None:
+            if task.cancelled():
+                outcome.error = asyncio.CancelledError()
+            else:
+                error = task.exception()
+                if error is not None:
+                    outcome.error = error
+                else:
+                    outcome.value = task.result()
+            done[0].release()
+
+        def start() -> None:
+            task = self._loop.create_task(coroutine)
+            outcome.task = task
+            task.add_done_callback(finish)
+            if outcome.cancelled:
+                task.cancel()
+
+        def cancel() -> None:
+            outcome.cancelled = True
+            if outcome.task is not None:
+                outcome.task.cancel()
+
+        try:
+            self._loop.call_soon_threadsafe(start)
+        except RuntimeError:
+            coroutine.close()
+            raise ClosedError("the environment is closed") from None
+        try:
+            done[0].acquire()
+        except BaseException:
+            self._loop.call_soon_threadsafe(cancel)
+            done[0].acquire(timeout=_CLEANUP_SECONDS)
+            raise
+        error = outcome.error
+        if error is not None:
+            # Kept here, it would hold this frame in a cycle.
+            outcome.error = None
+            if isinstance(error, asyncio.CancelledError):
+                raise ClosedError("the environment was closed during the call") from None
+            try:
+                raise error
+            finally:
+                del error
+        return outcome.value  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        """Ends the loop and its thread."""
+        if not self._stopped:
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(_CLEANUP_SECONDS)

@@ -1,0 +1,417 @@
+"""Environments, processes and files for ordinary code, over the same core as for asyncio.
+
+Each environment has an event loop on a thread of its own. Its methods can be called from any
+thread; Ctrl-C interrupts a call and cleans up behind it, as in :mod:`subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import weakref
+from types import TracebackType
+from typing import IO, Any, Callable, Coroutine, Iterator, List, Optional, Type, TypeVar, cast
+
+from ._framing import Buffer
+from ._loop_thread import LoopThread
+from ._sync_methods import EnvironmentMethods
+from .environment import AsyncEnvironment
+from .errors import OutputGapError, TimeoutExpired
+from .files import AsyncFile, AsyncWatch
+from .process import AsyncProcess, InputStream, OutputStream, Signal
+from .types import ExitStatus, Snapshot, WatchEvent
+
+Self = TypeVar("Self", bound="Environment")
+
+_BUFFER_BYTES = 64 << 10
+_FILE_BUFFER_BYTES = 4 << 20
+
+_open_environments: "weakref.WeakSet[Environment]" = weakref.WeakSet()
+
+
+class Environment(EnvironmentMethods):
+    """A place that runs commands and has files.
+
+    Make one with :meth:`connect`, :meth:`local`, :meth:`program` or :meth:`hub`, and use it as a
+    context manager. Closing it ends its processes, except detached ones.
+
+    A connection that breaks is replaced: calls that wait go on, and no byte of output or input is
+    lost or repeated. A call that may not be repeated fails with :class:`CallInterruptedError`.
+    """
+
+    def __init__(self, loop: LoopThread, inner: AsyncEnvironment) -> None:
+        self._loop = loop
+        self._inner = inner
+        _open_environments.add(self)
+
+    @classmethod
+    def _open(
+        cls: Type[Self], connect: Callable[[], Coroutine[Any, Any, AsyncEnvironment]]
+    ) -> Self:
+        loop = LoopThread()
+        try:
+            return cls(loop, loop.call(connect()))
+        except BaseException:
+            loop.stop()
+            raise
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes of the session and the connection. Detached processes go on."""
+        if not self._loop._stopped:
+            try:
+                self._loop.call(self._inner.close())
+            finally:
+                self._loop.stop()
+        _open_environments.discard(self)
+
+    def _process(
+        self,
+        inner: AsyncProcess,
+        text: bool,
+        encoding: Optional[str],
+        errors: Optional[str],
+    ) -> "Process":
+        is_text = text or encoding is not None or errors is not None
+        return Process(self._loop, inner, encoding or "utf-8" if is_text else None, errors)
+
+    def _file(self, inner: AsyncFile) -> "IO[bytes]":
+        raw = _RemoteFile(self._loop, inner)
+        if inner.mode == "rb":
+            return io.BufferedReader(raw, _FILE_BUFFER_BYTES)
+        if inner.mode == "wb":
+            return cast("IO[bytes]", io.BufferedWriter(cast(Any, raw), _FILE_BUFFER_BYTES))
+        return io.BufferedRandom(raw, _FILE_BUFFER_BYTES)
+
+    def _watch(self, inner: AsyncWatch) -> "Watch":
+        return Watch(self._loop, inner)
+
+
+def _close_all() -> None:
+    """Ends what the program forgot to close."""
+    for environment in list(_open_environments):
+        try:
+            environment.close()
+        except Exception:
+            # The interpreter is ending, and nobody can act on it.
+            pass
+
+
+atexit.register(_close_all)
+
+
+class Process:
+    """A process in an environment, shaped like :class:`subprocess.Popen`.
+
+    As a context manager it ends the input and waits for the process; after an exception it kills
+    it.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        inner: AsyncProcess,
+        encoding: Optional[str],
+        errors: Optional[str],
+    ) -> None:
+        self._loop = loop
+        self._inner = inner
+        self._encoding = encoding
+        self._errors = errors
+        #: The command.
+        self.args: List[str] = inner.args
+        #: A file object to write to, if started with `stdin=PIPE` or on a terminal.
+        self.stdin: Optional[IO[Any]] = None
+        #: A file object with the output; on a terminal all of it.
+        self.stdout: Optional[IO[Any]] = None
+        #: A file object with the errors.
+        self.stderr: Optional[IO[Any]] = None
+        if inner.stdin is not None:
+            self.stdin = self._decorated(_StdinFile(loop, inner.stdin), is_input=True)
+        if inner.stdout is not None:
+            raw = _OutputFile(loop, inner.stdout)
+            self.stdout = self._decorated(io.BufferedReader(raw, _BUFFER_BYTES))
+        if inner.stderr is not None:
+            raw = _OutputFile(loop, inner.stderr)
+            self.stderr = self._decorated(io.BufferedReader(raw, _BUFFER_BYTES))
+
+    def _decorated(self, file: Any, is_input: bool = False) -> IO[Any]:
+        if self._encoding is None:
+            return file  # type: ignore[no-any-return]
+        return io.TextIOWrapper(
+            file,
+            encoding=self._encoding,
+            errors=self._errors or "strict",
+            write_through=is_input,
+            newline="" if is_input else None,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncProcess", "Process", 1)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._loop.call(self._inner.__aexit__(kind, error, trace))
+
+    @property
+    def id(self) -> str:
+        """The id of the process at its server. Not an OS pid."""
+        return self._inner.id
+
+    @property
+    def pid(self) -> Optional[int]:
+        """The OS pid on the host, if the server says it."""
+        return self._inner.pid
+
+    @property
+    def started_at_ms(self) -> Optional[int]:
+        """Time of the start in Unix milliseconds, if the server says it."""
+        return self._inner.started_at_ms
+
+    @property
+    def returncode(self) -> Optional[int]:
+        """The command's status, 128 + n if signal n killed it, or `None` while it runs."""
+        return self._inner.returncode
+
+    @property
+    def status(self) -> Optional[ExitStatus]:
+        """How the process ended, or `None` while it runs."""
+        return self._inner.status
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the first output was evicted before this environment attached."""
+        return self._inner.truncated
+
+    def poll(self) -> Optional[int]:
+        """Returns the status if the command has exited."""
+        return self._inner.returncode
+
+    def wait(self, timeout: Optional[float] = None) -> int:
+        """Waits until the command exits, and returns its status.
+
+        Output that nobody reads can keep it from exiting, as with a pipe.
+
+        Raises:
+            TimeoutExpired: It runs longer than `timeout` seconds. It goes on.
+        """
+        return self._loop.call(self._inner.wait(timeout))
+
+    def wait_closed(self) -> None:
+        """Waits until the command has exited and its output has ended."""
+        self._loop.call(self._inner.wait_closed())
+
+    def communicate(
+        self,
+        input: Any = None,
+        timeout: Optional[float] = None,
+        max_output: Optional[int] = None,
+    ) -> "tuple[Any, Any]":
+        """Writes `input`, ends stdin, and returns all output and all errors.
+
+        Raises:
+            TimeoutExpired: It takes longer than `timeout` seconds. The process goes on.
+            OutputLimitError: A stream has more than `max_output` bytes. The process is killed.
+        """
+        encoding, errors = self._encoding, self._errors or "strict"
+        if isinstance(input, str):
+            input = input.encode(encoding or "utf-8", errors)
+        try:
+            out, err = self._loop.call(self._inner.communicate(input, timeout, max_output))
+        except TimeoutExpired as error:
+            if encoding is not None and isinstance(error.output, bytes):
+                error.output = error.output.decode(encoding, "replace")
+            raise
+        if encoding is not None:
+            return out.decode(encoding, errors), err.decode(encoding, errors)
+        return out, err
+
+    def send_signal(self, signal: Signal) -> None:
+        """Sends a signal to the command's process group: `SIGTERM`, 15 or `terminate`."""
+        self._loop.call(self._inner.send_signal(signal))
+
+    def terminate(self, timeout: Optional[float] = None) -> None:
+        """Sends SIGTERM; with `timeout` the tree is killed that many seconds later."""
+        self._loop.call(self._inner.terminate(timeout))
+
+    def kill(self) -> None:
+        """Kills the command and all its descendants."""
+        self._loop.call(self._inner.kill())
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Sets the size of the terminal."""
+        self._loop.call(self._inner.resize(rows, cols))
+
+    def snapshot(self) -> Snapshot:
+        """Returns head and tail of everything the process has written, whether read or not."""
+        return self._loop.call(self._inner.snapshot())
+
+    def detach(self) -> None:
+        """Stops following a detached process, which goes on."""
+
+        async def detach() -> None:
+            self._inner.detach()
+
+        self._loop.call(detach())
+
+    def discard_output(self) -> None:
+        """Throws away the output that was not read, and everything to come."""
+
+        async def discard() -> None:
+            self._inner.discard_output()
+
+        self._loop.call(discard())
+
+
+class _OutputFile(io.RawIOBase):
+    """Output of a process as a file."""
+
+    def __init__(self, loop: LoopThread, stream: OutputStream) -> None:
+        super().__init__()
+        self._loop = loop
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target).cast("B")
+        data = self._loop.call(self._stream.read(len(view)))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._loop.call(self._stream.read())
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if not self._loop._stopped:
+
+                async def discard() -> None:
+                    self._stream.discard()
+
+                self._loop.call(discard())
+
+
+class _StdinFile(io.RawIOBase):
+    """Input of a process as a file. Each write is complete when it returns."""
+
+    def __init__(self, loop: LoopThread, stream: InputStream) -> None:
+        super().__init__()
+        self._loop = loop
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:  # type: ignore[override]
+        view = memoryview(data).cast("B")
+        if len(view):
+            self._loop.call(self._stream.write(view))
+        return len(view)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if not self._loop._stopped:
+                self._loop.call(self._stream.close())
+
+
+class _RemoteFile(io.RawIOBase):
+    """An open file as a file object."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncFile) -> None:
+        super().__init__()
+        self._loop = loop
+        self._inner = inner
+        self.name = inner.name
+        self.mode = inner.mode
+
+    def readable(self) -> bool:
+        return self._inner.mode != "wb"
+
+    def writable(self) -> bool:
+        return self._inner.mode != "rb"
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target).cast("B")
+        data = self._loop.call(self._inner.read(len(view)))
+        view[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Buffer) -> int:  # type: ignore[override]
+        return self._loop.call(self._inner.write(memoryview(data).cast("B")))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._loop.call(self._inner.seek(offset, whence))
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if not self._loop._stopped:
+                self._loop.call(self._inner.close())
+
+
+class Watch:
+    """Changes below a path. Iterating over it yields :class:`WatchEvent`, and waits for them."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncWatch) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        async def following() -> Optional[WatchEvent]:
+            async for event in self._inner:
+                return event
+            return None
+
+        event = self._loop.call(following())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._loop.call(self._inner.close())
+
+
+__all__ = ["Environment", "OutputGapError", "Process", "Watch"]

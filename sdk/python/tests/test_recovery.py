@@ -1,0 +1,214 @@
+"""Broken connections: nothing is lost, nothing is repeated, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import List
+
+import pytest
+from conftest import CuttingProxy, Server
+
+from exec_server import (
+    PIPE,
+    AsyncEnvironment,
+    AsyncProcess,
+    CallInterruptedError,
+    Environment,
+    SessionLostError,
+)
+
+CUTS = 200
+
+
+async def echo_until(process: AsyncProcess, stop: asyncio.Event) -> int:
+    """Writes numbered lines and checks that exactly these come back."""
+    assert process.stdin is not None and process.stdout is not None
+    stdin = process.stdin
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            lines = b"".join(b"%d:%s\n" % (n, b"x" * (n % 300)) for n in range(written, written + 50))
+            written += 50
+            await stdin.write(lines)
+        await stdin.close()
+
+    writing = asyncio.ensure_future(write())
+    read = 0
+    async for line in process.stdout.lines():
+        assert line == b"%d:%s\n" % (read, b"x" * (read % 300)), line
+        read += 1
+    await writing
+    assert read == written
+    return read
+
+
+def test_two_hundred_cuts_under_load_lose_and_repeat_nothing(
+    proxy: CuttingProxy, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            stop = asyncio.Event()
+            counted = "n=0; while [ ! -e stop ]; do seq $n $((n+2000)); n=$((n+2001)); done"
+            producers = [
+                await env.spawn(["sh", "-c", counted], cwd=tmp_path),
+                await env.spawn(["sh", "-c", f"{counted} >&2"], cwd=tmp_path),
+            ]
+            echoes = [await env.spawn(["cat"], stdin=PIPE) for _ in range(2)]
+
+            async def check_numbers(process: AsyncProcess, name: str) -> int:
+                stream = process.stdout if name == "stdout" else process.stderr
+                assert stream is not None
+                number = 0
+                async for line in stream.lines():
+                    assert line == b"%d\n" % number, (line, number)
+                    number += 1
+                assert await process.wait() == 0
+                return number
+
+            async def run_commands() -> int:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    try:
+                        done = await env.run(["echo", str(number)], capture_output=True)
+                        assert done.stdout == b"%d\n" % number and done.returncode == 0
+                    except CallInterruptedError:
+                        # The start could not be repeated; the output is never wrong.
+                        pass
+                return number
+
+            async def copy_files() -> int:
+                content = os.urandom(3 << 20)
+                rounds = 0
+                while not stop.is_set():
+                    path = tmp_path / f"file{rounds % 2}"
+                    async with await env.open(path, "wb") as file:
+                        await file.write(content)
+                    assert path.read_bytes() == content
+                    async with await env.open(path) as file:
+                        assert await file.read() == content
+                    rounds += 1
+                return rounds
+
+            proxy.cut_randomly(7, 2_000, 400_000)
+            tasks = [
+                asyncio.ensure_future(check_numbers(producers[0], "stdout")),
+                asyncio.ensure_future(check_numbers(producers[1], "stderr")),
+                *(asyncio.ensure_future(echo_until(process, stop)) for process in echoes),
+                asyncio.ensure_future(run_commands()),
+                asyncio.ensure_future(copy_files()),
+            ]
+            while proxy.cuts < CUTS:
+                done, _ = await asyncio.wait(tasks, timeout=0.02)
+                for task in done:
+                    task.result()
+            proxy.spare()
+            stop.set()
+            (tmp_path / "stop").touch()
+            results = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            assert env.connections > CUTS / 2
+            assert all(results), results
+            print(f"{proxy.cuts} cuts, {env.connections} connections, {results}")
+
+    asyncio.run(run())
+
+
+def test_cuts_lose_nothing_of_ordinary_code(proxy: CuttingProxy) -> None:
+    with Environment.connect(proxy.url) as env:
+        with env.spawn(["sh", "-c", "cat; seq 1 300000"], stdin=PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            proxy.cut_randomly(3, 20_000, 200_000)
+            sent = b"".join(b"%d\n" % number for number in range(50_000))
+            for start in range(0, len(sent), 50_000):
+                process.stdin.write(sent[start : start + 50_000])
+            process.stdin.close()
+            received = process.stdout.read()
+            proxy.spare()
+        expected = sent + b"".join(b"%d\n" % number for number in range(1, 300_001))
+        assert hashlib.sha256(received).digest() == hashlib.sha256(expected).digest()
+        assert process.returncode == 0
+        assert proxy.cuts > 5
+
+
+def test_calls_wait_while_the_server_cannot_be_reached(server: Server) -> None:
+    async def run() -> None:
+        proxy = CuttingProxy(server.address)
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            process = await env.spawn(["sh", "-c", "read line; echo got $line"], stdin=PIPE)
+            assert process.stdin is not None and process.stdout is not None
+            proxy.refuse(True)
+            proxy.cut()
+            writing = asyncio.ensure_future(process.stdin.write(b"it\n"))
+            await asyncio.sleep(0.3)
+            assert not writing.done()
+            proxy.refuse(False)
+            await asyncio.wait_for(writing, 10)
+            assert await process.stdout.readline() == b"got it\n"
+        proxy.stop()
+
+    asyncio.run(run())
+
+
+def test_session_that_cannot_be_resumed_fails_everything_and_a_new_one_follows() -> None:
+    async def run(server: Server, second: List[Server]) -> None:
+        proxy = CuttingProxy(server.address)
+        env = await AsyncEnvironment.connect(proxy.url)
+        process = await env.spawn(["cat"], stdin=PIPE)
+        assert process.stdout is not None and process.stdin is not None
+        reading = asyncio.ensure_future(process.stdout.read())
+        server.kill()
+        second.append(Server())
+        proxy.redirect(second[0].address)
+        proxy.cut()
+        with pytest.raises(SessionLostError):
+            await asyncio.wait_for(reading, 10)
+        with pytest.raises(SessionLostError):
+            await process.wait()
+        done = await env.run(["echo", "new"], capture_output=True)
+        assert done.stdout == b"new\n"
+        await env.close()
+        proxy.stop()
+
+    server, second = Server(), []
+    try:
+        asyncio.run(run(server, second))
+    finally:
+        for one in (server, *second):
+            one.stop()
+
+
+def test_server_that_stays_away_is_given_up_in_time() -> None:
+    server = Server()
+    env = Environment.connect(server.url, reconnect_timeout=0.5)
+    process = env.spawn(["sleep", "60"])
+    try:
+        threading.Timer(0.1, server.kill).start()
+        with pytest.raises(SessionLostError):
+            process.wait()
+    finally:
+        env.close()
+        server.stop()
+
+
+def test_file_that_changed_behind_a_broken_connection_is_not_mixed(
+    proxy: CuttingProxy, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * (3 << 20))
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            async with await env.open(path) as file:
+                assert await file.read(10) == b"a" * 10
+                path.write_bytes(b"b" * (3 << 20) + b"longer")
+                proxy.cut()
+                with pytest.raises(Exception, match="was changed"):
+                    await file.read(10)
+
+    asyncio.run(run())
