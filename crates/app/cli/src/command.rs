@@ -9,6 +9,7 @@ mod completions;
 pub(crate) mod connect;
 mod cp;
 mod detached;
+mod directory_env;
 mod edit;
 mod env;
 pub(crate) mod failure;
@@ -30,6 +31,7 @@ pub(crate) mod run;
 mod search;
 mod terminal;
 mod upgrade;
+mod use_command;
 mod watch;
 
 use std::process::ExitCode;
@@ -63,6 +65,7 @@ pub use self::{
     run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
     search::{FindCommand, GrepCommand},
     upgrade::UpgradeCommand,
+    use_command::UseCommand,
     watch::WatchCommand,
 };
 pub use crate::doctor::examine;
@@ -108,6 +111,8 @@ pub enum UserCommand {
     Grep(GrepCommand),
     /// Reruns a command whenever files change.
     Watch(WatchCommand),
+    /// Sets the environment of this directory and those below it.
+    Use(UseCommand),
     /// Lists, adds and checks environments.
     Env(EnvCommand),
     /// Serves the tools for agents as an MCP server.
@@ -152,6 +157,7 @@ impl UserCommand {
             Self::Find(command) => command.run().await,
             Self::Grep(command) => command.run().await,
             Self::Watch(command) => command.run().await,
+            Self::Use(command) => command.run(),
             Self::Env(command) => command.run().await,
             #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,

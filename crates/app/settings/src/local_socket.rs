@@ -6,10 +6,10 @@
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
-use crate::settings_source::VariableLookup;
+use crate::settings_source::{VariableLookup, allowed_directories};
 
 /// Path of the local server's socket.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,13 +38,15 @@ impl LocalSocket {
     }
 
     /// Returns directories that no sandbox may write to: the socket's directory, which is created
-    /// now, and the state directory's socket directory, if it exists.
+    /// now, and those of allowed directories and of the state directory's socket, if they exist.
     pub fn protected_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
         let socket = Self::find(lookup);
         let own = socket.secure().ok().and_then(|()| socket.0.parent());
         let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
         let mut directories: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
         directories.extend(state.filter(|state| own != Some(state.as_path())));
+        let allowed = allowed_directories(lookup).and_then(|allowed| path::absolute(allowed).ok());
+        directories.extend(allowed.filter(|allowed| allowed.is_dir()));
         directories
     }
 

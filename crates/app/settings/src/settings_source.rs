@@ -23,6 +23,11 @@ pub fn config_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     })
 }
 
+/// Returns the directory with the records of directories whose environment the person allowed.
+pub fn allowed_directories(lookup: VariableLookup<'_>) -> Option<PathBuf> {
+    Some(config_directory(lookup)?.join("allowed"))
+}
+
 /// Returns the path in a variable. An empty variable counts as not set.
 pub fn path(lookup: VariableLookup<'_>, variable: &str) -> Option<PathBuf> {
     lookup(variable)

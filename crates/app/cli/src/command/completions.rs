@@ -118,7 +118,7 @@ impl CompletionList {
                 .map(Into::into),
             ..EnvArgs::default()
         };
-        let route = EnvRoute::find(&env_args, lookup).ok()?;
+        let route = EnvRoute::requested(&env_args, lookup).ok()?;
         if let RouteKind::Local(socket) = &route.route_kind
             && UnixStream::connect(socket.path()).is_err()
         {
@@ -200,6 +200,7 @@ fn with_hints(command: Command, parent: &str) -> Command {
     let hint = |arg: Arg| {
         let id = arg.get_id().as_str();
         let is_environment = id == "env" && arg.get_short() == Some('E')
+            || name == "use" && id == "name"
             || parent == "env" && name != "add" && matches!(id, "name" | "names");
         let is_process = matches!(id, "id" | "ids")
             && (matches!(name.as_str(), "attach" | "kill" | "wait") || parent == "ps");
@@ -225,6 +226,7 @@ const BASH: &str = r#"_exec_server_complete() {
         kind=environments
     elif [[ $cur != -* && $prev != -* ]]; then
         case "${COMP_WORDS[1]}" in
+            use) kind=environments ;;
             attach|kill|wait) kind=processes ;;
             logs|replay) kind=recorded ;;
             history) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == purge ]] && kind=recorded ;;
@@ -280,6 +282,7 @@ complete -c exec-server -n "__fish_exec_server_using_subcommand attach kill wait
 complete -c exec-server -n "__fish_exec_server_using_subcommand logs replay" -f -a "(__exec_server_list recorded)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand history; and __fish_seen_subcommand_from purge" -f -a "(__exec_server_list recorded)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand ps; and __fish_seen_subcommand_from rm" -f -a "(__exec_server_list processes)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand use" -f -a "(__exec_server_list environments)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand env; and __fish_seen_subcommand_from remove rm default status" -f -a "(__exec_server_list environments)"
 "#;
 

@@ -10,7 +10,12 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, ffi::OsStr, path::PathBuf, time::Duration};
+use std::{
+    cell::{OnceCell, RefCell},
+    ffi::OsStr,
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::Args;
 use exec_client::{
@@ -18,7 +23,10 @@ use exec_client::{
     error::{ConnectError, ExecServerError},
 };
 use exec_env::environment::Environment;
-use exec_settings::environments::{EndpointError, EnvEndpoint, TokenSource};
+use exec_settings::{
+    environments::{EndpointError, EnvEndpoint, TokenSource},
+    settings_source::VariableLookup,
+};
 use exec_transport::connect::{ServerAddress, WebSocketScheme};
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 use futures_util::future::{BoxFuture, FutureExt, join_all};
@@ -26,7 +34,9 @@ use tokio::time::timeout;
 
 use crate::{
     command::{
+        directory_env::DirectoryEnv,
         failure::{CommandFailure, FailureKind},
+        process_session::print_notice,
         quantity::DurationArg,
     },
     terminal_detection::DetectedTerminal,
@@ -54,8 +64,8 @@ pub(crate) struct ConnectedEnv {
 impl ConnectedEnv {
     /// Connects to the requested environment. Starts the local server if none is listening.
     pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
-        let env =
-            Self::connect_route(EnvRoute::find(env_args, &|name| std::env::var_os(name))?).await?;
+        let route = EnvRoute::requested(env_args, &|name| std::env::var_os(name))?;
+        let env = Self::connect_route(route).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
             env.client.set_reconnect_timeout(limit);
         }
@@ -186,7 +196,8 @@ fn client_name() -> String {
 #[derive(Args, Clone, Debug, Default)]
 pub struct EnvArgs {
     /// Environment: a name from `env list`, `local`, or the ws://, wss:// or unix:// URL of a
-    /// server [default: the one set with `env default`, else this machine].
+    /// server [default: the one of the directory (`use`), else the one set with `env default`, else
+    /// this machine].
     #[arg(
         short = 'E',
         long = "env",
@@ -217,6 +228,40 @@ pub struct EnvArgs {
 }
 
 const ENVIRONMENT: &str = "Environment";
+
+impl EnvArgs {
+    /// Names the environment of the working directory unless flag or variable name one. Returns the
+    /// file that did.
+    pub(crate) fn with_directory(
+        &self,
+        lookup: VariableLookup<'_>,
+    ) -> (Self, Option<DirectoryEnv>) {
+        let mut env_args = self.clone();
+        if self.env.as_deref().is_some_and(|name| !name.is_empty()) {
+            return (env_args, None);
+        }
+        let directory = directory_env(lookup);
+        env_args.env = directory.as_ref().and_then(|env| env.name.clone());
+        (env_args, directory)
+    }
+}
+
+/// Returns the environment of the working directory if the person allowed it. Reads it, and reports
+/// an ignored one, once per command.
+pub(crate) fn directory_env(lookup: VariableLookup<'_>) -> Option<DirectoryEnv> {
+    let read = || {
+        let directory = std::env::current_dir().ok()?;
+        let (why, env) = match DirectoryEnv::find(&directory, lookup) {
+            Ok(env) => (env.as_ref().and_then(DirectoryEnv::objection), env),
+            Err(error) => (Some(format!("ignoring an environment: {error}")), None),
+        };
+        let Some(why) = why else { return env };
+        print_notice(&why);
+        None
+    };
+    let cached = DIRECTORY_ENV.try_with(|cached| cached.get_or_init(read).clone());
+    cached.unwrap_or_else(|_| read())
+}
 
 /// How the user specified the environment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -348,6 +393,8 @@ const TIMEOUT: Duration = Duration::from_millis(1200);
 tokio::task_local! {
     /// Connections that the running command has opened.
     static OPEN_CONNECTIONS: RefCell<Vec<BoxFuture<'static, ()>>>;
+    /// Environment of the working directory, once it was read.
+    static DIRECTORY_ENV: OnceCell<Option<DirectoryEnv>>;
 }
 
 /// Runs `work`, then waits until the connections it opened have closed. `work` has dropped its
@@ -355,7 +402,7 @@ tokio::task_local! {
 pub(crate) async fn drain_connections<T>(work: impl Future<Output = T>) -> T {
     OPEN_CONNECTIONS
         .scope(RefCell::default(), async {
-            let output = work.await;
+            let output = DIRECTORY_ENV.scope(OnceCell::new(), work).await;
             let opened = OPEN_CONNECTIONS.with(RefCell::take);
             if !opened.is_empty() {
                 // Connections that do not close in time are abandoned.

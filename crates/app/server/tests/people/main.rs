@@ -12,6 +12,7 @@ mod agents {
 /// Tests of reaching environments: the local server, URLs, names, hubs.
 mod environments {
     mod completions;
+    mod directories;
     mod env_command;
     mod errors;
     mod local_server;

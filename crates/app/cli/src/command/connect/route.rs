@@ -48,7 +48,23 @@ pub(crate) enum RouteKind {
 }
 
 impl EnvRoute {
-    /// Resolves the requested environment. Reads settings files only when needed.
+    /// Resolves the environment that the flag, the variable or the working directory names, else
+    /// the default.
+    pub(crate) fn requested(
+        env_args: &EnvArgs,
+        lookup: VariableLookup<'_>,
+    ) -> Result<Self, CommandFailure> {
+        let (env_args, directory) = env_args.with_directory(lookup);
+        Self::find(&env_args, lookup).map_err(|failure| match directory {
+            Some(directory) => CommandFailure {
+                what: format!("`{}`: {}", directory.path.display(), failure.what),
+                ..failure
+            },
+            None => failure,
+        })
+    }
+
+    /// Resolves the named environment, or the default. Reads settings files only when needed.
     pub(crate) fn find(
         env_args: &EnvArgs,
         lookup: VariableLookup<'_>,

@@ -1,6 +1,7 @@
 //! `exec-server env status` and `exec-server env list`.
 
 use std::{
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -18,7 +19,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::command::{
-    connect::{ConnectedEnv, EnvRoute, select},
+    connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, directory_env, select},
     failure::{CommandFailure, FailureKind},
     print::{TextTable, json, print, print_stderr},
 };
@@ -183,25 +184,34 @@ impl EnvListCommand {
     /// Prints the environments.
     pub(super) fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
-        let rows = rows(&select(lookup)?, lookup);
+        let rows = rows_here(lookup)?;
         warn_of_foreign_keys(lookup);
         if self.json {
             print(&crate::command::print::json(&rows)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut table = TextTable::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
-        for row in rows {
-            let default = if row.default { "default" } else { "" };
-            table.push([
-                row.name,
-                row.kind.as_str().to_owned(),
-                row.address,
-                default.to_owned(),
-            ]);
-        }
-        print(&table.to_string())?;
+        print(&table(rows).to_string())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Formats the environments that --env accepts.
+fn table(rows: Vec<EnvRow>) -> TextTable {
+    let mut table = TextTable::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
+    for row in rows {
+        let uses = [
+            row.default.then_some("default"),
+            row.directory.is_some().then_some("this directory"),
+        ];
+        let uses: Vec<_> = uses.into_iter().flatten().collect();
+        table.push([
+            row.name,
+            row.kind.as_str().to_owned(),
+            row.address,
+            uses.join(", "),
+        ]);
+    }
+    table
 }
 
 /// Warns about keys that prevent Codex from starting, which earlier versions of `env add` wrote.
@@ -227,6 +237,9 @@ pub(super) struct EnvRow {
     pub(super) address: String,
     /// Whether it is the default.
     pub(super) default: bool,
+    /// The directory that uses it: the working directory, or one above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) directory: Option<PathBuf>,
 }
 
 /// Kind of connection to an environment.
@@ -241,6 +254,8 @@ pub(super) enum EnvKind {
     Hub,
     /// Program that is started.
     Command,
+    /// Not known here.
+    Unknown,
 }
 
 impl EnvKind {
@@ -251,8 +266,44 @@ impl EnvKind {
             Self::Url => "url",
             Self::Hub => "hub",
             Self::Command => "command",
+            Self::Unknown => "unknown",
         }
     }
+}
+
+/// Lists the selected environments and that of the working directory.
+fn rows_here(lookup: VariableLookup<'_>) -> Result<Vec<EnvRow>, CommandFailure> {
+    let mut rows = rows(&select(lookup)?, lookup);
+    let Some(found) = directory_env(lookup) else {
+        return Ok(rows);
+    };
+    let name = found.name.clone().unwrap_or_default();
+    let directory = Some(found.directory().to_owned());
+    if let Some(row) = rows.iter_mut().find(|row| row.name == name) {
+        row.directory = directory;
+        return Ok(rows);
+    }
+    let env_args = EnvArgs {
+        env: Some(name.clone()),
+        ..EnvArgs::default()
+    };
+    let (kind, address) = match EnvRoute::find(&env_args, lookup).map(|route| route.route_kind) {
+        Ok(RouteKind::Local(socket)) => (
+            EnvKind::Local,
+            format!("unix://{}", socket.path().display()),
+        ),
+        Ok(RouteKind::Named(endpoint)) => kind_and_address(&endpoint),
+        Ok(RouteKind::Typed(url)) => kind_and_address(&EnvEndpoint::Url(url)),
+        Err(failure) => (EnvKind::Unknown, failure.what),
+    };
+    rows.push(EnvRow {
+        name,
+        kind,
+        address,
+        default: false,
+        directory,
+    });
+    Ok(rows)
 }
 
 /// Lists the selected environments, this machine first.
@@ -262,6 +313,7 @@ pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>)
         kind,
         address,
         default: selection.default.as_ref() == Some(id),
+        directory: None,
     };
     let mut rows = Vec::new();
     if selection.local {

@@ -45,11 +45,13 @@ pub(super) struct McpEnvironment {
 }
 
 impl McpEnvironment {
-    /// Opens the environment: the named one, or this machine through its background server.
+    /// Opens the environment: the named one, that of the working directory, or this machine through
+    /// its background server.
     ///
     /// If the background server cannot be reached and `--env` does not name this machine, commands
     /// run in this process: that is the same machine, and only their durability is lost.
     pub(super) async fn open(env_args: &EnvArgs, in_process: bool) -> Result<Self, CommandFailure> {
+        let (env_args, _) = &env_args.with_directory(&|name| std::env::var_os(name));
         let name = env_args.env.as_deref().filter(|name| !name.is_empty());
         match name.filter(|name| *name != LOCAL) {
             Some(name) if in_process => {

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 28] = [
     "run",
     "shell",
     "ps",
@@ -27,6 +27,7 @@ const COMMANDS: [&str; 27] = [
     "find",
     "grep",
     "watch",
+    "use",
     "env",
     "mcp",
     "bench",
