@@ -21,6 +21,7 @@ mod ls;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod operand;
+mod overview;
 mod print;
 pub(crate) mod process_session;
 pub(crate) mod ps;
@@ -57,6 +58,7 @@ pub use self::{
     history::HistoryCommand,
     logs::{LogsCommand, SinceArg, SinceError},
     ls::LsCommand,
+    overview::{is_interactive, show_overview},
     print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
     ps::PsCommand,

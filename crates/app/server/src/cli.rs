@@ -216,7 +216,7 @@ fn long_about() -> String {
 
 const COMMANDS_ABOUT: &str = "\
 With a command it works in an environment that --env selects; this machine needs no set-up. Without \
-a command it is the server. ";
+a command it is the server; without any argument, on a terminal, it shows what runs and what to try. ";
 
 const SERVER_ABOUT: &str = "\
 Clients speak JSON-RPC over a websocket, a unix socket or stdio. A listener prints its URL with the \
@@ -258,7 +258,7 @@ Examples, for people:
 const SERVER_EXAMPLES: &str = "
 
 Examples, for servers:
-  exec-server
+  exec-server --listen ws://127.0.0.1:0
       Listens on a free loopback port and prints its URL
   exec-server --listen stdio
       One client, on stdin and stdout: for a parent process, or over ssh

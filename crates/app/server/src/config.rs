@@ -39,7 +39,7 @@ pub use self::{
         WsAuthParseError,
     },
     option_values::{LogFormatParseError, LogLevelParseError},
-    resolve::{ConfigError, SettingOrigin, load, resolve},
+    resolve::{ConfigError, SettingOrigin, configured_listener, load, resolve},
     settings::{EnvironmentLayer, ServerSettings, SettingError},
 };
 

@@ -16,7 +16,7 @@ use exec_server::{
 #[cfg(feature = "cli")]
 use exec_server::{
     cli::DoctorArgs,
-    command::{CommandFailure, warn_of_foreign_keys},
+    command::{CommandFailure, is_interactive, show_overview, warn_of_foreign_keys},
     config::ServerConfig,
     doctor,
 };
@@ -140,6 +140,10 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         #[cfg(feature = "cli")]
         Some(Command::Doctor(_)) => {}
+        #[cfg(feature = "cli")]
+        None if is_bare_on_terminal(lookup) => {
+            return block_on_current_thread(async { Ok(show_overview().await?) });
+        }
         None => {}
     }
     let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
@@ -164,6 +168,15 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     telemetry.end();
     outcome
+}
+
+/// Returns whether a person typed the program's name and nothing else, and neither variables nor the
+/// configuration file say where to listen. An invalid configuration is reported by the server.
+#[cfg(feature = "cli")]
+fn is_bare_on_terminal(lookup: VariableLookup<'_>) -> bool {
+    std::env::args_os().len() == 1
+        && is_interactive()
+        && config::configured_listener(lookup).is_ok_and(|listen| listen.is_none())
 }
 
 /// Returns whether a command works in an environment, for a person who waits for it.

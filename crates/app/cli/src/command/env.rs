@@ -23,6 +23,8 @@ use crate::command::{
     print::print_stderr,
 };
 
+pub(crate) use self::status::environment_table;
+
 pub use self::status::warn_of_foreign_keys;
 
 /// Lists, adds and checks environments.

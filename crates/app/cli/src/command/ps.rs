@@ -101,9 +101,7 @@ impl PsCommand {
                 .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
             return write_result(&format!("{json}\n"));
         }
-        let style = TableStyle::of_output();
-        let rows = processes.iter().map(|process| style.row(process));
-        write_result(&style.table(HEAD, rows.collect()))
+        write_result(&TableStyle::of_output().processes(&processes))
     }
 }
 
@@ -123,15 +121,29 @@ const HEAD: [&str; 7] = ["ID", "STATE", "STARTED", "CPU", "MEMORY", "TTY", "COMM
 impl TableStyle {
     /// Returns the style for stdout.
     pub(crate) fn of_output() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
-            now: now.unwrap_or(Duration::ZERO),
             columns: match StandardStream::Output.is_terminal() {
                 true => terminal::size().map(|size| usize::from(size.cols)),
                 false => None,
             },
             colours: terminal::has_colours(StandardStream::Output),
+            ..Self::plain()
         }
+    }
+
+    /// Returns a style without limits and colours.
+    pub(crate) fn plain() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            now: now.unwrap_or(Duration::ZERO),
+            columns: None,
+            colours: false,
+        }
+    }
+
+    /// Formats processes.
+    pub(crate) fn processes(self, processes: &[ProcessSummary]) -> String {
+        self.table(HEAD, processes.iter().map(|one| self.row(one)).collect())
     }
 
     /// Formats a table.
@@ -288,10 +300,7 @@ mod tests {
             columns: None,
             colours: false,
         };
-        let table = |view: TableStyle, processes: &[ProcessSummary]| {
-            view.table(HEAD, processes.iter().map(|one| view.row(one)).collect())
-        };
-        let text = table(view, &[process("alpha", &["top"]), ended]);
+        let text = view.processes(&[process("alpha", &["top"]), ended]);
         assert_eq!(
             text,
             "ID     STATE      STARTED  CPU    MEMORY  TTY  COMMAND\n\
@@ -299,6 +308,6 @@ mod tests {
              b      ended 143  2m ago   1.50s  3M      -    sh -c 'echo '\\''a'\\''' $'\\u{1b}[31m'\n"
         );
         view.columns = Some(8);
-        assert_eq!(table(view, &[]), "ID  STAT\n");
+        assert_eq!(view.processes(&[]), "ID  STAT\n");
     }
 }

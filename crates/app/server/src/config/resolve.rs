@@ -214,6 +214,20 @@ pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, Co
     resolve(cli, environment.settings, file)
 }
 
+/// Returns where environment and configuration file say to listen, if they do.
+///
+/// # Errors
+/// See [`EnvironmentLayer::read`] and [`ConfigFile::read`].
+pub fn configured_listener(lookup: VariableLookup<'_>) -> Result<Option<ListenUrl>, ConfigError> {
+    let environment = EnvironmentLayer::read(lookup)?;
+    let file = ConfigFile::find(
+        environment.config,
+        environment.default_config,
+        environment.strictness,
+    )?;
+    Ok(environment.settings.over(file.settings).listen)
+}
+
 impl ServerConfig {
     /// Parses flags as on the command line, without the program name. Reads no variables, and no
     /// file unless `--config` names one.

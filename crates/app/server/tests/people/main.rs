@@ -16,6 +16,7 @@ mod environments {
     mod env_command;
     mod errors;
     mod local_server;
+    mod overview;
 }
 mod example_scripts;
 mod files;

@@ -7,7 +7,7 @@ mod disconnects;
 mod durable;
 mod run;
 mod stock_server;
-mod terminal_window;
+pub(crate) mod terminal_window;
 mod terminals;
 
 use std::{

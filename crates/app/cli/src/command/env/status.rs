@@ -195,7 +195,11 @@ impl EnvListCommand {
     }
 }
 
-/// Formats the environments that --env accepts.
+/// Formats the environments that --env accepts as a table.
+pub(crate) fn environment_table(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
+    Ok(table(rows_here(lookup)?).to_string())
+}
+
 fn table(rows: Vec<EnvRow>) -> TextTable {
     let mut table = TextTable::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
     for row in rows {

@@ -21,17 +21,17 @@ use tokio::{
 use crate::test_user::{TIMEOUT, within_timeout};
 
 /// Program on a pty, which is its controlling terminal.
-pub(super) struct TerminalWindow {
+pub(crate) struct TerminalWindow {
     controller: AsyncFd<OwnedFd>,
     peer: OwnedFd,
-    pub(super) child: Child,
+    pub(crate) child: Child,
     /// Output that no test has consumed yet.
     unread: Vec<u8>,
 }
 
 impl TerminalWindow {
     /// Opens a window of this size and starts the program in it.
-    pub(super) fn open(command: &Command, (rows, columns): (u16, u16)) -> Self {
+    pub(crate) fn open(command: &Command, (rows, columns): (u16, u16)) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let controller = openpt(flags).unwrap();
         grantpt(&controller).unwrap();
@@ -68,12 +68,12 @@ impl TerminalWindow {
     }
 
     /// Closes the window. Returns the program, which is notified only by the terminal.
-    pub(super) fn close(self) -> Child {
+    pub(crate) fn close(self) -> Child {
         self.child
     }
 
     /// Types until `text` is shown.
-    pub(super) async fn types_until(&mut self, keys: &str, text: &str) {
+    pub(crate) async fn types_until(&mut self, keys: &str, text: &str) {
         let printed = timeout(TIMEOUT, async {
             while find(&self.unread, text.as_bytes()).is_none() {
                 self.types(keys);
@@ -85,28 +85,28 @@ impl TerminalWindow {
         assert!(printed.is_ok(), "no {text:?}: {}", self.remaining_output());
     }
 
-    pub(super) fn resize(&self, size: (u16, u16)) {
+    pub(crate) fn resize(&self, size: (u16, u16)) {
         resize(self.controller.get_ref(), size);
     }
 
-    pub(super) fn types(&self, keys: &str) {
+    pub(crate) fn types(&self, keys: &str) {
         let written = rustix::io::write(self.controller.get_ref(), keys.as_bytes()).unwrap();
         assert_eq!(written, keys.len());
     }
 
     /// Returns whether the terminal is in raw mode.
-    pub(super) fn is_raw(&self) -> bool {
+    pub(crate) fn is_raw(&self) -> bool {
         let settings = tcgetattr(&self.peer).unwrap();
         !settings.local_modes.contains(LocalModes::ICANON)
     }
 
     /// Returns the terminal settings.
-    pub(super) fn settings(&self) -> String {
+    pub(crate) fn settings(&self) -> String {
         format!("{:?}", tcgetattr(&self.peer).unwrap())
     }
 
     /// Waits until `text` is shown, and returns the output before it.
-    pub(super) async fn shows(&mut self, text: &str) -> String {
+    pub(crate) async fn shows(&mut self, text: &str) -> String {
         let printed = timeout(TIMEOUT, self.until(text)).await;
         let printed = printed.unwrap_or_else(|late| Err(late.into()));
         printed.unwrap_or_else(|error| {
@@ -137,14 +137,14 @@ impl TerminalWindow {
     }
 
     /// Returns the unconsumed output.
-    pub(super) fn remaining_output(&self) -> String {
+    pub(crate) fn remaining_output(&self) -> String {
         String::from_utf8_lossy(&self.unread)
             .escape_debug()
             .to_string()
     }
 
     /// Waits for the exit of the program, and reads its output meanwhile.
-    pub(super) async fn end(&mut self) -> ExitStatus {
+    pub(crate) async fn end(&mut self) -> ExitStatus {
         let ended = within_timeout(async {
             loop {
                 tokio::select! {
