@@ -18,10 +18,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def program() -> str:
     """Returns the path of the program under test."""
-    path = os.environ.get("EXEC_SERVER_TEST_PROGRAM", str(ROOT / "target/debug/exec-server"))
-    if not os.access(path, os.X_OK):
-        pytest.exit(f"no program `{path}`: build it, or name it in EXEC_SERVER_TEST_PROGRAM", 2)
-    return path
+    return os.environ.get("EXEC_SERVER_TEST_PROGRAM", str(ROOT / "target/debug/exec-server"))
+
+
+def pytest_configure() -> None:
+    """Refuses to run without a program."""
+    if not os.access(program(), os.X_OK):
+        text = f"no program `{program()}`: build it, or name it in EXEC_SERVER_TEST_PROGRAM"
+        raise pytest.UsageError(text)
 
 
 class Server:

@@ -616,6 +616,9 @@ class Client:
 
             link.on_message = handle
             link.on_close = handle_close
+            if link.end_reason is not None:
+                # It broke before anybody listened.
+                raise TransientConnectError(link.end_reason)
             extensions = [
                 name for name in _EXTENSIONS if link.carries_raw_data or name != "binaryData"
             ]
@@ -633,6 +636,8 @@ class Client:
                 error = message["error"]
                 raise remote_error(int(error["code"]), str(error["message"]), "initialize")
             result = message["result"]
+            if not isinstance(result, dict) or not isinstance(result.get("sessionId"), str):
+                raise ProtocolError("the response to `initialize` has no session id")
             if resume is not None and result.get("sessionId") != resume:
                 raise ProtocolError("the server resumed another session")
             # No turn of the loop between the response and its effect.

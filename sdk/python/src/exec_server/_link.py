@@ -12,7 +12,7 @@ import ssl
 from typing import Callable, List, Optional
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
@@ -367,7 +367,9 @@ def _ignore_reason(reason: str) -> None:
 
 def _handshake_error(error: Exception) -> ConnectError:
     if not isinstance(error, InvalidStatus):
-        kind = ConnectError if isinstance(error, InvalidHandshake) else TransientConnectError
+        # A response that is cut off is invalid, too.
+        is_cut = isinstance(error, InvalidMessage) or not isinstance(error, InvalidHandshake)
+        kind = TransientConnectError if is_cut else ConnectError
         return kind(f"the server did not accept the websocket: {error}")
     response = error.response
     status = response.status_code

@@ -25,12 +25,15 @@ _MAX_CHUNK_BYTES = 1 << 20
 #: Consumed output that makes an acknowledgement due: a sixteenth of the server's window.
 _ACK_BYTES = 64 << 10
 _ACK_EVENTS = 256
-#: Output in memory above which events of a durable process are dropped, to be read again later, and
-#: a detached process is released, to be attached again later. Ordinary ones stay below: the server
-#: pauses them at 1 MiB.
+#: Output in memory above which events of a durable process are dropped, to be read again later.
+#: Ordinary processes stay below: the server pauses them at 1 MiB.
 _MAX_BUFFERED_BYTES = 4 << 20
-#: Output in memory below which the server is asked for more again.
+#: Output in memory below which dropped events are read.
 _LOW_BUFFERED_BYTES = 1 << 20
+#: Output in memory above which a detached process is released, to be attached again later. What is
+#: on its way comes on top.
+_MAX_ATTACHED_BYTES = 1 << 20
+_LOW_ATTACHED_BYTES = 256 << 10
 #: Page of a read after a larger one was interrupted by a disconnect.
 _SMALL_PAGE_BYTES = 32 << 10
 _PAGE_BYTES = 4 << 20
@@ -337,7 +340,7 @@ class ProcessEvents:
             order.skip_to(event.seq)
         self.replays_from = None
         order.insert(event)
-        if self.buffered >= _MAX_BUFFERED_BYTES and not self._released_for_lag:
+        if self.buffered >= _MAX_ATTACHED_BYTES and not self._released_for_lag:
             self._released_for_lag = True
             self.client.release(self)
 
@@ -431,7 +434,7 @@ class ProcessEvents:
         """Notes that a chunk was read."""
         self._unacked_bytes += size
         self._consumed_event()
-        if self._released_for_lag and self.buffered < _LOW_BUFFERED_BYTES:
+        if self._released_for_lag and self.buffered < _LOW_ATTACHED_BYTES:
             self._released_for_lag = False
             self.client.reattach(self)
         elif self.order.dropped_through:

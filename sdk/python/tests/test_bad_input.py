@@ -1,0 +1,550 @@
+"""What goes wrong ends in a typed error, with bounded memory and nothing left running."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any, Awaitable, Callable, Dict, Iterator
+
+import pytest
+from conftest import CuttingProxy, Server, is_running, wait_for
+from websockets.sync.server import ServerConnection, serve
+
+from exec_server import (
+    DEVNULL,
+    PIPE,
+    AsyncEnvironment,
+    AuthenticationError,
+    CalledProcessError,
+    CallInterruptedError,
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    Environment,
+    ExecServerError,
+    HostError,
+    OutputGapError,
+    OutputLimitError,
+    RemoteError,
+    StdinClosedError,
+    TimeoutExpired,
+    UnsupportedError,
+    _client,
+)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+# Connecting.
+
+
+def test_server_that_is_gone_is_a_connect_error() -> None:
+    with pytest.raises(ConnectError, match="cannot connect to ws://127.0.0.1"):
+        Environment.connect(f"ws://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1", "127.0.0.1:1", "ws://", "unix:relative", "ws://u:p@127.0.0.1:1"]
+)
+def test_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="invalid URL"):
+        Environment.connect(url)
+
+
+def test_token_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(ValueError, match="in the clear"):
+        Environment.connect("ws://192.0.2.1:1", token="secret")
+    with pytest.raises(ValueError, match="invalid token"):
+        Environment.connect("ws://127.0.0.1:1", token="two words")
+
+
+def test_wrong_and_missing_tokens_are_authentication_errors(tmp_path: Path) -> None:
+    token = "a-capability-token-for-tests"
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    server = Server("--ws-auth", "capability-token", "--ws-token-sha256", digest)
+    try:
+        for wrong in ("wrong", None):
+            with pytest.raises(AuthenticationError, match="401"):
+                Environment.connect(server.url, token=wrong)
+        with Environment.connect(server.url, token=token) as env:
+            assert env.run(["true"]).returncode == 0
+    finally:
+        server.stop()
+
+
+def test_unix_socket_is_served(tmp_path: Path) -> None:
+    server = Server(listen=f"unix://{tmp_path}/socket")
+    try:
+        for url in (f"unix://{tmp_path}/socket", f"unix:{tmp_path}/socket"):
+            with Environment.connect(url) as env:
+                assert env.run(["echo", "x"], capture_output=True).stdout == b"x\n"
+    finally:
+        server.stop()
+    with pytest.raises(ConnectError):
+        Environment.connect(f"unix://{tmp_path}/socket")
+
+
+def test_missing_program_is_a_connect_error() -> None:
+    with pytest.raises(ConnectError, match="cannot start"):
+        Environment.program(["/no/such/program"])
+    with pytest.raises(ConnectError, match="the program ended"):
+        Environment.program(["true"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "no JSON",
+        "[]",
+        '{"id":0}',
+        '{"id":0,"result":{}}',
+        '{"id":0,"result":[]}',
+        '{"id":0,"result":"x"}',
+        b"\x01\xff\xff\xff{}",
+        '{"id":0,"error":{"code":-32600,"message":"no"}}',
+    ],
+)
+def test_malformed_handshake_is_a_typed_error(answer: Any) -> None:
+    def handle(connection: ServerConnection) -> None:
+        connection.recv()
+        connection.send(answer)
+        connection.recv(timeout=5)
+
+    with serve(handle, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            port = server.socket.getsockname()[1]
+            with pytest.raises(ExecServerError):
+                Environment.connect(f"ws://127.0.0.1:{port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# Arguments.
+
+
+def test_invalid_arguments_are_refused(server: Server) -> None:
+    with Environment.connect(server.url) as env:
+        with pytest.raises(ValueError, match="the command is empty"):
+            env.run([])
+        with pytest.raises(ValueError, match="not UTF-8"):
+            env.run([b"echo", b"\xff"])
+        with pytest.raises(ValueError, match="not UTF-8"):
+            env.run(["true"], env={"A": "\udcff"})
+        with pytest.raises(ValueError, match="a path is empty"):
+            env.read_file("")
+        with pytest.raises(ValueError, match="invalid mode"):
+            env.open("/x", "w")
+        with pytest.raises(ValueError, match="either `glob` or `query`"):
+            env.find("/")
+        with pytest.raises(ValueError, match="exclude capture_output"):
+            env.run(["true"], capture_output=True, stdout=PIPE)
+        with pytest.raises(TypeError, match="a string"):
+            env.run(["true"], shell=True)
+        with pytest.raises(UnsupportedError):
+            env.request("no/such/method")
+
+
+def test_process_without_stdin_has_none(server: Server) -> None:
+    with Environment.connect(server.url) as env:
+        process = env.spawn(["cat"])
+        assert process.stdin is None
+        with pytest.raises(ValueError, match="stdin=PIPE"):
+            process.communicate(b"x")
+        assert process.wait() == 0
+
+
+# Errors that subprocess code expects.
+
+
+def test_errors_are_those_of_subprocess_and_of_files(server: Server, tmp_path: Path) -> None:
+    with Environment.connect(server.url) as env:
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            env.run(["sh", "-c", "echo out; echo err >&2; exit 2"], capture_output=True, check=True)
+        assert isinstance(failed.value, CalledProcessError)
+        assert (failed.value.returncode, failed.value.stdout, failed.value.stderr) == (
+            2,
+            b"out\n",
+            b"err\n",
+        )
+        with pytest.raises(subprocess.TimeoutExpired) as late:
+            env.run(["sh", "-c", "echo early; sleep 60"], capture_output=True, timeout=0.3)
+        assert isinstance(late.value, TimeoutExpired) and late.value.stdout == b"early\n"
+        with pytest.raises(FileNotFoundError):
+            env.read_file(tmp_path / "none")
+        with pytest.raises(OSError) as refused:
+            env.run(["/no/such/program"])
+        assert isinstance(refused.value, HostError) and refused.value.code == -32603
+        with env.spawn(["cat"], stdin=PIPE) as process:
+            assert process.stdin is not None
+            process._inner.stdin._closed = True  # type: ignore[union-attr]
+            with pytest.raises(BrokenPipeError) as closed:
+                process.stdin.write(b"x")
+            assert isinstance(closed.value, StdinClosedError)
+            process.kill()
+
+
+def test_output_above_the_callers_limit_kills_the_command(server: Server) -> None:
+    with Environment.connect(server.url) as env:
+        with pytest.raises(OutputLimitError):
+            env.run(["yes", "limit-of-a-test"], capture_output=True, max_output=100_000)
+        wait_for(lambda: not is_running("limit-of-a-test"))
+
+
+# Readers that stop.
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "detached"])
+def test_endless_output_for_a_reader_that_stopped_needs_bounded_memory(
+    server: Server, kind: str
+) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            process = await env.spawn(["yes"], detached=kind == "detached")
+            assert process.stdout is not None
+            await process.stdout.read(1)
+            await asyncio.sleep(0.5)
+            assert process._events.buffered < 8 << 20
+            # Others are not held up.
+            done = await env.run(["echo", "x"], capture_output=True)
+            assert done.stdout == b"x\n"
+            read = 0
+            while read < 16 << 20:
+                try:
+                    data = await asyncio.wait_for(process.stdout.read(1 << 20), 10)
+                except OutputGapError:
+                    assert kind == "detached"
+                    continue
+                read += len(data)
+                assert data.strip(b"y\n") == b""
+            assert process._events.buffered < 8 << 20
+            await process.kill()
+
+    asyncio.run(run())
+
+
+def test_durable_process_with_a_reader_that_stopped_loses_nothing(tmp_path: Path) -> None:
+    server = Server("--state-dir", str(tmp_path / "state"))
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            command = "seq 1 4000000"
+            process = await env.spawn(["sh", "-c", command], durable=True)
+            assert process.stdout is not None
+            first = await process.stdout.readline()
+            await asyncio.sleep(0.5)
+            assert process._events.buffered < 8 << 20
+            digest = hashlib.sha256(first)
+            async for chunk in process.stdout:
+                digest.update(chunk)
+            expected = hashlib.sha256(b"".join(b"%d\n" % n for n in range(1, 4_000_001)))
+            assert digest.digest() == expected.digest()
+            assert await process.wait() == 0
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.stop()
+
+
+# Older servers.
+
+
+@pytest.fixture
+def plain_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the client ask for nothing that the stock server does not know."""
+    monkeypatch.setattr(_client, "_EXTENSIONS", [])
+    yield
+
+
+def test_server_without_extensions_is_enough(
+    plain_client: None, server: Server, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            assert not env.extensions
+            done = await env.run(["cat"], input=b"\xff\x00", capture_output=True)
+            assert done.stdout == b"\xff\x00"
+            await env.write_file(tmp_path / "x", b"\xff")
+            assert await env.read_file(tmp_path / "x") == b"\xff"
+            with pytest.raises(UnsupportedError):
+                await env.metadata(tmp_path / "x", follow_symlinks=False)
+            process = await env.spawn(["yes"])
+            assert process.stdout is not None
+            await process.stdout.read(1)
+            await asyncio.sleep(0.3)
+            # Nothing more is read from the connection.
+            assert process._events.buffered < 8 << 20
+            read = 0
+            while read < 16 << 20:
+                read += len(await asyncio.wait_for(process.stdout.read(1 << 20), 10))
+            process.discard_output()
+            await process.kill()
+
+    asyncio.run(run())
+
+
+# Broken connections in every call.
+
+CALLS: Dict[str, Callable[[AsyncEnvironment, Path], Awaitable[Any]]] = {
+    "run": lambda env, path: env.run(["sleep", "0.05"]),
+    "run with input": lambda env, path: env.run(["cat"], input=b"x" * 300_000, capture_output=True),
+    "spawn": lambda env, path: env.spawn(["true"]),
+    "spawn detached": lambda env, path: env.spawn(["true"], detached=True),
+    "list": lambda env, path: env.list(),
+    "read_file": lambda env, path: env.read_file(path / "big"),
+    "write_file": lambda env, path: env.write_file(path / "new", b"x" * 100_000),
+    "write_file by blocks": lambda env, path: env.write_file(path / "new2", b"x" * (9 << 20)),
+    "open": lambda env, path: env.open(path / "big"),
+    "download": lambda env, path: env.download(path / "big", path / "copy"),
+    "upload": lambda env, path: env.upload(path / "big", path / "copy2"),
+    "metadata": lambda env, path: env.metadata(path),
+    "set_metadata": lambda env, path: env.set_metadata(path / "big", mode=0o644),
+    "exists": lambda env, path: env.exists(path),
+    "make_directory": lambda env, path: env.make_directory(path / "d"),
+    "remove": lambda env, path: env.remove(path / "gone", missing_ok=True),
+    "rename": lambda env, path: env.rename(path / "none", path / "x"),
+    "copy": lambda env, path: env.copy(path / "big", path / "big2"),
+    "symlink": lambda env, path: env.symlink("big", path / f"l{random.random()}"),
+    "realpath": lambda env, path: env.realpath(path),
+    "read_directory": lambda env, path: env.read_directory(path),
+    "walk": lambda env, path: env.walk(path),
+    "search": lambda env, path: env.search("x", path),
+    "find": lambda env, path: env.find(path, glob="*"),
+    "watch": lambda env, path: env.watch(path),
+    "attach": lambda env, path: env.attach("no-such-process"),
+    "request": lambda env, path: env.request("environment/status"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_cut_in_a_call_ends_in_a_result_or_a_typed_error(
+    name: str, proxy: CuttingProxy, tmp_path: Path
+) -> None:
+    (tmp_path / "big").write_bytes(os.urandom(2 << 20))
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            for pause in (0.0, 0.001, 0.004, 0.02):
+                call = asyncio.ensure_future(CALLS[name](env, tmp_path))
+                await asyncio.sleep(pause)
+                proxy.cut()
+                try:
+                    await asyncio.wait_for(call, 15)
+                except (CallInterruptedError, RemoteError):
+                    pass
+            # This call finds the last cut; a start could not be repeated.
+            await env.list()
+            done = await env.run(["echo", "fine"], capture_output=True)
+            assert done.stdout == b"fine\n"
+
+    asyncio.run(run())
+
+
+# Cancelled calls.
+
+
+def test_cancelled_calls_leave_nothing_behind(server: Server, tmp_path: Path) -> None:
+    source = random.Random(5)
+    marker = f"8{source.randint(10**6, 10**7)}"
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            reader = await env.spawn(["cat"], stdin=PIPE)
+            assert reader.stdin is not None and reader.stdout is not None
+            received = b""
+            for number in range(60):
+                calls = [
+                    asyncio.ensure_future(env.run(["sleep", marker])),
+                    asyncio.ensure_future(env.spawn(["sleep", marker])),
+                    asyncio.ensure_future(env.open("/etc/passwd")),
+                    asyncio.ensure_future(env.watch(tmp_path)),
+                ]
+                reading = asyncio.ensure_future(reader.stdout.readline())
+                await asyncio.sleep(source.random() * 0.006)
+                for call in (*calls, reading):
+                    call.cancel()
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                for outcome in outcomes:
+                    if isinstance(outcome, asyncio.CancelledError):
+                        continue
+                    assert not isinstance(outcome, BaseException), outcome
+                    if hasattr(outcome, "kill"):
+                        await outcome.kill()
+                    else:
+                        await outcome.close()
+                try:
+                    received += await reading
+                except asyncio.CancelledError:
+                    pass
+                await reader.stdin.write(b"%d\n" % number)
+            await reader.stdin.close()
+            received += await reader.stdout.read()
+            assert received == b"".join(b"%d\n" % number for number in range(60))
+            deadline = asyncio.get_running_loop().time() + 15
+            while any(info.running for info in await env.list() if marker in info.argv):
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.02)
+
+    asyncio.run(run())
+    wait_for(lambda: not is_running(marker))
+
+
+# Event loops and threads that end.
+
+
+def test_event_loop_that_ends_without_a_close_leaves_nothing_running(server: Server) -> None:
+    kept = []
+
+    async def run() -> None:
+        env = await AsyncEnvironment.connect(server.url)
+        kept.append(env)
+        await env.spawn(["sleep", "4711471"])
+
+    asyncio.run(run())
+    wait_for(lambda: not is_running("4711471"))
+    with pytest.raises(ClosedError):
+        asyncio.run(kept[0].run(["true"]))
+
+
+def test_environment_of_another_loop_is_refused(server: Server) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        env = loop.run_until_complete(AsyncEnvironment.connect(server.url))
+
+        async def use() -> None:
+            with pytest.raises(ClosedError, match="another event loop"):
+                await env.run(["true"])
+
+        asyncio.run(use())
+        loop.run_until_complete(env.close())
+    finally:
+        loop.close()
+
+
+def test_closed_environment_refuses_calls_and_fails_waiting_ones(server: Server) -> None:
+    env = Environment.connect(server.url)
+    process = env.spawn(["sleep", "4711472"])
+    failures = []
+
+    def wait() -> None:
+        try:
+            process.wait()
+        except ExecServerError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    env.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    env.close()
+    with pytest.raises(ClosedError):
+        env.run(["true"])
+    with pytest.raises(ClosedError):
+        env.read_file("/etc/passwd")
+    wait_for(lambda: not is_running("4711472"))
+
+
+def run_script(script: str, *arguments: str, interrupt: bool = False) -> "tuple[int, str]":
+    """Runs a Python program, and sends SIGINT once it has printed a line."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert program.stdout is not None
+    out = program.stdout.readline()
+    if interrupt:
+        program.send_signal(signal.SIGINT)
+    try:
+        rest, _ = program.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise
+    return program.returncode, out + rest
+
+
+def test_ctrl_c_interrupts_a_call_and_kills_its_command(server: Server) -> None:
+    script = """
+        import sys, threading, time
+        from exec_server import Environment
+        with Environment.connect(sys.argv[1]) as env:
+            timer = threading.Timer(0.3, lambda: print("running", flush=True))
+            timer.start()
+            try:
+                env.run(["sleep", "4711473"])
+            except KeyboardInterrupt:
+                print("interrupted", env.run(["echo", "on"], capture_output=True).stdout)
+    """
+    code, out = run_script(script, server.url, interrupt=True)
+    assert code == 0 and "interrupted b'on\\n'" in out, out
+    wait_for(lambda: not is_running("4711473"))
+
+
+def test_program_that_ends_without_a_close_leaves_nothing_running(server: Server) -> None:
+    script = """
+        import sys
+        from exec_server import Environment
+        env = Environment.connect(sys.argv[1])
+        process = env.spawn(["sleep", "4711474"])
+        print(process.returncode)
+    """
+    code, out = run_script(script, server.url)
+    assert (code, out) == (0, "None\n")
+    wait_for(lambda: not is_running("4711474"))
+
+
+# Sizes.
+
+
+def test_file_of_four_gibibytes_is_read_and_written_at_its_end(
+    server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "big"
+    with Environment.connect(server.url) as env:
+        with env.open(path, "wb") as file:
+            file.seek(4 << 30)
+            file.write(b"the end")
+        assert env.metadata(path).size == (4 << 30) + 7
+        with env.open(path) as file:
+            file.seek(-9, os.SEEK_END)
+            assert file.read() == b"\0\0the end"
+        with pytest.raises(RemoteError):
+            env.read_file(path)
+
+
+def test_a_thousand_processes_run_at_once(server: Server) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            processes = await asyncio.gather(
+                *(env.spawn(["cat"], stdin=PIPE, stderr=DEVNULL) for _ in range(1000))
+            )
+            assert len([info for info in await env.list() if info.running]) == 1000
+
+            async def use(number: int) -> None:
+                out, _ = await processes[number].communicate(b"%d" % number)
+                assert out == b"%d" % number
+
+            await asyncio.gather(*map(use, range(1000)))
+
+    asyncio.run(run())
+
+
+def test_lost_session_is_a_connection_error() -> None:
+    assert issubclass(ConnectionLostError, ConnectionError)
