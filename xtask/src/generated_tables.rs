@@ -4,7 +4,7 @@
 //! outside of the marks is never changed.
 
 use anyhow::{Context as _, bail};
-use exec_wire::method::{MethodName, OrderingClass};
+use exec_wire::method::MethodName;
 
 /// Documents with generated tables.
 pub(crate) const DOCUMENTS: &[&str] = &["PROTOCOL.md"];
@@ -54,14 +54,8 @@ fn render(name: &str, limits: &str) -> anyhow::Result<String> {
 fn methods() -> String {
     let mut table = "| Method | Order | What it does |\n|---|---|---|\n".to_owned();
     for method in MethodName::ALL {
-        let ordering = match method.ordering() {
-            OrderingClass::Reads => "reads",
-            OrderingClass::Changes => "changes",
-            OrderingClass::Starts => "starts",
-            OrderingClass::Files => "files",
-            OrderingClass::Control => "control",
-        };
         let (name, summary) = (method.as_str(), method.summary());
+        let ordering = method.ordering().as_str();
         table.push_str(&format!("| `{name}` | {ordering} | {summary} |\n"));
     }
     table

@@ -1,19 +1,32 @@
-//! PROTOCOL.md against the code: its tables list what `exec-wire` lists, in its order.
+//! PROTOCOL.md and the schemas against the code: they list what `exec-wire` lists, in its order.
 
-use exec_wire::method::notification;
+use exec_wire::method::{MessageSender, notification};
 
 use super::{finding::Finding, tree::Tree};
-use crate::generated_tables;
+use crate::{generated_schemas, generated_tables};
 
 const PATH: &str = "PROTOCOL.md";
 const NOTIFICATIONS: &str = "All notifications";
+
+/// Checks the schemas.
+pub(crate) fn check_schemas(tree: &Tree) -> Vec<Finding> {
+    let is_current = |(path, text): &(&str, String)| {
+        let found = tree.schemas.iter().find(|file| file.path == *path);
+        found.is_some_and(|file| file.text == *text)
+    };
+    generated_schemas::all()
+        .iter()
+        .filter(|schema| !is_current(schema))
+        .map(|(path, _)| Finding::of_file(path, "is out of date: run `cargo xtask docs`"))
+        .collect()
+}
 
 /// Checks the table of notifications and the generated tables.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let Some(text) = tree.text(PATH) else {
         return Vec::new();
     };
-    let mut findings = compare(text, NOTIFICATIONS, notification::ALL);
+    let mut findings = compare(text, NOTIFICATIONS, &server_notifications());
     let source = |file: &&super::tree::File| file.path == generated_tables::LIMITS;
     let limits = tree.rust.iter().find(source).map_or("", |file| &file.text);
     match generated_tables::update(text, limits) {
@@ -25,6 +38,14 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         Err(error) => findings.push(Finding::of_file(PATH, format!("{error:#}"))),
     }
     findings
+}
+
+/// Returns the notifications that a server sends.
+fn server_notifications() -> Vec<&'static str> {
+    let all = notification::ALL.iter();
+    all.filter(|entry| entry.sender != MessageSender::Client)
+        .map(|entry| entry.name)
+        .collect()
 }
 
 /// A row whose first cell is a name between backticks.
@@ -136,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_generated_table_that_is_out_of_date_is_found() {
-        let rows: String = notification::ALL
+        let rows: String = server_notifications()
             .iter()
             .map(|name| format!("| `{name}` |\n"))
             .collect();
@@ -151,5 +172,21 @@ mod tests {
         assert_eq!(check(&tree(table)).len(), 1);
         let updated = generated_tables::update(table, "").unwrap();
         assert_eq!(check(&tree(&updated)), []);
+    }
+
+    #[test]
+    fn a_schema_that_is_missing_or_out_of_date_is_found() {
+        let mut tree = Tree::default();
+        let schemas = generated_schemas::all();
+        assert_eq!(check_schemas(&tree).len(), schemas.len());
+        tree.schemas = schemas
+            .map(|(path, text)| super::super::tree::File {
+                path: path.to_owned(),
+                text,
+            })
+            .into();
+        assert_eq!(check_schemas(&tree), []);
+        tree.schemas[0].text.push('x');
+        assert_eq!(check_schemas(&tree).len(), 1);
     }
 }

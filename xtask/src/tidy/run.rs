@@ -26,6 +26,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
         .collect();
     let mut faults = documents::missing(&tree.paths);
     faults.extend(protocol::check(&tree));
+    faults.extend(protocol::check_schemas(&tree));
     faults.extend(layers::check(&tree.manifests));
     faults.extend(modules::check(&sources));
     faults.extend(type_names::check(&sources));

@@ -23,6 +23,8 @@ pub(crate) struct Tree {
     pub(crate) rust: Vec<File>,
     pub(crate) markdown: Vec<File>,
     pub(crate) manifests: Vec<File>,
+    /// The schemas below `docs/schema`.
+    pub(crate) schemas: Vec<File>,
 }
 
 impl Tree {
@@ -48,7 +50,12 @@ impl Tree {
                 }
             }
         }
-        for files in [&mut tree.rust, &mut tree.markdown, &mut tree.manifests] {
+        for files in [
+            &mut tree.rust,
+            &mut tree.markdown,
+            &mut tree.manifests,
+            &mut tree.schemas,
+        ] {
             files.sort_by(|left, right| left.path.cmp(&right.path));
         }
         Ok(tree)
@@ -67,6 +74,7 @@ impl Tree {
             Some((_, "rs")) => &mut self.rust,
             Some((_, "md")) => &mut self.markdown,
             Some(("Cargo" | "fuzz/Cargo", "toml")) => return Ok(()),
+            Some((stem, "json")) if stem.starts_with("docs/schema/") => &mut self.schemas,
             Some((stem, "toml")) if stem.ends_with("/Cargo") => &mut self.manifests,
             _ => return Ok(()),
         };
@@ -103,6 +111,8 @@ mod tests {
             "c.md",
             "Cargo.toml",
             "target/x.rs",
+            "docs/schema/d.json",
+            "e.json",
             ".git/y.md",
         ] {
             let path = root.path().join(path);
@@ -119,6 +129,7 @@ mod tests {
         assert_eq!(paths(&tree.rust), ["src/a.rs"]);
         assert_eq!(paths(&tree.markdown), ["c.md"]);
         assert_eq!(paths(&tree.manifests), ["b/Cargo.toml"]);
+        assert_eq!(paths(&tree.schemas), ["docs/schema/d.json"]);
         assert!(tree.paths.contains("src") && !tree.paths.contains("target"));
         assert_eq!(tree.text("c.md"), Some("text"));
     }

@@ -29,6 +29,7 @@ pub(crate) mod quantity;
 mod recorded_output;
 mod replay;
 pub(crate) mod run;
+mod schema;
 mod search;
 mod terminal;
 mod upgrade;
@@ -65,6 +66,7 @@ pub use self::{
     quantity::{ByteSizeArg, DurationArg, QuantityError},
     replay::{ReplayCommand, ReplaySpeed},
     run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
+    schema::SchemaCommand,
     search::{FindCommand, GrepCommand},
     upgrade::UpgradeCommand,
     use_command::UseCommand,
@@ -128,6 +130,8 @@ pub enum UserCommand {
     Completions(CompletionsCommand),
     /// Prints the manual page.
     Man(ManCommand),
+    /// Prints the JSON Schema of the protocol's messages.
+    Schema(SchemaCommand),
 }
 
 impl UserCommand {
@@ -167,6 +171,7 @@ impl UserCommand {
             Self::Bench(command) => command.run().await,
             Self::Completions(command) => command.run(cli).await,
             Self::Man(command) => command.run(cli()),
+            Self::Schema(command) => command.run(),
         }
     }
 }

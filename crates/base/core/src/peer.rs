@@ -11,7 +11,7 @@ use exec_wire::{
     error::RpcError,
     initialize::ProtocolExtension,
     message::{RequestId, RpcMessage, RpcNotification, RpcRequest, decode_params},
-    method::{self, MethodName},
+    method::{MethodName, notification},
     outgoing_message::OutgoingMessage,
     process::AcknowledgeProcess,
 };
@@ -54,7 +54,7 @@ impl HandshakeGate {
     pub fn handle_message<'a>(&mut self, message: RpcMessage<'a>) -> MessageAction<'a> {
         match message {
             RpcMessage::Request(request) => MessageAction::Request(request),
-            RpcMessage::Notification(note) if note.method == method::INITIALIZED => {
+            RpcMessage::Notification(note) if note.method == notification::INITIALIZED => {
                 if self.state == State::New {
                     return refuse("initialized must follow a successful initialize");
                 }
@@ -62,7 +62,7 @@ impl HandshakeGate {
                 MessageAction::Ignore
             }
             RpcMessage::Notification(note)
-                if self.acknowledges && note.method == method::PROCESS_ACKNOWLEDGE =>
+                if self.acknowledges && note.method == notification::PROCESS_ACKNOWLEDGE =>
             {
                 self.handle_acknowledged(&note)
             }

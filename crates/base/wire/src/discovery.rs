@@ -8,13 +8,16 @@ use crate::{path_uri::PathUri, sandbox::SandboxPolicy};
 /// `capabilityRoots/discoverV1`: reads the capability files below each root. Problems are reported
 /// per root and do not fail the call.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoverRoots {
     /// At most [`limits::MAX_DISCOVERY_ROOTS`](crate::limits::MAX_DISCOVERY_ROOTS) roots.
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::limits::MAX_DISCOVERY_ROOTS)))]
     pub roots: Vec<DiscoveryRoot>,
 }
 
 /// Directory to search.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveryRoot {
     /// Id chosen by the client.
     pub id: String,
@@ -27,6 +30,7 @@ pub struct DiscoveryRoot {
 
 /// Response to `capabilityRoots/discoverV1`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveredRoots {
     /// One result per root, in the order of the request.
     pub roots: Vec<DiscoveredRoot>,
@@ -34,6 +38,7 @@ pub struct DiscoveredRoots {
 
 /// Capability files below a root.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredRoot {
     /// Id chosen by the client.
@@ -59,6 +64,7 @@ pub struct DiscoveredRoot {
 
 /// Files that declare a plugin.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PluginFiles {
     /// Plugin manifest.
@@ -73,6 +79,7 @@ pub struct PluginFiles {
 
 /// Files of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillFiles {
     /// `SKILL.md`.
     pub instructions: CapabilityFile,
@@ -83,6 +90,7 @@ pub struct SkillFiles {
 
 /// File and its contents.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilityFile {
     /// Path of the file.
     pub path: PathUri,
@@ -92,6 +100,7 @@ pub struct CapabilityFile {
 
 /// `capabilities/discoverV2`: lists the plugins and skills installed for the account.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoverCapabilities {
     /// Working directory.
     pub cwd: PathUri,
@@ -102,6 +111,7 @@ pub struct DiscoverCapabilities {
 
 /// Response to `capabilities/discoverV2`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DiscoveredCapabilities {
     /// Installed plugins.
@@ -114,6 +124,7 @@ pub struct DiscoveredCapabilities {
 
 /// An installed plugin.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledPlugin {
     /// `<name>@<marketplace>`.
@@ -137,6 +148,7 @@ pub struct InstalledPlugin {
 
 /// An installed skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledSkill {
     /// Name.
@@ -161,6 +173,7 @@ pub struct InstalledSkill {
 
 /// Directory of skills.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillRoot {
     /// Id of the directory.
     pub id: String,
@@ -170,6 +183,7 @@ pub struct SkillRoot {
 
 /// Dependencies of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillDependencies {
     /// Required tools.
     #[serde(default)]
@@ -178,6 +192,7 @@ pub struct SkillDependencies {
 
 /// Tool that a skill requires.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SkillTool {
     /// Kind of tool.
@@ -204,6 +219,7 @@ pub struct SkillTool {
 
 /// Usage policy of a skill.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SkillPolicy {
     /// Allows use of the skill without naming it.

@@ -12,6 +12,7 @@ pub struct ReadEnvironmentInfo;
 
 /// Host that commands run on.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentInfo {
     /// Login shell of the account, or the best available one.
@@ -51,6 +52,7 @@ fn unknown_version() -> String {
 
 /// Shell program.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShellProgram {
     /// Kind of shell: `zsh`, `bash`, `sh`, …
     pub name: String,
@@ -60,6 +62,7 @@ pub struct ShellProgram {
 
 /// Capabilities of the server. A client must not use those that are false or absent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerCapabilities {
     /// `networkProxy` of `process/start`.
@@ -99,6 +102,7 @@ pub struct ReadEnvironmentStatus;
 
 /// Response to `environment/status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvironmentStatus {
     /// Always `ready`.
     pub status: String,
@@ -106,18 +110,22 @@ pub struct EnvironmentStatus {
 
 /// `environmentConfig/read`: reads selected keys of the executor's own configuration.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadEnvironmentConfig {
     /// Directory that selects the project configuration. It need not exist.
     pub cwd: PathUri,
     /// Keys of `config.toml`, each as a literal key path.
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::limits::MAX_CONFIG_PATHS)))]
     pub config_paths: Vec<Vec<String>>,
     /// Keys of `requirements.toml`, each as a literal key path.
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::limits::MAX_CONFIG_PATHS)))]
     pub requirements_paths: Vec<Vec<String>>,
 }
 
 /// Response to `environmentConfig/read`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfig {
     /// Home directory of the account.
@@ -136,6 +144,7 @@ pub struct EnvironmentConfig {
 
 /// Configuration layers. Later layers override earlier ones.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigStack {
     /// Layers, lowest precedence first. Layers without selected keys are omitted.
@@ -147,6 +156,7 @@ pub struct ConfigStack {
 
 /// One layer of configuration.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigLayer {
     /// Human-readable source.

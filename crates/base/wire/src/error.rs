@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Stable number of a kind of failure.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct ErrorCode(pub i64);
 
@@ -24,6 +25,7 @@ impl ErrorCode {
 
 /// The `error` member of a response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message} ({})", code.0)]
 pub struct RpcError {
     /// Kind of failure.

@@ -28,6 +28,7 @@ pub use self::{
 
 /// `fs/readFile`: reads a whole regular file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadFile {
     /// Path of the file.
@@ -42,6 +43,7 @@ pub struct ReadFile {
 
 /// Content of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileContent {
     /// Content. Absent if it is sent as raw bytes.
@@ -51,6 +53,7 @@ pub struct FileContent {
 
 /// `fs/writeFile`: creates a file or replaces its content.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WriteFile {
     /// Path of the file.
@@ -70,6 +73,7 @@ pub struct WriteFile {
     pub atomic: bool,
     /// Permission bits, applied regardless of the umask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 0o7777)))]
     pub mode: Option<u32>,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,6 +82,7 @@ pub struct WriteFile {
 
 /// `fs/canonicalize`: resolves all symbolic links of an existing path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CanonicalizePath {
     /// Path to resolve.
@@ -89,6 +94,7 @@ pub struct CanonicalizePath {
 
 /// Path without symbolic links.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CanonicalPath {
     /// Resolved path.
     pub path: PathUri,
@@ -100,6 +106,7 @@ fn is_false(value: &bool) -> bool {
 
 /// `fs/createDirectory`: creates a directory.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CreateDirectory {
     /// Path of the directory.
@@ -117,6 +124,7 @@ pub struct CreateDirectory {
 
 /// `fs/walk`: lists a tree, breadth first.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WalkTree {
     /// Root of the tree. Not listed itself.
@@ -130,13 +138,17 @@ pub struct WalkTree {
 
 /// Limits of a walk.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WalkOptions {
     /// Maximum depth. 0: only the entries of the root.
+    #[cfg_attr(feature = "schema", schemars(range(max = limits::MAX_WALK_DEPTH)))]
     pub max_depth: usize,
     /// Maximum directories to read, including the root.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_WALK_DIRECTORIES)))]
     pub max_directories: usize,
     /// Maximum entries to examine.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_WALK_ENTRIES)))]
     pub max_entries: usize,
     /// Lists and enters directories behind symbolic links, each real directory once.
     pub follow_directory_symlinks: bool,
@@ -147,6 +159,7 @@ pub struct WalkOptions {
 
 /// Result of a walk.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkResult {
     /// Files and directories, breadth first, sorted by name in each directory.
     pub entries: Vec<WalkEntry>,
@@ -158,6 +171,7 @@ pub struct WalkResult {
 
 /// Entry of a walk.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkEntry {
     /// Path of the entry.
     pub path: PathUri,
@@ -167,6 +181,7 @@ pub struct WalkEntry {
 
 /// Kind of an entry.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum EntryKind {
     /// A regular file.
@@ -177,6 +192,7 @@ pub enum EntryKind {
 
 /// Failure to read a part of the tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkError {
     /// Path that could not be read.
     pub path: PathUri,
@@ -186,6 +202,7 @@ pub struct WalkError {
 
 /// `fs/remove`: removes a file, a symbolic link or a tree. Targets of links are never removed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RemovePath {
     /// Path to remove.
@@ -206,6 +223,7 @@ pub struct RemovePath {
 
 /// `fs/copy`: copies a file, a symbolic link or a tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CopyPath {
     /// Path to copy.
@@ -221,6 +239,7 @@ pub struct CopyPath {
 
 /// `fs/rename`: renames a file, a symbolic link or a directory atomically.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RenamePath {
     /// Path to rename.
@@ -237,6 +256,7 @@ pub struct RenamePath {
 
 /// `fs/open`: opens a regular file under a handle id chosen by the client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OpenFile {
     /// Handle id, unique on the connection.
@@ -253,6 +273,7 @@ pub struct OpenFile {
 
 /// Access mode of a file handle.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OpenMode {
     /// Reads the file.
@@ -266,6 +287,7 @@ pub enum OpenMode {
 
 /// Response to `fs/open`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OpenedFile {
     /// Id chosen by the client.
@@ -274,6 +296,7 @@ pub struct OpenedFile {
 
 /// `fs/readBlock`: reads from an open file. Handles have no cursor.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadBlock {
     /// Id of the file handle.
@@ -281,11 +304,13 @@ pub struct ReadBlock {
     /// Offset of the block.
     pub offset: u64,
     /// Number of bytes, 1 to 1 MiB.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_BLOCK_BYTES)))]
     pub len: u64,
 }
 
 /// Block of a file.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BlockContent {
     /// Content. Absent if it is sent as raw bytes.
@@ -297,6 +322,7 @@ pub struct BlockContent {
 
 /// `fs/writeBlock`: writes to an open file. Holes are allowed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WriteBlock {
     /// Id of the file handle.
@@ -310,6 +336,7 @@ pub struct WriteBlock {
 
 /// `fs/close`: closes a file handle. Unknown handles are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CloseFile {
     /// Id of the file handle.
@@ -318,11 +345,13 @@ pub struct CloseFile {
 
 /// `fs/search`: finds matching lines.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchText {
     /// Directory or file to search.
     pub path: PathUri,
     /// Pattern to search for.
+    #[cfg_attr(feature = "schema", schemars(length(max = limits::MAX_PATTERN_BYTES)))]
     pub pattern: String,
     /// The pattern is a regular expression. Absent: literal text.
     #[serde(default)]
@@ -332,12 +361,15 @@ pub struct SearchText {
     pub case_sensitive: bool,
     /// Glob that the path of a file below the root must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = limits::MAX_PATTERN_BYTES)))]
     pub glob: Option<String>,
     /// Maximum number of matching lines.
     #[serde(default = "default_matches")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_SEARCH_MATCHES)))]
     pub max_matches: usize,
     /// Number of context lines before and after each match.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(max = limits::MAX_CONTEXT_LINES)))]
     pub context_lines: usize,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -354,6 +386,7 @@ fn default_matches() -> usize {
 
 /// Result of a search.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SearchResult {
     /// Matching lines, ordered by path and line.
     pub matches: Vec<SearchMatch>,
@@ -363,6 +396,7 @@ pub struct SearchResult {
 
 /// Matching line.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SearchMatch {
     /// Path of the file.
     pub path: PathUri,
@@ -380,18 +414,22 @@ pub struct SearchMatch {
 
 /// `fs/find`: finds files and directories by name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FindPaths {
     /// Directory to search.
     pub path: PathUri,
     /// Glob that the path below the root must match. Excludes `query`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = limits::MAX_PATTERN_BYTES)))]
     pub glob: Option<String>,
     /// Characters that the path below the root must contain in this order. Best matches come first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = limits::MAX_PATTERN_BYTES)))]
     pub query: Option<String>,
     /// Maximum number of paths.
     #[serde(default = "default_results")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_FIND_RESULTS)))]
     pub max_results: usize,
     /// Sandbox policy of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,6 +442,7 @@ fn default_results() -> usize {
 
 /// Result of a find.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FoundPaths {
     /// Paths, sorted by name for a glob and by match quality for a query.
     pub paths: Vec<PathUri>,

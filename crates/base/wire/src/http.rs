@@ -27,6 +27,7 @@ pub const CA_BUNDLES: &[&str] = &[
 
 /// `http/request`: makes an HTTP request. An HTTP error status is a successful response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequest {
     /// HTTP method.
@@ -101,6 +102,7 @@ const INVALID_NUMBER: &str = "invalid number";
 
 /// `http/request/cancel`: ends a streamed body. No notification of it follows the response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelHttpRequest {
     /// Request id. Requests without an active stream are ignored.
@@ -109,6 +111,7 @@ pub struct CancelHttpRequest {
 
 /// Request header. `Debug` hides the value because it may be a secret.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpHeader {
     /// Header name.
@@ -131,6 +134,7 @@ impl fmt::Debug for HttpHeader {
 
 /// Handling of redirects.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum RedirectPolicy {
     /// Follows redirects.
@@ -142,6 +146,7 @@ pub enum RedirectPolicy {
 
 /// Response to `http/request`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpResponse {
     /// HTTP status.
@@ -156,6 +161,7 @@ pub struct HttpResponse {
 
 /// Response header.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HttpResponseHeader {
     /// Lower-case name.
     pub name: String,
@@ -165,6 +171,7 @@ pub struct HttpResponseHeader {
 
 /// `http/request/bodyDelta`: part of a streamed body, or its end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpBodyDelta {
     /// Request id.

@@ -8,9 +8,9 @@ use crate::limits;
 
 /// Defines ids: a text of limited length that one of the ends chose.
 macro_rules! text_ids {
-    ($($(#[$doc:meta])+ $name:ident = $wire:literal, $limit:ident;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $wire:literal, $limit:ident;)+) => {
         $(
-            $(#[$doc])+
+            $(#[doc = $doc])+
             #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
             pub struct $name(Arc<str>);
 
@@ -36,6 +36,17 @@ macro_rules! text_ids {
                 fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                     let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
                     Self::new(&name).map_err(de::Error::custom)
+                }
+            }
+
+            #[cfg(feature = "schema")]
+            impl schemars::JsonSchema for $name {
+                fn schema_name() -> std::borrow::Cow<'static, str> {
+                    stringify!($name).into()
+                }
+
+                fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                    crate::schema::text(concat!($($doc,)+), 0..=limits::$limit)
                 }
             }
         )+
@@ -102,6 +113,7 @@ impl fmt::Display for HandleId {
 
 /// Session id that the server chose. A client that knows it may resume the session.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionId(Arc<str>);
 
 impl fmt::Debug for SessionId {
@@ -139,6 +151,7 @@ impl fmt::Display for SessionId {
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputSeq(pub u64);
 
 impl OutputSeq {

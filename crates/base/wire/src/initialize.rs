@@ -6,6 +6,7 @@ use crate::{environment::EnvironmentInfo, id::SessionId};
 
 /// `initialize`: the first request of a connection. Opens a session or resumes one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
     /// Client name for logs.
@@ -20,6 +21,7 @@ pub struct InitializeParams {
 
 /// Response to `initialize`. Older peers send only the first member.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {
     /// Session of the connection.
@@ -42,6 +44,8 @@ pub struct InitializeResponse {
 /// Extension of the protocol: changes the frame format, adds notifications, or announces optional
 /// members that another server would ignore.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ProtocolExtension {
@@ -83,6 +87,7 @@ impl ProtocolExtension {
 
 /// Name and version of the server software.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerInfo {
     /// Program name.
     pub name: String,

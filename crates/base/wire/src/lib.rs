@@ -21,5 +21,7 @@ pub mod outgoing_message;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod server;
 pub mod tunnel;

@@ -172,6 +172,7 @@ impl fmt::Display for RequestId {
 
 /// W3C Trace Context of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceContext {
     /// The `traceparent` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]

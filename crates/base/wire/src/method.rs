@@ -54,6 +54,19 @@ pub enum OrderingClass {
     Control,
 }
 
+impl OrderingClass {
+    /// Returns the name of the class in the documentation.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reads => "reads",
+            Self::Changes => "changes",
+            Self::Starts => "starts",
+            Self::Files => "files",
+            Self::Control => "control",
+        }
+    }
+}
+
 macro_rules! methods {
     ($(
         $variant:ident($params:ident $(: $process_id:ident)?) -> $result:ty =
@@ -92,6 +105,28 @@ macro_rules! methods {
             /// Returns the ordering of the method.
             pub const fn ordering(self) -> OrderingClass {
                 match self { $(Self::$variant => OrderingClass::$ordering,)+ }
+            }
+
+            /// Returns the schemas of parameters and result.
+            #[cfg(feature = "schema")]
+            pub(crate) fn schemas(
+                self,
+                generator: &mut schemars::SchemaGenerator,
+            ) -> (schemars::Schema, schemars::Schema) {
+                match self {
+                    $(Self::$variant => (
+                        generator.subschema_for::<$params>(),
+                        generator.subschema_for::<$result>(),
+                    ),)+
+                }
+            }
+
+            /// Returns whether a result decodes.
+            #[cfg(all(test, feature = "schema"))]
+            pub(crate) fn decodes_result(self, text: &str) -> bool {
+                match self {
+                    $(Self::$variant => serde_json::from_str::<$result>(text).is_ok(),)+
+                }
             }
         }
 
@@ -229,51 +264,77 @@ impl MethodCall {
 /// Request from server to client: may a process connect to a host?
 pub const NETWORK_POLICY_REQUEST: &str = "network/policyRequest";
 
-/// Notification from client to server: the response to `initialize` was received.
-pub const INITIALIZED: &str = "initialized";
+/// Notification of the list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NotificationEntry {
+    /// Wire name.
+    pub name: &'static str,
+    /// End that sends it.
+    pub sender: MessageSender,
+    /// When it is sent, for the documentation.
+    pub summary: &'static str,
+}
 
-/// Notification from client to server: events of a process were received (extension `acknowledge`).
-pub const PROCESS_ACKNOWLEDGE: &str = "process/acknowledge";
+/// End of a connection that sends a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MessageSender {
+    /// Client.
+    Client,
+    /// Server.
+    Server,
+    /// Each of them.
+    Both,
+}
 
-/// Notifications from server to client.
-pub mod notification {
-    /// Output of a process.
-    pub const PROCESS_OUTPUT: &str = "process/output";
-    /// A process was reaped.
-    pub const PROCESS_EXITED: &str = "process/exited";
-    /// The output of a process ended. This is its last notification.
-    pub const PROCESS_CLOSED: &str = "process/closed";
-    /// A process was started (extension `lifecycle`).
-    pub const PROCESS_STARTED: &str = "process/started";
-    /// A process failed to start (extension `lifecycle`).
-    pub const PROCESS_FAILED: &str = "process/failed";
-    /// Watched files changed.
-    pub const FS_CHANGED: &str = "fs/changed";
-    /// A missing path may have appeared.
-    pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
-    /// Part of a streamed body of `http/request`.
-    pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
-    /// Policy decision about a connection of a process.
-    pub const NETWORK_POLICY_DECISION: &str = "network/policyDecision";
-    /// Output, for `command/exec`.
-    pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";
-    /// Exit, for `command/exec`.
-    pub const COMMAND_EXITED: &str = "command/exec/exited";
+macro_rules! notifications {
+    ($($constant:ident($params:ty) from $sender:ident = $name:literal, $summary:literal;)+) => {
+        /// Notifications: the list from which dispatch and schema are derived.
+        pub mod notification {
+            use super::{MessageSender, NotificationEntry};
 
-    /// All notifications in the order of the documentation.
-    pub const ALL: &[&str] = &[
-        PROCESS_OUTPUT,
-        PROCESS_EXITED,
-        PROCESS_CLOSED,
-        PROCESS_STARTED,
-        PROCESS_FAILED,
-        FS_CHANGED,
-        FS_MISSING_CHANGED,
-        HTTP_BODY_DELTA,
-        NETWORK_POLICY_DECISION,
-        COMMAND_OUTPUT,
-        COMMAND_EXITED,
-    ];
+            $(#[doc = concat!("`", $name, "`: ", $summary, ".")] pub const $constant: &str = $name;)+
+
+            /// All notifications in the order of the documentation.
+            pub const ALL: &[NotificationEntry] = &[$(NotificationEntry {
+                name: $name,
+                sender: MessageSender::$sender,
+                summary: $summary,
+            },)+];
+        }
+
+        /// Returns the schemas of the parameters of all notifications, in their order.
+        #[cfg(feature = "schema")]
+        pub(crate) fn notification_schemas(
+            generator: &mut schemars::SchemaGenerator,
+        ) -> Vec<schemars::Schema> {
+            vec![$(generator.subschema_for::<$params>(),)+]
+        }
+
+        /// Returns whether the parameters of a notification decode.
+        #[cfg(all(test, feature = "schema"))]
+        pub(crate) fn decodes_notification(name: &str, text: &str) -> bool {
+            match name {
+                $($name => serde_json::from_str::<$params>(text).is_ok(),)+
+                _ => false,
+            }
+        }
+    };
+}
+
+notifications! {
+    INITIALIZED(serde_json::Value) from Client = "initialized", "the response to `initialize` was received";
+    PROCESS_ACKNOWLEDGE(crate::process::AcknowledgeProcess) from Client = "process/acknowledge", "events of a process were received (extension `acknowledge`)";
+    PROCESS_OUTPUT(crate::process::ProcessOutput) from Server = "process/output", "output of a process";
+    PROCESS_EXITED(crate::process::ProcessExited) from Server = "process/exited", "a process was reaped";
+    PROCESS_CLOSED(crate::process::ProcessClosed) from Server = "process/closed", "the output of a process ended; its last notification";
+    PROCESS_STARTED(crate::process::ProcessStarted) from Server = "process/started", "a process was started (extension `lifecycle`)";
+    PROCESS_FAILED(crate::process::ProcessFailed) from Server = "process/failed", "a process failed to start (extension `lifecycle`)";
+    FS_CHANGED(crate::fs::WatchNotification) from Server = "fs/changed", "watched files changed";
+    FS_MISSING_CHANGED(crate::fs::MissingPathNotification) from Server = "fs/missingChanged", "a missing path may have appeared";
+    HTTP_BODY_DELTA(crate::http::HttpBodyDelta) from Server = "http/request/bodyDelta", "part of a streamed body of `http/request`";
+    NETWORK_POLICY_DECISION(crate::network::PolicyDecision) from Server = "network/policyDecision", "policy decision about a connection of a process";
+    COMMAND_OUTPUT(crate::process::CommandOutputDelta) from Server = "command/exec/outputDelta", "output, for `command/exec`";
+    COMMAND_EXITED(crate::process::CommandExited) from Server = "command/exec/exited", "exit, for `command/exec`";
 }
 
 #[cfg(test)]

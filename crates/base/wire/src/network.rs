@@ -9,6 +9,7 @@ use crate::id::ProcessId;
 
 /// `managedNetwork` of `process/start`: exceptions of a sandbox without network.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedNetwork {
     /// Loopback ports of the host that stay reachable because the client runs a proxy there.
@@ -27,6 +28,7 @@ pub struct ManagedNetwork {
 
 /// `networkProxy` of `process/start`: a proxy that the server runs for this process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkProxy {
     /// Proxy settings.
@@ -43,6 +45,7 @@ pub struct NetworkProxy {
     /// Timeout of policy requests to the client about undecided hosts. Absent: no requests. Not
     /// zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub policy_decision_timeout_ms: Option<u64>,
 }
 
@@ -79,6 +82,7 @@ impl NetworkProxy {
 
 /// Settings of a proxy.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProxySettings {
     /// Enables the proxy. `false` is refused.
@@ -127,6 +131,7 @@ impl ProxySettings {
 
 /// Requests that a proxy permits.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyMode {
     /// GET, HEAD and OPTIONS over plain HTTP.
@@ -137,6 +142,7 @@ pub enum ProxyMode {
 
 /// Rule for hosts that match a pattern.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum DomainRule {
     /// Allows the hosts.
@@ -149,6 +155,7 @@ pub enum DomainRule {
 
 /// Rule for a unix socket.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SocketRule {
     /// Allows connections.
@@ -161,6 +168,7 @@ pub enum SocketRule {
 
 /// `network/policyRequest`: the server asks the client for a policy decision.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRequest {
     /// Process that connects.
@@ -171,6 +179,7 @@ pub struct PolicyRequest {
 
 /// Destination of a connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkDestination {
     /// Protocol.
     pub protocol: NetworkProtocol,
@@ -182,6 +191,7 @@ pub struct NetworkDestination {
 
 /// Protocol of a connection.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkProtocol {
     /// Plain HTTP request.
@@ -196,6 +206,7 @@ pub enum NetworkProtocol {
 
 /// Result of `network/policyRequest`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PolicyResponse {
     /// Decision of the client.
     pub decision: NetworkDecision,
@@ -203,6 +214,7 @@ pub struct PolicyResponse {
 
 /// Decision about a destination.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NetworkDecision {
     /// Allows the connection.
@@ -210,17 +222,20 @@ pub enum NetworkDecision {
     /// Denies the connection.
     Deny {
         /// At most 1024 bytes, without control characters.
+        #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
         reason: String,
     },
     /// Denies the connection until a user has been asked.
     Ask {
         /// At most 1024 bytes, without control characters.
+        #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
         reason: String,
     },
 }
 
 /// `network/policyDecision`: audit record of a decision.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyDecision {
     /// Process that connected.

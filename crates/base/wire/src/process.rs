@@ -19,16 +19,18 @@ use crate::{
 pub use self::output::{
     AcknowledgeProcess, AttachProcess, AttachResult, ExitCause, ListHistory, ListProcesses,
     OutputPage, OutputStream, PageChunk, ProcessClosed, ProcessExited, ProcessFailed, ProcessList,
-    ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary, PurgeHistory,
-    PurgedHistory, ReadProcess, ReleaseProcess, ResourceUsage, SnapshotProcess,
+    ProcessOutput, ProcessOwner, ProcessSnapshot, ProcessStarted, ProcessState, ProcessSummary,
+    PurgeHistory, PurgedHistory, ReadProcess, ReleaseProcess, ResourceUsage, SnapshotProcess,
 };
 
 /// Empty object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EmptyResult {}
 
 /// `process/start`: starts a process. The response is sent once it runs or has failed to start.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StartProcess {
     /// Process id chosen by the client, unique in the session.
@@ -37,6 +39,7 @@ pub struct StartProcess {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ProcessMetadata>,
     /// Program and arguments. Not empty.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub argv: Vec<String>,
     /// Working directory.
     pub cwd: PathUri,
@@ -87,6 +90,7 @@ pub struct StartProcess {
 
 /// Origin of the process in terms of the client.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessMetadata {
     /// UUID of the thread.
@@ -99,6 +103,7 @@ pub struct ProcessMetadata {
 
 /// How the child inherits the server's environment.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvPolicy {
     /// Variables to start with.
@@ -115,6 +120,7 @@ pub struct EnvPolicy {
 
 /// Variables of the server's environment that a policy starts with.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum EnvInherit {
     /// All variables.
@@ -127,9 +133,11 @@ pub enum EnvInherit {
 
 /// Requests the snapshot of a login shell.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ShellSnapshot {
     /// Scope in which the snapshot is reused, 1 to 256 bytes.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = crate::limits::MAX_SNAPSHOT_SCOPE_BYTES)))]
     pub scope_id: String,
     /// Shell program.
     pub shell: ShellProgram,
@@ -137,10 +145,13 @@ pub struct ShellSnapshot {
 
 /// Size of a terminal.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminalSize {
     /// Number of rows.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub rows: u16,
     /// Number of columns.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub cols: u16,
 }
 
@@ -152,6 +163,7 @@ impl Default for TerminalSize {
 
 /// Whether the caller resolved approval and sandbox before the request.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ExecMode {
     /// Raw command of a trusted caller.
@@ -162,6 +174,7 @@ pub enum ExecMode {
 
 /// Resource limits of a process. Absent members are unlimited.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessLimits {
     /// Wall-clock limit in milliseconds, after which the process is killed.
@@ -189,6 +202,7 @@ pub struct ProcessLimits {
 
 /// Response to `process/start`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StartResult {
     /// Process id of the request.
@@ -200,6 +214,8 @@ pub struct StartResult {
 
 /// Sandbox mechanism of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
     /// No sandbox.
@@ -217,6 +233,7 @@ pub enum SandboxType {
 
 /// `process/write`: queues bytes for the child's stdin.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WriteProcess {
     /// Process id.
@@ -230,6 +247,7 @@ pub struct WriteProcess {
 
 /// `process/closeStdin`: closes the child's stdin after all earlier writes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CloseStdin {
     /// Process id.
@@ -241,6 +259,7 @@ pub struct CloseStdin {
 
 /// Response to `process/write` and `process/closeStdin`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WriteResult {
     /// Status of the write.
     pub status: WriteStatus,
@@ -248,6 +267,7 @@ pub struct WriteResult {
 
 /// Status of a write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum WriteStatus {
     /// Queued for the child, or accepted earlier under the same id.
@@ -262,18 +282,22 @@ pub enum WriteStatus {
 
 /// `process/resize`: sets the terminal size.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResizeProcess {
     /// Process id.
     pub process_id: ProcessId,
     /// Number of rows.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub rows: u16,
     /// Number of columns.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub cols: u16,
 }
 
 /// `process/signal`: sends a signal to the process group.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SignalProcess {
     /// Process id.
@@ -284,6 +308,7 @@ pub struct SignalProcess {
 
 /// Signal that a client may send.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessSignal {
     /// SIGINT.
@@ -308,6 +333,7 @@ pub enum ProcessSignal {
 
 /// `process/terminate`: terminates the process and its whole tree.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TerminateProcess {
     /// Process id.
@@ -319,6 +345,7 @@ pub struct TerminateProcess {
 
 /// Termination mode.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum TerminateMode {
     /// SIGKILL immediately.
@@ -334,6 +361,7 @@ pub enum TerminateMode {
 
 /// Response to `process/terminate`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminateResult {
     /// The process was running.
     pub running: bool,
@@ -341,6 +369,7 @@ pub struct TerminateResult {
 
 /// `process/wait`: waits for a process to end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitProcess {
     /// Process id.
@@ -355,6 +384,7 @@ pub struct WaitProcess {
 
 /// Event that a wait waits for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum WaitUntil {
     /// The child was reaped.
@@ -366,6 +396,7 @@ pub enum WaitUntil {
 
 /// Response to `process/wait`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitResult {
     /// The child was reaped.
@@ -382,11 +413,13 @@ pub struct WaitResult {
 
 /// `command/exec`: starts a process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExecCommand {
     /// Id chosen by the client.
     pub process_id: ProcessId,
     /// Program and arguments. Not empty.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub argv: Vec<String>,
     /// Absolute native path of the working directory.
     pub cwd: String,
@@ -404,6 +437,7 @@ pub struct ExecCommand {
 
 /// Response to `command/exec`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandStarted {
     /// Process id of the request.
@@ -420,6 +454,7 @@ pub struct CommandStarted {
 
 /// `command/exec/write`: writes to the terminal of a process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WriteCommand {
     /// Process id.
@@ -430,6 +465,7 @@ pub struct WriteCommand {
 
 /// Response to `command/exec/write`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CommandWritten {
     /// Always true: refusals are errors.
     pub accepted: bool,
@@ -437,14 +473,41 @@ pub struct CommandWritten {
 
 /// `command/exec/terminate`: terminates a process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TerminateCommand {
     /// Process id.
     pub process_id: ProcessId,
 }
 
+/// `command/exec/outputDelta`: output of a process.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CommandOutputDelta {
+    /// Process id.
+    pub process_id: ProcessId,
+    /// Stream that produced it. A terminal reports as `stdout`.
+    pub stream: CommandStream,
+    /// Output bytes. Absent if they are sent as raw bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<Base64Bytes>,
+}
+
+/// Stream of a process of the first dialect.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum CommandStream {
+    /// The child's standard output, or its terminal.
+    Stdout,
+    /// The child's standard error.
+    Stderr,
+}
+
 /// `command/exec/exited`: the process ended.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandExited {
     /// Process id.

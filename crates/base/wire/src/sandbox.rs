@@ -12,6 +12,7 @@ use crate::path_uri::PathUri;
 
 /// Sandbox policy with the directories that its relative parts refer to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxPolicy {
     /// Policy.
@@ -46,6 +47,7 @@ pub struct SandboxPolicy {
 
 /// Directories that the relative parts of a policy refer to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyContext {
     /// Base of relative globs.
@@ -58,6 +60,7 @@ pub struct PolicyContext {
 
 /// Permissions and their enforcement.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SandboxPermissions {
     /// Enforced by the server.
@@ -78,6 +81,7 @@ pub enum SandboxPermissions {
 
 /// File permissions.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FileSystemPolicy {
     /// Restricted to these entries.
@@ -106,6 +110,7 @@ fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SandboxEntry>
 
 /// Access to one path and everything below it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxEntry {
     /// Path of the entry.
     pub path: EntryPath,
@@ -118,6 +123,7 @@ pub struct SandboxEntry {
 
 /// Path of a sandbox entry.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EntryPath {
     /// Literal path.
@@ -139,6 +145,7 @@ pub enum EntryPath {
 
 /// Path that differs between hosts.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SpecialPath {
     /// Root of the file system.
@@ -168,6 +175,7 @@ pub enum SpecialPath {
 
 /// Access to a path.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EntryAccess {
     /// Read access.
@@ -181,6 +189,7 @@ pub enum EntryAccess {
 
 /// Meaning of an entry for a missing path.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissingPathBehavior {
     /// The entry is ignored.
@@ -189,6 +198,7 @@ pub enum MissingPathBehavior {
 
 /// Network permissions.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkAccess {
     /// No network except the managed one.
@@ -199,6 +209,7 @@ pub enum NetworkAccess {
 
 /// Sandbox level on Windows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowsSandboxLevel {
     /// No sandbox.
@@ -213,6 +224,7 @@ pub enum WindowsSandboxLevel {
 
 /// Handling of proxy settings on Windows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ProxySettingsMode {
     /// Adapts them.
@@ -223,6 +235,7 @@ pub enum ProxySettingsMode {
 
 /// How a policy was approved.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxOverride {
     /// Configured in the profile.

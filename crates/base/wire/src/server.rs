@@ -18,6 +18,7 @@ impl<'de> Deserialize<'de> for ReadServerStatus {
 
 /// Response to `server/status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
     /// Version of the program.
@@ -32,6 +33,7 @@ pub struct ServerStatus {
 /// `server/upgrade`: replaces the server with another program, which takes over its listener,
 /// sessions and durable processes.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradeServer {
     /// Absolute path of the program on the server's host. Absent: the file that the server was
@@ -46,6 +48,7 @@ pub struct UpgradeServer {
 /// Response to `server/upgrade`: the new server is ready and takes over now. Every connection is
 /// closed; `server/status` of the next one says who serves.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradeStarted {
     /// Version of the new server.

@@ -11,6 +11,7 @@ use crate::{
 
 /// `tunnel/open`: connects to a TCP port.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OpenTunnel {
     /// Id that the client chose. Repeating the request of an open tunnel has no effect.
@@ -30,6 +31,7 @@ pub struct OpenTunnel {
 
 /// `tunnel/listen`: accepts connections on a TCP port of the host.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListenTunnel {
     /// Id that the client chose. Repeating the request of an open listener has no effect.
@@ -49,6 +51,7 @@ pub struct ListenTunnel {
 
 /// Response to `tunnel/listen`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListenResult {
     /// Port of the listener.
@@ -57,6 +60,7 @@ pub struct ListenResult {
 
 /// `tunnel/incoming`: the server accepted a connection. The server chose the id of the tunnel.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct IncomingTunnel {
     /// The listener.
@@ -67,6 +71,7 @@ pub struct IncomingTunnel {
 
 /// `tunnel/data`, in both directions: bytes of a tunnel.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelData {
     /// The tunnel.
@@ -80,6 +85,7 @@ pub struct TunnelData {
 /// `tunnel/acknowledge` and `tunnel/shutdown`, in both directions: the sender has delivered the
 /// events up to `seq`, or sends nothing after the event `seq`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelCursor {
     /// The tunnel.
@@ -91,6 +97,7 @@ pub struct TunnelCursor {
 /// `tunnel/close`, in both directions: the tunnel has ended, and what was not delivered is lost.
 /// From a client it also closes a listener with that id.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CloseTunnel {
     /// The tunnel or listener.
@@ -102,6 +109,7 @@ pub struct CloseTunnel {
 
 /// `ports/list`: lists the TCP ports that listen on the host.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListPorts {
     /// Lists those in the network of this process of the session.
@@ -111,6 +119,7 @@ pub struct ListPorts {
 
 /// Response to `ports/list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PortList {
     /// The ports, by number and address.
@@ -119,6 +128,7 @@ pub struct PortList {
 
 /// A TCP port that listens.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListeningPort {
     /// Port number.

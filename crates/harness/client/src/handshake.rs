@@ -21,7 +21,7 @@ use exec_wire::{
     id::SessionId,
     initialize::{InitializeParams, InitializeResponse},
     message::{RpcMessage, split_binary},
-    method::{INITIALIZED, Method, MethodName},
+    method::{Method, MethodName, notification},
     outgoing_message::OutgoingMessage,
     process::{EmptyResult, ProcessLimits, TerminalSize, TerminateMode},
 };
@@ -130,7 +130,8 @@ async fn initialize(
             let resumed = resumed.clone();
             return Err(ConnectError::WrongSession { requested, resumed });
         }
-        let notification = OutgoingMessage::notification(INITIALIZED, &EmptyResult {});
+        let notification =
+            OutgoingMessage::notification(notification::INITIALIZED, &EmptyResult {});
         link.writer.push(notification, DataEncoding::Text);
         link.writer.flush().await.map_err(|error| broken(&error))?;
         return Ok((session, early_messages));

@@ -8,6 +8,7 @@ use crate::{base64_bytes::Base64Bytes, limits, path_uri::PathUri, sandbox::Sandb
 /// `fs/readDirectory`: lists a directory, by pages if one of `details`, `limit` and `cursor` is
 /// given.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadDirectory {
     /// Path of the directory.
@@ -17,6 +18,7 @@ pub struct ReadDirectory {
     pub details: bool,
     /// Maximum entries of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::MAX_DIRECTORY_ENTRIES)))]
     pub limit: Option<usize>,
     /// Continues after the page that returned this cursor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +48,7 @@ impl ReadDirectory {
 
 /// Entries of a directory: all of them unordered, or one page sorted by the bytes of the name.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryListing {
     /// Entries without `.`, `..` and, unless `details` asked for them, dangling symbolic links.
@@ -57,6 +60,7 @@ pub struct DirectoryListing {
 
 /// Entry of a directory.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryEntry {
     /// Name. Bytes that are not UTF-8 are replaced by U+FFFD.

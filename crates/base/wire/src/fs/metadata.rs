@@ -8,6 +8,7 @@ use crate::{base64_bytes::Base64Bytes, path_uri::PathUri, sandbox::SandboxPolicy
 
 /// `fs/getMetadata`: returns the metadata of a path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GetMetadata {
     /// Path to examine.
@@ -25,6 +26,7 @@ pub struct GetMetadata {
 
 /// Metadata of a path. Symbolic links are followed and reported.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileMetadata {
     /// Directory, possibly behind a symbolic link.
@@ -73,12 +75,14 @@ impl FileMetadata {
 
 /// `fs/setMetadata`: sets the mode or the modification time of a path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SetMetadata {
     /// Path to change.
     pub path: PathUri,
     /// Permission bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 0o7777)))]
     pub mode: Option<u32>,
     /// Modification time in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,6 +97,7 @@ pub struct SetMetadata {
 
 /// `fs/createSymlink`: creates a symbolic link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSymlink {
     /// Path of the link.

@@ -7,6 +7,7 @@ use crate::{id::WatchId, path_uri::PathUri, sandbox::SandboxPolicy};
 
 /// `fs/watchMissing`: notifies once when one of several missing paths appears.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WatchMissing {
     /// Id of the watch, larger than every earlier one on the connection.
@@ -23,6 +24,7 @@ pub struct WatchMissing {
 
 /// Response to `fs/watchMissing`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchMissingResult {
     /// `fs/missingChanged` will be sent.
     pub watching: bool,
@@ -30,6 +32,7 @@ pub struct WatchMissingResult {
 
 /// `fs/missingChanged`: a path changed. The watch has ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MissingPathNotification {
     /// Id of the watch.
@@ -38,6 +41,7 @@ pub struct MissingPathNotification {
 
 /// `fs/watch`: reports changes of a file or directory until `fs/unwatch`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StartWatch {
     /// Watch id chosen by the client, unique on the connection.
@@ -58,6 +62,7 @@ fn default_true() -> bool {
 
 /// Response to `fs/watch`. Every later change is reported.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchResult {
     /// Watched path without symbolic links. Reported paths lie below it.
     pub path: PathUri,
@@ -65,6 +70,7 @@ pub struct WatchResult {
 
 /// `fs/unwatch`: ends a watch. Unknown watches are ignored.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StopWatch {
     /// Id of the watch.
@@ -73,6 +79,7 @@ pub struct StopWatch {
 
 /// `fs/changed`: changes since the previous notification.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WatchNotification {
     /// Id of the watch.
@@ -88,6 +95,7 @@ pub struct WatchNotification {
 
 /// Change of one path.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PathChange {
     /// Changed path.
     pub path: PathUri,
@@ -97,6 +105,8 @@ pub struct PathChange {
 
 /// Kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 pub enum PathChangeKind {
     /// The path was created.

@@ -13,6 +13,7 @@ use crate::{
 
 /// Where output came from.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OutputStream {
     /// The child's standard output.
@@ -36,6 +37,7 @@ impl OutputStream {
 
 /// `process/read`: pages through retained output; never consumes it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadProcess {
     /// The process, as the client named it in `process/start`. Not an OS pid.
@@ -56,6 +58,7 @@ pub struct ReadProcess {
 
 /// Response to `process/read`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputPage {
     /// Retained output after the cursor, in ascending order.
@@ -90,6 +93,7 @@ pub struct OutputPage {
 
 /// Chunk of retained output.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageChunk {
     /// Sequence number.
     pub seq: OutputSeq,
@@ -104,6 +108,7 @@ pub struct PageChunk {
 
 /// `process/snapshot`: returns head and tail of the output.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotProcess {
     /// Process id.
@@ -112,6 +117,7 @@ pub struct SnapshotProcess {
 
 /// Response to `process/snapshot`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSnapshot {
     /// Head and tail of standard output.
@@ -133,6 +139,7 @@ pub struct ProcessSnapshot {
 /// `process/attach`: follows a detached process from this connection. A process of another session
 /// is taken over and becomes detached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AttachProcess {
     /// Process id.
@@ -148,6 +155,7 @@ pub struct AttachProcess {
 
 /// Response to `process/attach`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AttachResult {
     /// Next sequence number to assign.
@@ -158,6 +166,7 @@ pub struct AttachResult {
 
 /// `process/release`: stops following, and optionally removes a finished process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseProcess {
     /// Process id.
@@ -190,6 +199,7 @@ impl<'de> Deserialize<'de> for ListProcesses {
 
 /// Response to `process/list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessList {
     /// Ordered by id.
     pub processes: Vec<ProcessSummary>,
@@ -197,6 +207,7 @@ pub struct ProcessList {
 
 /// Entry of a process list.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSummary {
     /// Id chosen by the client.
@@ -253,6 +264,7 @@ impl<'de> Deserialize<'de> for ListHistory {
 
 /// `history/purge`: removes recorded processes that have ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PurgeHistory {
     /// Only processes with this id.
@@ -265,6 +277,7 @@ pub struct PurgeHistory {
 
 /// Response to `history/purge`.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PurgedHistory {
     /// Number of removed processes.
     pub purged: usize,
@@ -272,6 +285,8 @@ pub struct PurgedHistory {
 
 /// Owner of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ProcessOwner {
@@ -286,6 +301,8 @@ pub enum ProcessOwner {
 
 /// State of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ProcessState {
@@ -300,8 +317,25 @@ pub enum ProcessState {
     Unknown,
 }
 
+/// `process/output`: output of a process.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessOutput {
+    /// Process id.
+    pub process_id: ProcessId,
+    /// Sequence number of the event.
+    pub seq: OutputSeq,
+    /// Stream that produced it.
+    pub stream: OutputStream,
+    /// Output bytes. Absent if they are sent as raw bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<Base64Bytes>,
+}
+
 /// `process/exited`: the child was reaped. Sent exactly once.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessExited {
     /// Process id.
@@ -326,6 +360,8 @@ pub struct ProcessExited {
 
 /// Reason why a process ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::open_enum))]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum ExitCause {
@@ -352,6 +388,7 @@ pub enum ExitCause {
 
 /// Resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceUsage {
     /// Wall-clock time in milliseconds.
@@ -366,6 +403,7 @@ pub struct ResourceUsage {
 
 /// `process/closed`: all output ended. This is the last event, sent exactly once.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessClosed {
     /// Process id.
@@ -377,6 +415,7 @@ pub struct ProcessClosed {
 
 /// `process/started`: the process runs (extension `lifecycle`).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStarted {
     /// Process id.
@@ -389,6 +428,7 @@ pub struct ProcessStarted {
 
 /// `process/failed`: the process failed to start (extension `lifecycle`).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFailed {
     /// Process id.
@@ -399,6 +439,7 @@ pub struct ProcessFailed {
 
 /// `process/acknowledge`: the client has received the events of a process up to this one.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AcknowledgeProcess {
     /// Process id.

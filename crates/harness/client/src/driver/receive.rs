@@ -5,15 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use exec_core::output_log::{ExitInfo, LogEvent, OutputChunk};
 use exec_wire::{
-    base64_bytes::Base64Bytes,
     fs::{MissingPathNotification, WatchNotification},
     http::{CancelHttpRequest, HttpBodyDelta},
-    id::{OutputSeq, ProcessId},
+    id::ProcessId,
     message::{ParamsError, RpcMessage, RpcNotification, decode_params, split_binary},
     method::notification,
     network::PolicyDecision,
     process::{
-        ExitCause, OutputStream, ProcessClosed, ProcessExited, ProcessStarted, TerminateResult,
+        ExitCause, ProcessClosed, ProcessExited, ProcessOutput, ProcessStarted, TerminateResult,
     },
 };
 use serde::Deserialize;
@@ -253,17 +252,6 @@ enum ServerNotification {
     Unknown,
 }
 
-/// Parameters of `process/output`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OutputParams {
-    process_id: ProcessId,
-    seq: OutputSeq,
-    stream: OutputStream,
-    #[serde(default)]
-    chunk: Option<Base64Bytes>,
-}
-
 /// Peer: a known notification is malformed.
 #[derive(Debug)]
 struct NotificationError {
@@ -295,7 +283,7 @@ struct ProcessRef {
 fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, ParamsError> {
     match &*message.method {
         notification::PROCESS_OUTPUT => {
-            let output: OutputParams = decode_params(message.params)?;
+            let output: ProcessOutput = decode_params(message.params)?;
             let embedded = output.chunk.map(|chunk| chunk.0);
             let data: Bytes = embedded
                 .or_else(|| message.data.clone())

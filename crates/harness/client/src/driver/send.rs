@@ -10,7 +10,7 @@ use exec_wire::{
     id::{OutputSeq, ProcessId},
     limits,
     message::RequestId,
-    method::{Method, PROCESS_ACKNOWLEDGE},
+    method::{Method, notification},
     outgoing_message::OutgoingMessage,
     process::{AcknowledgeProcess, ReadProcess, TerminateMode, TerminateProcess},
 };
@@ -211,8 +211,8 @@ impl ClientConnection {
             process_id: id.clone(),
             seq,
         };
-        let notification = OutgoingMessage::notification(PROCESS_ACKNOWLEDGE, &ack);
-        self.link.writer.push(notification, self.encoding);
+        let message = OutgoingMessage::notification(notification::PROCESS_ACKNOWLEDGE, &ack);
+        self.link.writer.push(message, self.encoding);
     }
 
     /// Sends the final ack of a process, and remembers it until it is confirmed.

@@ -33,6 +33,7 @@ const COMMANDS: [&str; 28] = [
     "bench",
     "completions",
     "man",
+    "schema",
     "doctor",
     "forward",
     "hub",
@@ -172,6 +173,20 @@ async fn doctor_examines_a_remote_machine() {
     assert_eq!(there.1["abilities"], here.1["abilities"]);
     let unknown = user.run(["doctor", "--env", "nowhere"]).await;
     unknown.failed(78, &["nowhere"]);
+}
+
+#[tokio::test]
+async fn schema_of_the_protocol_is_printed() {
+    let user = TestUser::new();
+    let schema = user.run(["schema"]).await.expect_success();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let start = &schema["x-requests"]["process/start"];
+    assert_eq!(start["params"]["$ref"], "#/$defs/StartProcess");
+    assert!(schema["$defs"]["StartProcess"].is_object());
+    let openrpc = user.run(["schema", "--openrpc"]).await.expect_success();
+    let openrpc: Value = serde_json::from_str(&openrpc).unwrap();
+    assert_eq!(openrpc["openrpc"], "1.3.2");
+    assert_eq!(openrpc["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
 #[tokio::test]

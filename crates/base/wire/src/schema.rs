@@ -1,0 +1,14 @@
+//! JSON Schema and OpenRPC document of the protocol (feature `schema`).
+//!
+//! Both are generated from the lists of [`crate::method`] and the types they name, so they describe
+//! what a peer decodes: members that an older peer omits are optional, and unknown members are
+//! allowed. Types with their own decoder have their schema here. `cargo xtask docs` writes the
+//! documents to `docs/schema`.
+
+mod document;
+mod exact;
+#[cfg(test)]
+mod tests;
+
+pub use self::document::{json_schema, openrpc};
+pub(crate) use self::exact::{open_enum, text};
