@@ -266,10 +266,8 @@ fn resolve<'a>(schema: &'a Schema, definitions: &'a Map<String, Value>) -> &'a V
 }
 
 fn is_nullable(schema: &Value) -> bool {
-    match &schema["type"] {
-        Value::Array(types) => types.contains(&json!("null")),
-        _ => false,
-    }
+    let types = schema["type"].as_array();
+    types.is_some_and(|types| types.contains(&json!("null")))
 }
 
 /// Gives numbers their range, and descriptions the form of plain text, in a schema and all below.
@@ -295,7 +293,7 @@ fn refine(schema: &mut Value) {
             }
             members.values_mut().for_each(refine);
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -355,7 +353,7 @@ fn collect_references(schema: &Value, names: &mut Vec<String>) {
                 .values()
                 .for_each(|member| collect_references(member, names));
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -377,7 +375,7 @@ fn adapt_to_openrpc(schema: &mut Value) {
             }
             members.values_mut().for_each(adapt_to_openrpc);
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -448,7 +446,9 @@ impl Serialize for OrderedValue<'_> {
                 }
                 map.end()
             }
-            other => other.serialize(serializer),
+            value @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
+                value.serialize(serializer)
+            }
         }
     }
 }

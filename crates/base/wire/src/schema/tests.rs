@@ -213,7 +213,7 @@ fn collect_pointers(value: &Value, prefix: &str, pointers: &mut Vec<String>) {
             .iter()
             .enumerate()
             .for_each(|(index, value)| visit(&index.to_string(), value)),
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -390,10 +390,10 @@ fn openrpc_names_every_method_and_resolves_every_reference() {
         .add_resource("mem:///openrpc.json", document.clone())
         .unwrap();
     let mut schemas = Schemas::new();
-    for index in 0..methods.len() {
-        let count = methods[index]["params"].as_array().unwrap().len();
+    for (index, method) in methods.iter().enumerate() {
+        let count = method["params"].as_array().unwrap().len();
         let params = (0..count).map(|at| format!("/methods/{index}/params/{at}/schema"));
-        let result = methods[index]
+        let result = method
             .get("result")
             .map(|_| format!("/methods/{index}/result/schema"));
         for pointer in params.chain(result) {
