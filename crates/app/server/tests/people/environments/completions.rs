@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 29] = [
     "run",
     "shell",
     "ps",
