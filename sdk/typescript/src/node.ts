@@ -1,0 +1,55 @@
+/**
+ * Entry point for Node and Bun.
+ *
+ * @module
+ */
+
+import { type ConnectOptions, Environment } from "./environment.js";
+import { LocalConnector } from "./local-server.js";
+import { NodeConnector, ProgramConnector } from "./node-links.js";
+
+export * from "./exports.js";
+export { RemoteChildProcess, spawn } from "./child-process.js";
+export type { RemoteChildProcessEvents } from "./child-process.js";
+export { forwardPort } from "./port-forward.js";
+export type { PortForward } from "./port-forward.js";
+
+/** Connection settings that only Node has. */
+export interface NodeConnectOptions extends ConnectOptions {
+  /** Certificates to trust for `wss://`, in PEM, instead of the host's. */
+  ca?: string | Buffer;
+}
+
+/** Connects to a server by its `ws://`, `wss://` or `unix://` URL. */
+export async function connect(url: string, options: NodeConnectOptions = {}): Promise<Environment> {
+  const { token, ca } = options;
+  return Environment.open(new NodeConnector(url, { token, ca }), options);
+}
+
+/** Connects to the server of this machine. The program `exec-server` starts it if it is needed. */
+export async function local(
+  options: ConnectOptions & {
+    /** The program. Default: `EXEC_SERVER`, else `exec-server` of the `PATH`. */
+    program?: string;
+    /** Socket of the server. Default: that of the account. */
+    socket?: string;
+  } = {},
+): Promise<Environment> {
+  return Environment.open(new LocalConnector(options), { ...options, connectTimeoutMs: 25_000 });
+}
+
+/**
+ * Connects to a server that a program offers on its stdio, such as `["exec-server", "--listen",
+ * "stdio"]` or `["exec-server", "connect", "ssh:box"]`. If the program ends it is started again,
+ * and the session is resumed if the server still has it.
+ */
+export async function program(
+  argv: readonly string[],
+  options: ConnectOptions & {
+    cwd?: string;
+    env?: Record<string, string | undefined>;
+  } = {},
+): Promise<Environment> {
+  const { cwd, env } = options;
+  return Environment.open(new ProgramConnector(argv, { cwd, env }), options);
+}

@@ -1,0 +1,52 @@
+/** The shared cases in Node. */
+
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { connect } from "../src/node.js";
+import { applies, type CasePlace, runCase } from "./case-runner.js";
+import { readCases } from "./cases.js";
+import { CuttingProxy, startServer, temporaryDirectory, type TestServer } from "./support.js";
+
+let server: TestServer;
+let proxy: CuttingProxy;
+
+before(async () => {
+  server = await startServer(["--state-dir", join(temporaryDirectory(), "state")]);
+  proxy = await CuttingProxy.start(server.url);
+});
+
+after(async () => {
+  await proxy.stop();
+  await server.stop();
+});
+
+const offers = new Set(["sandbox", "proxy", "durable"]);
+
+test("shared cases pass in Node", { concurrency: 4 }, async (context) => {
+  const running: Promise<void>[] = [];
+  for (const [index, shared] of readCases().entries()) {
+    const tag = `case${index}`;
+    let noticed: (() => void) | undefined;
+    const onState = (state: string): void => {
+      if (state === "reconnecting") {
+        noticed?.();
+      }
+    };
+    const place: CasePlace = {
+      library: "node",
+      offers,
+      connect: () => connect(`${proxy.url}/?tag=${tag}`, { onState }),
+      // A start that is sent before the client notices could not be repeated.
+      cut: () =>
+        new Promise((resolve) => {
+          noticed = resolve;
+          proxy.cut(tag);
+        }),
+    };
+    if (applies(shared, place)) {
+      running.push(context.test(shared.name, () => runCase(shared, place)));
+    }
+  }
+  await Promise.all(running);
+});
