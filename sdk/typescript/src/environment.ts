@@ -30,19 +30,18 @@ import { ProcessEvents } from "./process-events.js";
 import type {
   EnvironmentInfo,
   EnvPolicy,
-  ListeningPort,
-  ProcessDescription,
+  ProcessSummary,
+  Requests,
   ProcessLimits,
   SandboxPolicy,
-  StartParams,
-} from "./protocol.js";
+  StartProcess,
+} from "./wire.js";
 import {
-  type CallResult,
   type ConnectionState,
   type NetworkPolicyHandler,
   SessionClient,
 } from "./session-client.js";
-import { type Tunnel, type TunnelListener, TunnelTable } from "./tunnel.js";
+import { type ListeningPort, type Tunnel, type TunnelListener, TunnelTable } from "./tunnel.js";
 
 /** Settings of a connection. */
 export interface ConnectOptions {
@@ -117,6 +116,14 @@ export interface RunOptions extends CommandOptions {
   timeoutMs?: number;
   /** Maximum bytes of each stream; then the command is ended. Default: 64 MiB. */
   maxBuffer?: number;
+}
+
+/** How `request` sends. */
+export interface RequestOptions {
+  /** Sends it again if the connection breaks before the answer. Default: false. */
+  retry?: boolean;
+  /** Gives up waiting. What was sent may still take effect. */
+  signal?: AbortSignal;
 }
 
 const MAX_BUFFER = 64 << 20;
@@ -286,7 +293,7 @@ export class Environment {
     return { process, events };
   }
 
-  #startParams(argv: readonly string[], options: SpawnOptions): StartParams {
+  #startParams(argv: readonly string[], options: SpawnOptions): StartProcess {
     if (!Array.isArray(argv) || argv.length === 0 || argv.some((arg) => typeof arg !== "string")) {
       throw new InvalidArgumentError(
         "a command is a list of strings; for a shell use [\"sh\", \"-c\", command]",
@@ -303,7 +310,7 @@ export class Environment {
         env[name] = value;
       }
     }
-    const params: StartParams = {
+    const params: StartProcess = {
       processId: this.#newId(options.id),
       argv: [...argv],
       cwd: this.uri(options.cwd ?? "."),
@@ -369,22 +376,23 @@ export class Environment {
   }
 
   /** Lists the processes of this session and the detached ones; with `all`, also of others. */
-  async processes(options: { all?: boolean } = {}): Promise<ProcessDescription[]> {
+  async processes(options: { all?: boolean } = {}): Promise<ProcessSummary[]> {
     this.#requireOurs("process/list");
     const params = options.all === true ? { all: true } : {};
     return (await this.#list("process/list", params)).processes;
   }
 
   /** Lists the processes that the server's state directory records, also those that have ended. */
-  async history(): Promise<ProcessDescription[]> {
+  async history(): Promise<ProcessSummary[]> {
     this.#requireOurs("history/list");
     return (await this.#list("history/list", {})).processes;
   }
 
-  async #list(method: string, params: object): Promise<{ processes: ProcessDescription[] }> {
-    const answer = await this.client.call<{ processes: ProcessDescription[] }>(method, params, {
-      retry: true,
-    });
+  async #list(
+    method: "process/list" | "history/list",
+    params: { all?: boolean },
+  ): Promise<{ processes: ProcessSummary[] }> {
+    const answer = await this.client.call(method, params, { retry: true });
     for (const process of answer.result.processes) {
       process.cwd = fromPathUri(process.cwd);
     }
@@ -394,7 +402,7 @@ export class Environment {
   /** Removes ended processes from the history: all, or those that match. Returns how many. */
   async purgeHistory(which: { processId?: string; startedAtMs?: number } = {}): Promise<number> {
     this.#requireOurs("history/purge");
-    const answer = await this.client.call<{ purged: number }>("history/purge", which);
+    const answer = await this.client.call("history/purge", which);
     return answer.result.purged;
   }
 
@@ -427,20 +435,25 @@ export class Environment {
 
   /** Lists the TCP ports that listen in the environment, or in a process's own network. */
   async ports(options: { processId?: string } = {}): Promise<ListeningPort[]> {
-    const answer = await this.client.call<{ ports: ListeningPort[] }>("ports/list", options, {
+    const answer = await this.client.callUnchecked<{ ports: ListeningPort[] }>("ports/list", options, {
       retry: true,
     });
     return answer.result.ports;
   }
 
   /** Sends any request of the protocol. With `retry`, again after a disconnect. */
-  async request<T = unknown>(
+  request<M extends keyof Requests>(
+    method: M,
+    params: Requests[M]["params"],
+    options?: RequestOptions,
+  ): Promise<Requests[M]["result"]>;
+  request<T = unknown>(method: string, params?: object, options?: RequestOptions): Promise<T>;
+  async request(
     method: string,
-    params: object = {},
-    options: { retry?: boolean; signal?: AbortSignal } = {},
-  ): Promise<T> {
-    const answer: CallResult<T> = await this.client.call<T>(method, params, options);
-    return answer.result;
+    params: object | null = {},
+    options: RequestOptions = {},
+  ): Promise<unknown> {
+    return (await this.client.callUnchecked(method, params ?? {}, options)).result;
   }
 
   /** Follows the state of the connection until it is closed. */

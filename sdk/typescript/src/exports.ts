@@ -5,7 +5,7 @@
  */
 
 export { Environment } from "./environment.js";
-export type { CommandOptions, ConnectOptions, RunOptions, SpawnOptions } from "./environment.js";
+export type { CommandOptions, ConnectOptions, RequestOptions, RunOptions, SpawnOptions } from "./environment.js";
 export {
   AuthenticationError,
   ClosedError,
@@ -29,7 +29,6 @@ export type { FaultParty } from "./errors.js";
 export { EnvironmentFiles, FileChangedError } from "./files.js";
 export type {
   DirectoryEntry,
-  FileMetadata,
   FileOptions,
   LinkOptions,
   SearchMatch,
@@ -44,7 +43,28 @@ export type { HostPath } from "./path-uri.js";
 export { CommandFailedError, CommandTimeoutError, Process, ProcessInput } from "./process.js";
 export type { Bytes, ProcessSnapshot, RunResult, SignalName } from "./process.js";
 export type { ProcessExit } from "./process-events.js";
-export type * from "./protocol.js";
+export type {
+  EntryPath,
+  EnvironmentInfo,
+  EnvPolicy,
+  FileMetadata,
+  FileSystemPolicy,
+  ManagedNetwork,
+  NetworkAccess,
+  NetworkDecision,
+  NetworkDestination,
+  NetworkProxy,
+  OutputStream,
+  ProcessLimits,
+  ProcessSignal,
+  ProcessSummary,
+  ProxySettings,
+  ResourceUsage,
+  SandboxEntry,
+  SandboxPermissions,
+  SandboxPolicy,
+} from "./wire.js";
+export type * as wire from "./wire.js";
 export {
   customSandbox,
   minimalEntry,
@@ -54,4 +74,5 @@ export {
 } from "./sandbox.js";
 export type { WorkspaceSandboxOptions } from "./sandbox.js";
 export type { ConnectionState, NetworkPolicyHandler } from "./session-client.js";
+export type { ListeningPort } from "./tunnel.js";
 export { Tunnel, TunnelClosedError, TunnelListener } from "./tunnel.js";

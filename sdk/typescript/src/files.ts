@@ -18,7 +18,7 @@ import {
 import { concatBytes } from "./output-queue.js";
 import { fromPathUri, type HostPath, joinPathUri, toPathUri } from "./path-uri.js";
 import { type Bytes, toBytes } from "./process.js";
-import type { SandboxPolicy } from "./protocol.js";
+import type { FileMetadata, Requests, SandboxPolicy } from "./wire.js";
 import type { CallOptions, CallResult, ConnectionListener, SessionClient } from "./session-client.js";
 
 /** Options of all file methods. */
@@ -32,22 +32,6 @@ export interface FileOptions {
 /** With `followSymlinks: false`, no component of the path may be a link. */
 export interface LinkOptions extends FileOptions {
   followSymlinks?: boolean;
-}
-
-/** Metadata of a path. */
-export interface FileMetadata {
-  isDirectory: boolean;
-  isFile: boolean;
-  /** Whether the path itself is a link. */
-  isSymlink: boolean;
-  size: number;
-  /** Unix time in milliseconds; 0 if unknown. */
-  createdAtMs: number;
-  modifiedAtMs: number;
-  /** Permission bits, where the server reports them. */
-  mode?: number;
-  /** Text of the link, with `details`. */
-  linkTarget?: string;
 }
 
 /** An entry of a directory. */
@@ -282,7 +266,7 @@ export class EnvironmentFiles {
       throw UnsupportedError.feature("`details` of fs/getMetadata");
     }
     const members = { ...linkMembers(options), ...details };
-    return (await this.#read<FileMetadata>("fs/getMetadata", path, options, members)).result;
+    return (await this.#read("fs/getMetadata", path, options, members)).result;
   }
 
   /** Returns whether a path exists; a dangling link does not. */
@@ -311,7 +295,7 @@ export class EnvironmentFiles {
 
   /** Resolves every link of a path. */
   async realpath(path: HostPath, options: FileOptions = {}): Promise<string> {
-    const answer = await this.#read<{ path: string }>("fs/canonicalize", path, options, {});
+    const answer = await this.#read("fs/canonicalize", path, options, {});
     return fromPathUri(answer.result.path);
   }
 
@@ -394,35 +378,24 @@ export class EnvironmentFiles {
     path: HostPath,
     options: FileOptions & { details?: boolean } = {},
   ): AsyncGenerator<DirectoryEntry> {
-    interface Page {
-      entries: {
-        fileName: string;
-        isDirectory: boolean;
-        isFile: boolean;
-        mode?: number;
-        linkTarget?: string;
-        path?: string;
-      }[];
-      nextCursor?: string;
-    }
     const paged = this.#client.grants("fileDetails");
     if (options.details === true && !paged) {
       throw UnsupportedError.feature("`details` of fs/readDirectory");
     }
     const directory = this.#uri(path);
-    let cursor: string | undefined;
+    let cursor: string | null | undefined;
     do {
       const members = paged
         ? defined({ limit: PAGE_ENTRIES, cursor, details: options.details })
         : {};
-      const { result } = await this.#read<Page>("fs/readDirectory", path, options, members);
+      const { result } = await this.#read("fs/readDirectory", path, options, members);
       for (const { fileName, isDirectory, isFile, mode, linkTarget, path: uri } of result.entries) {
         const entryPath = fromPathUri(uri ?? joinPathUri(directory, fileName));
-        const more = defined({ mode, linkTarget });
+        const more = defined({ mode: mode ?? undefined, linkTarget: linkTarget ?? undefined });
         yield { name: fileName, path: entryPath, isDirectory, isFile, ...more };
       }
       cursor = result.nextCursor;
-    } while (cursor !== undefined && cursor !== null);
+    } while (cursor != null);
   }
 
   /** Lists a tree, breadth-first. */
@@ -436,7 +409,7 @@ export class EnvironmentFiles {
         pruneHiddenDirectories: options.pruneHidden ?? false,
       },
     };
-    const { result } = await this.#read<WalkResult>("fs/walk", path, options, members);
+    const { result } = await this.#read("fs/walk", path, options, members);
     return {
       entries: result.entries.map((entry) => ({ ...entry, path: fromPathUri(entry.path) })),
       errors: result.errors.map((error) => ({ ...error, path: fromPathUri(error.path) })),
@@ -455,8 +428,7 @@ export class EnvironmentFiles {
       pattern,
       ...defined({ regex, caseSensitive, glob, maxMatches, contextLines }),
     };
-    const { result } = await this.#read<{ matches: SearchMatch[]; truncated: boolean }>(
-      "fs/search",
+    const { result } = await this.#read("fs/search",
       path,
       options,
       members,
@@ -474,8 +446,7 @@ export class EnvironmentFiles {
     options: FileOptions & { maxResults?: number } = {},
   ): Promise<{ paths: string[]; truncated: boolean }> {
     const members = { ...what, ...defined({ maxResults: options.maxResults }) };
-    const { result } = await this.#read<{ paths: string[]; truncated: boolean }>(
-      "fs/find",
+    const { result } = await this.#read("fs/find",
       path,
       options,
       members,
@@ -587,21 +558,46 @@ export class EnvironmentFiles {
   }
 
   /** A method that changes nothing: sent again after a disconnect. */
-  #read<T>(
-    method: string,
+  #read<M extends ReadMethod>(
+    method: M,
     path: HostPath,
     options: FileOptions,
-    members: object,
-  ): Promise<CallResult<T>> {
+    members: Omit<Requests[M]["params"], "path" | "sandbox">,
+  ): Promise<CallResult<Requests[M]["result"]>> {
     const params = { path: this.#uri(path), ...sandboxMember(options), ...members };
-    return this.#client.call<T>(method, params, { retry: true, signal: options.signal });
+    return this.#client.call(method, params as Requests[M]["params"], {
+      retry: true,
+      signal: options.signal,
+    });
   }
 
-  async #change(method: string, params: object, options: FileOptions): Promise<void> {
+  async #change<M extends ChangeMethod>(
+    method: M,
+    params: Requests[M]["params"],
+    options: FileOptions,
+  ): Promise<void> {
     const { signal } = options;
-    await this.#client.call(method, { ...params, ...sandboxMember(options) }, { signal });
+    const withSandbox = { ...(params as object), ...sandboxMember(options) };
+    await this.#client.call(method, withSandbox as Requests[M]["params"], { signal });
   }
 }
+
+type ReadMethod =
+  | "fs/readFile"
+  | "fs/getMetadata"
+  | "fs/canonicalize"
+  | "fs/readDirectory"
+  | "fs/walk"
+  | "fs/search"
+  | "fs/find";
+
+type ChangeMethod =
+  | "fs/setMetadata"
+  | "fs/createDirectory"
+  | "fs/remove"
+  | "fs/copy"
+  | "fs/rename"
+  | "fs/createSymlink";
 
 const PAGE_ENTRIES = 10_000;
 
@@ -610,11 +606,11 @@ interface WireBatch extends WatchBatch {
   ended?: boolean;
 }
 
-function linkMembers({ followSymlinks }: LinkOptions): object {
+function linkMembers({ followSymlinks }: LinkOptions): { followSymlinks?: false } {
   return followSymlinks === false ? { followSymlinks } : {};
 }
 
-function sandboxMember({ sandbox }: FileOptions): object {
+function sandboxMember({ sandbox }: FileOptions): { sandbox?: SandboxPolicy } {
   return sandbox === undefined ? {} : { sandbox };
 }
 
@@ -744,7 +740,7 @@ class BlockReader extends BlockFile {
       const offset = (this.#blocks.at(-1)?.offset ?? this.#offset - BLOCK_BYTES) + BLOCK_BYTES;
       const params = { handleId, offset, len: BLOCK_BYTES };
       const block = this.client
-        .call<{ eof: boolean }>("fs/readBlock", params, this.bound)
+        .call("fs/readBlock", params, this.bound)
         .then((answer) => ({ data: answer.data("chunk"), eof: answer.result.eof }));
       block.catch(() => {});
       this.#blocks.push({ offset, block });
@@ -756,7 +752,7 @@ class BlockReader extends BlockFile {
     const handle = await this.open("read");
     const { sandbox, signal } = this.options;
     const params = { path: this.uri, ...sandboxMember({ ...(sandbox && { sandbox }) }) };
-    const answer = await this.client.call<FileMetadata>("fs/getMetadata", params, {
+    const answer = await this.client.call("fs/getMetadata", params, {
       retry: true,
       signal,
     });

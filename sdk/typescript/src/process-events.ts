@@ -9,7 +9,7 @@ import { decodeBase64 } from "./base64.js";
 import { Deferred } from "./deferred.js";
 import { type ExecServerError, OutputLostError, ProtocolError } from "./errors.js";
 import { OutputQueue } from "./output-queue.js";
-import type { OutputPage, OutputStream, ProcessUsage } from "./protocol.js";
+import type { OutputPage, OutputStream, ResourceUsage } from "./wire.js";
 
 /** How a process ended. */
 export interface ProcessExit {
@@ -20,7 +20,7 @@ export interface ProcessExit {
   /** Why: `exit`, `signal`, `terminated`, `wallLimit`, `lost` …; `undefined` on stock servers. */
   cause: string | undefined;
   /** Resources that it used. */
-  usage: ProcessUsage | undefined;
+  usage: ResourceUsage | undefined;
   /** Whether its sandbox probably denied something. */
   sandboxDenied: boolean;
 }
@@ -310,7 +310,7 @@ export class ProcessEvents {
     const cut = maxBytes !== undefined || bytes >= CUT_PAGE_BYTES;
     const exit = exitOf(page);
     if (page.chunks.length > 0 && cut) {
-      if (exit !== undefined && page.exitSeq !== undefined && this.exit === undefined) {
+      if (exit !== undefined && page.exitSeq != null && this.exit === undefined) {
         this.#insert({ seq: page.exitSeq, type: "exited", exit });
       }
       return true;
@@ -370,8 +370,8 @@ function exitOf(page: OutputPage): ProcessExit | undefined {
   return {
     exitCode: page.exitCode,
     signal: page.signal ?? null,
-    cause: page.cause,
-    usage: page.usage,
+    cause: page.cause ?? undefined,
+    usage: page.usage ?? undefined,
     sandboxDenied: page.sandboxDenied ?? false,
   };
 }

@@ -12,7 +12,7 @@ import {
   UnsupportedError,
 } from "./errors.js";
 import type { ProcessEvents, ProcessExit } from "./process-events.js";
-import type { WireSignal } from "./protocol.js";
+import type { ProcessSignal, TerminateMode } from "./wire.js";
 import type { SessionClient } from "./session-client.js";
 
 /** Signals as POSIX names or as the protocol writes them. They go to the process group. */
@@ -26,9 +26,9 @@ export type SignalName =
   | "SIGCONT"
   | "SIGUSR1"
   | "SIGUSR2"
-  | WireSignal;
+  | ProcessSignal;
 
-const SIGNALS: Record<string, WireSignal> = {
+const SIGNALS: Record<string, ProcessSignal> = {
   SIGINT: "interrupt",
   SIGTERM: "terminate",
   SIGKILL: "kill",
@@ -148,7 +148,7 @@ export class ProcessInput {
       throw UnsupportedError.feature("end of stdin");
     }
     const params = { processId: this.#processId, writeId: this.#nextWriteId() };
-    const { result } = await this.#client.call<{ status: string }>("process/closeStdin", params, {
+    const { result } = await this.#client.call("process/closeStdin", params, {
       retry: true,
     });
     if (result.status === "starting") {
@@ -185,7 +185,7 @@ export class ProcessInput {
     this.#unanswered += bytes.byteLength;
     const data = { name: "chunk", bytes };
     this.#client
-      .call<{ status: string }>("process/write", params, { retry: true, data })
+      .call("process/write", params, { retry: true, data })
       .then(({ result: { status } }) => {
         if (status !== "accepted") {
           this.#failure ??= new StdinClosedError(this.#processId, status);
@@ -302,7 +302,7 @@ export class Process {
    * command started, use {@link terminate}.
    */
   async kill(signal: SignalName = "SIGTERM"): Promise<void> {
-    const name = SIGNALS[signal] ?? (signal as WireSignal);
+    const name = SIGNALS[signal] ?? (signal as ProcessSignal);
     if (!Object.values(SIGNALS).includes(name)) {
       throw new InvalidArgumentError(
         `unknown signal \`${signal}\`; known are ${Object.keys(SIGNALS).join(", ")}`,
@@ -328,7 +328,7 @@ export class Process {
     if (this.#client.isStock) {
       return this.#client.terminate(this.id);
     }
-    const mode =
+    const mode: TerminateMode =
       graceMs === undefined ? { type: "force" } : { type: "graceful", timeoutMs: graceMs };
     return this.#client.terminate(this.id, mode);
   }
@@ -341,15 +341,8 @@ export class Process {
 
   /** Returns head and tail of the output, without consuming it. */
   async snapshot(): Promise<ProcessSnapshot> {
-    interface Snapshot {
-      stdout: string;
-      stderr: string;
-      terminal: string;
-      truncated: boolean;
-      omittedBytes: number;
-    }
     const params = { processId: this.id };
-    const answer = await this.#client.call<Snapshot>("process/snapshot", params, { retry: true });
+    const answer = await this.#client.call("process/snapshot", params, { retry: true });
     const { truncated, omittedBytes } = answer.result;
     return {
       stdout: answer.data("stdout"),

@@ -6,7 +6,7 @@
 
 import { InvalidArgumentError } from "./errors.js";
 import { type HostPath, toPathUri } from "./path-uri.js";
-import type { EntryPath, NetworkAccess, SandboxEntry, SandboxPolicy } from "./protocol.js";
+import type { EntryPath, NetworkAccess, SandboxEntry, SandboxPolicy } from "./wire.js";
 
 /** Options of {@link workspaceWriteSandbox}. */
 export interface WorkspaceSandboxOptions {

@@ -35,15 +35,18 @@ import {
 } from "./message.js";
 import { type EventsOwner, ProcessEvents, type ProcessExit } from "./process-events.js";
 import type {
+  AttachProcess,
   EnvironmentInfo,
-  InitializeResult,
-  NetworkPolicyDecision,
-  NetworkPolicyRequest,
+  InitializeResponse,
+  NetworkDecision,
+  NetworkDestination,
   OutputPage,
   OutputStream,
-  ProcessUsage,
-  StartParams,
-} from "./protocol.js";
+  Requests,
+  ResourceUsage,
+  StartProcess,
+  TerminateMode,
+} from "./wire.js";
 
 /** State of the connection. */
 export type ConnectionState = "connected" | "reconnecting" | "lost" | "closed";
@@ -107,7 +110,7 @@ interface Call {
 
 interface Opened {
   link: Link;
-  session: InitializeResult;
+  session: InitializeResponse;
   early: RpcMessage[];
 }
 
@@ -144,8 +147,8 @@ const AWAITED_LAG_BYTES = 256 << 20;
 
 /** Decides about a host that the proxy's settings do not decide about. */
 export type NetworkPolicyHandler = (
-  request: NetworkPolicyRequest,
-) => NetworkPolicyDecision | Promise<NetworkPolicyDecision>;
+  request: NetworkDestination,
+) => NetworkDecision | Promise<NetworkDecision>;
 
 /** The connection of one environment. */
 export class SessionClient implements EventsOwner {
@@ -162,7 +165,7 @@ export class SessionClient implements EventsOwner {
   #options: ClientOptions;
   #state: ConnectionState = "lost";
   #link: Link | undefined;
-  #session: InitializeResult | undefined;
+  #session: InitializeResponse | undefined;
   #info: EnvironmentInfo | undefined;
   #extensions = new Set<string>();
   #calls = new Map<number, Call>();
@@ -199,12 +202,12 @@ export class SessionClient implements EventsOwner {
   }
 
   get server(): { name: string; version: string } | undefined {
-    return this.#session?.server;
+    return this.#session?.server ?? undefined;
   }
 
   /** Whether the server has none of our extensions. */
   get isStock(): boolean {
-    return this.#session?.server === undefined && this.#extensions.size === 0;
+    return this.#session?.server == null && this.#extensions.size === 0;
   }
 
   grants(extension: string): boolean {
@@ -221,13 +224,26 @@ export class SessionClient implements EventsOwner {
   /** Old servers do not describe themselves in the handshake. */
   async #completeInfo(): Promise<void> {
     if (this.#info === undefined) {
-      const { result } = await this.call<EnvironmentInfo>("environment/info", {}, { retry: true });
+      const { result } = await this.call("environment/info", {}, { retry: true });
       this.#info = result;
     }
   }
 
   /** Sends a request and waits for the answer. */
-  call<T>(method: string, params: object, options: CallOptions = {}): Promise<CallResult<T>> {
+  call<M extends keyof Requests>(
+    method: M,
+    params: Requests[M]["params"],
+    options: CallOptions = {},
+  ): Promise<CallResult<Requests[M]["result"]>> {
+    return this.callUnchecked(method, params ?? {}, options);
+  }
+
+  /** The same for methods that the schema does not have. */
+  callUnchecked<T>(
+    method: string,
+    params: object,
+    options: CallOptions = {},
+  ): Promise<CallResult<T>> {
     return this.#call(method, params, options, undefined) as Promise<CallResult<T>>;
   }
 
@@ -330,7 +346,7 @@ export class SessionClient implements EventsOwner {
   /** Starts a process. Its events may precede the answer. */
   async start(
     events: ProcessEvents,
-    params: StartParams,
+    params: StartProcess,
     signal?: AbortSignal,
   ): Promise<{ sandboxType?: string | null }> {
     if (this.processes.has(events.id)) {
@@ -365,9 +381,9 @@ export class SessionClient implements EventsOwner {
   }
 
   /** Kills the tree of a process. */
-  async terminate(processId: string, mode?: object): Promise<boolean> {
+  async terminate(processId: string, mode?: TerminateMode): Promise<boolean> {
     const params = mode === undefined ? { processId } : { processId, mode };
-    const { result } = await this.call<{ running: boolean }>("process/terminate", params, {
+    const { result } = await this.call("process/terminate", params, {
       retry: true,
       urgent: true,
     });
@@ -555,7 +571,7 @@ export class SessionClient implements EventsOwner {
 
   #readPage(events: ProcessEvents, maxBytes: number | undefined): Promise<CallResult<OutputPage>> {
     const params = { processId: events.id, afterSeq: events.last, maxBytes, waitMs: 0 };
-    return this.call<OutputPage>("process/read", params, { urgent: true });
+    return this.call("process/read", params, { urgent: true });
   }
 
   // --- messages -----------------------------------------------------------------------------
@@ -629,7 +645,7 @@ export class SessionClient implements EventsOwner {
           exitCode: params["exitCode"] as number,
           signal: (params["signal"] as string | undefined) ?? null,
           cause: params["cause"] as string | undefined,
-          usage: params["usage"] as ProcessUsage | undefined,
+          usage: params["usage"] as ResourceUsage | undefined,
           sandboxDenied: (params["sandboxDenied"] as boolean | null) ?? false,
         };
         events?.handle({ seq: params["seq"] as number, type: "exited", exit });
@@ -661,9 +677,9 @@ export class SessionClient implements EventsOwner {
       const message = `this client does not implement \`${request.method}\``;
       answer = { id: request.id, error: { code: -32601, message } };
     } else {
-      let decision: NetworkPolicyDecision;
+      let decision: NetworkDecision;
       try {
-        decision = await policy(params["request"] as NetworkPolicyRequest);
+        decision = await policy(params["request"] as NetworkDestination);
       } catch (error) {
         decision = { type: "deny", reason: describeError(error).slice(0, 256) };
       }
@@ -712,7 +728,7 @@ export class SessionClient implements EventsOwner {
   }
 
   async #handshake(link: Link, session: string | undefined, signal: AbortSignal): Promise<Opened> {
-    const answered = new Deferred<InitializeResult>();
+    const answered = new Deferred<InitializeResponse>();
     const early: RpcMessage[] = [];
     let earlyBytes = 0;
     const { address } = this.connector;
@@ -738,7 +754,7 @@ export class SessionClient implements EventsOwner {
             const transient = code === SESSION_ATTACHED;
             answered.reject(new ConnectError(refusal, "server", transient, { cause }));
           } else {
-            answered.resolve(message.result as unknown as InitializeResult);
+            answered.resolve(message.result as unknown as InitializeResponse);
           }
         } catch (error) {
           answered.reject(new ConnectError(describeError(error), "server", false));
@@ -951,7 +967,7 @@ export class SessionClient implements EventsOwner {
       return;
     }
     try {
-      const { result } = await this.call<OutputPage>(
+      const { result } = await this.call(
         "process/read",
         { processId: events.id, afterSeq: events.last, waitMs: 0 },
         { retry: true, urgent: true },
@@ -1106,7 +1122,7 @@ export class SessionClient implements EventsOwner {
 
 const CLOSE_MS = 3000;
 
-function attachParams(events: ProcessEvents): object {
+function attachParams(events: ProcessEvents): AttachProcess {
   const { id, last, startedAtMs } = events;
   const params = { processId: id, afterSeq: last };
   return startedAtMs === undefined ? params : { ...params, startedAtMs };

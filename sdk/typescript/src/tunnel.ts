@@ -20,6 +20,19 @@ export class TunnelClosedError extends ExecServerError {
   }
 }
 
+/** A TCP port of an environment. */
+export interface ListeningPort {
+  port: number;
+  /** Address that it is bound to. */
+  address: string;
+  /** Process of the session that has it open, itself or in its tree. */
+  processId?: string | null;
+  /** Pid of the program that has it open, if the server may know it. */
+  osPid?: number | null;
+  /** Name of that program. */
+  program?: string | null;
+}
+
 /** One event of a tunnel. */
 const CHUNK_BYTES = 64 << 10;
 /** What an end may have sent and the other one not delivered. */
@@ -334,7 +347,7 @@ export class TunnelTable {
     const tunnel = this.#add(tunnelId);
     try {
       const onLateResult = (): void => tunnel.close();
-      await this.client.call("tunnel/open", { tunnelId, ...target }, {
+      await this.client.callUnchecked("tunnel/open", { tunnelId, ...target }, {
         retry: true,
         signal,
         onLateResult,
@@ -358,7 +371,7 @@ export class TunnelTable {
     const incoming = new AsyncEvents<Tunnel>(MAX_INCOMING);
     this.#listeners.set(listenId, incoming);
     try {
-      const answer = await this.client.call<{ port: number }>(
+      const answer = await this.client.callUnchecked<{ port: number }>(
         "tunnel/listen",
         { listenId, ...options },
         { retry: true },
