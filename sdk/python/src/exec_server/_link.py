@@ -95,6 +95,8 @@ class WebSocketLink(Link, asyncio.Protocol):
         self._headers = headers
         self._transport: Optional[asyncio.Transport] = None
         self._opened: "asyncio.Future[None]" = self._loop.create_future()
+        # Nobody may be waiting any more when it fails.
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._closed: "asyncio.Future[None]" = self._loop.create_future()
         self._fragments: List[bytes] = []
         self._fragment_bytes = 0
@@ -200,9 +202,11 @@ class WebSocketLink(Link, asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         for data in self._protocol.data_to_send():
+            if transport.is_closing():
+                continue
             if data:
                 transport.write(data)
-            elif transport.can_write_eof() and not transport.is_closing():
+            elif transport.can_write_eof():
                 transport.write_eof()
 
     def _handle_events(self) -> None:

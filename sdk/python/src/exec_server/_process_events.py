@@ -281,6 +281,8 @@ class ProcessEvents:
         self._last_seen = 0
         self._read_to = 0
         self._small_pages = False
+        #: Another page follows the last one.
+        self._reads_on = False
         self._acked = 0
         self._unacked_bytes = 0
         self._unacked_events = 0
@@ -346,15 +348,17 @@ class ProcessEvents:
 
     def fill_gap(self) -> None:
         """Asks for missing events, if there are any and there is room for them."""
-        gap = self.order.gap
-        has_room = self.buffered < _LOW_BUFFERED_BYTES
-        if gap is not None and self._pending_read is None and has_room and not self.server_owned:
-            self._begin_read(gap)
+        if self._pending_read is not None or self.server_owned or self.is_closed:
+            return
+        after = self._read_to if self._reads_on else self.order.gap
+        if after is not None and self.buffered < _LOW_BUFFERED_BYTES:
+            self._begin_read(after)
 
     def _begin_read(self, after: int) -> None:
         dropping = self.order.dropped_through > self.order.last
         limit = _SMALL_PAGE_BYTES if self._small_pages else _PAGE_BYTES if dropping else None
         self._pending_read = (after, limit)
+        self._reads_on = False
         self._last_seen = self.order.seen
         self.client.read_output(self, after, limit)
 
@@ -387,8 +391,9 @@ class ProcessEvents:
             if is_part:
                 self._read_to = self.order.handle_partial_page(page, after)
                 self._deliver()
-                if not self.is_closed:
-                    self._continue_read(self._read_to)
+                # Goes on when there is room.
+                self._reads_on = True
+                self.fill_gap()
                 return
             if end < self._last_seen:
                 text = f"`process/read` ends at {end}, but event {self._last_seen} was received"
@@ -400,13 +405,6 @@ class ProcessEvents:
             return
         self._deliver()
         self.fill_gap()
-
-    def _continue_read(self, after: int) -> None:
-        if self.buffered < _LOW_BUFFERED_BYTES:
-            self._begin_read(after)
-        else:
-            # Goes on when there is room.
-            self.order.dropped_through = max(self.order.dropped_through, after + 1)
 
     def _deliver(self) -> None:
         ready = self.order.ready
@@ -437,7 +435,7 @@ class ProcessEvents:
         if self._released_for_lag and self.buffered < _LOW_ATTACHED_BYTES:
             self._released_for_lag = False
             self.client.reattach(self)
-        elif self.order.dropped_through:
+        elif self.order.dropped_through or self._reads_on:
             self.fill_gap()
 
     def _consumed_event(self) -> None:
