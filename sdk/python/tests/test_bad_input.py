@@ -548,3 +548,25 @@ def test_a_thousand_processes_run_at_once(server: Server) -> None:
 
 def test_lost_session_is_a_connection_error() -> None:
     assert issubclass(ConnectionLostError, ConnectionError)
+
+
+# Handles that are dropped.
+
+
+def test_process_whose_handle_is_dropped_is_not_paused(server: Server, tmp_path: Path) -> None:
+    command = ["sh", "-c", "seq 1 1000000; touch finished; cat"]
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            await env.spawn(command, cwd=tmp_path, stdin=PIPE)
+            while not (tmp_path / "finished").exists():
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    (tmp_path / "finished").unlink()
+    with Environment.connect(server.url) as env:
+        for is_text in (False, True):
+            env.spawn(command, cwd=tmp_path, stdin=PIPE, text=is_text)
+        wait_for(lambda: (tmp_path / "finished").exists())
+        # Dropping the handle does not end the input either.
+        assert len([info for info in env.list() if info.running]) == 2

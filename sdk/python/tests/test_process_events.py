@@ -38,6 +38,9 @@ class RecordingClient:
         events.fail(error)
         self.failures.append(error)
 
+    def call_soon(self, callback: Any) -> None:
+        callback()
+
     def release(self, events: ProcessEvents) -> None:
         self.released += 1
 
@@ -84,7 +87,7 @@ def test_gap_is_read_once_and_what_it_lacks_is_lost() -> None:
     output(events, 4, b"4")
     assert client.reads == [(0, None)]
     events.handle_page(page(2, 1, 1))
-    text = "process p: `process/read` ends at 2, but event 4 was received"
+    text = "process p: `process/read` ends at 2, but event 3 was received"
     assert [str(error) for error in client.failures] == [text]
 
 

@@ -356,6 +356,13 @@ class Client:
         self._next_handle += 1
         return f"h{self._next_handle}"
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Calls a function in the event loop, from any thread, unless the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            pass
+
     async def drain(self) -> None:
         """Waits until the connection takes more."""
         if self._link is not None:

@@ -60,7 +60,7 @@ class LoopThread:
         Raises:
             ClosedError: The environment is closed.
         """
-        if self._stopped or threading.current_thread() is self._thread:
+        if self._stopped or self.is_current():
             coroutine.close()
             if self._stopped:
                 raise ClosedError("the environment is closed")
@@ -116,10 +116,21 @@ class LoopThread:
                 del error
         return outcome.value  # type: ignore[return-value]
 
+    def is_current(self) -> bool:
+        """Returns whether the caller runs in this loop."""
+        return threading.current_thread() is self._thread
+
+    def post(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Runs a coroutine without waiting for it, unless the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(self._loop.create_task, coroutine)
+        except RuntimeError:
+            coroutine.close()
+
     def stop(self) -> None:
         """Ends the loop and its thread."""
         if not self._stopped:
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
+            if not self.is_current():
                 self._thread.join(_CLEANUP_SECONDS)

@@ -214,6 +214,15 @@ class StreamBuffer:
                 sink(data)
         self._sink = sink
 
+    def abandon(self) -> None:
+        """Throws the output away soon, unless somebody has taken it. Called on any thread."""
+        if self._sink is None and not self._owner.is_closed:
+            self._owner.client.call_soon(self._divert_if_unread)
+
+    def _divert_if_unread(self) -> None:
+        if self._sink is None:
+            self.divert(lambda data: None)
+
     def pop(self) -> Optional[bytes]:
         """Takes the first chunk. `None` stands for output that was evicted."""
         _, data = self.chunks.popleft()

@@ -79,6 +79,10 @@ class OutputStream:
     def __init__(self, buffer: StreamBuffer) -> None:
         self._buffer = buffer
 
+    def __del__(self) -> None:
+        # Nobody reads it any more, and it must not pause the process. Runs on any thread.
+        self._buffer.abandon()
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._iterate()
 

@@ -149,7 +149,8 @@ class Process:
     def _decorated(self, file: Any, is_input: bool = False) -> IO[Any]:
         if self._encoding is None:
             return file  # type: ignore[no-any-return]
-        return io.TextIOWrapper(
+        kind = _TextStdin if is_input else io.TextIOWrapper
+        return kind(
             file,
             encoding=self._encoding,
             errors=self._errors or "strict",
@@ -304,12 +305,12 @@ class _OutputFile(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if not self._loop._stopped:
 
-                async def discard() -> None:
-                    self._stream.discard()
+            async def discard() -> None:
+                self._stream.discard()
 
-                self._loop.call(discard())
+            # Also runs when the file is dropped, on any thread.
+            self._loop.post(discard())
 
 
 class _StdinFile(io.RawIOBase):
@@ -334,6 +335,18 @@ class _StdinFile(io.RawIOBase):
             super().close()
             if not self._loop._stopped:
                 self._loop.call(self._stream.close())
+
+    def __del__(self) -> None:
+        # A file that is dropped does not end the input.
+        pass
+
+
+class _TextStdin(io.TextIOWrapper):
+    """Input of a process as a text file."""
+
+    def __del__(self) -> None:
+        # A file that is dropped does not end the input.
+        pass
 
 
 class _RemoteFile(io.RawIOBase):
@@ -373,7 +386,10 @@ class _RemoteFile(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if not self._loop._stopped:
+            if self._loop.is_current():
+                # The file was dropped, and the collector runs here.
+                self._loop.post(self._inner.close())
+            elif not self._loop._stopped:
                 self._loop.call(self._inner.close())
 
 
