@@ -624,7 +624,7 @@ class Client:
             link.on_message = handle
             link.on_close = handle_close
             if link.end_reason is not None:
-                # It broke before anybody listened.
+                # It broke before the callbacks were set.
                 raise TransientConnectError(link.end_reason)
             extensions = [
                 name for name in _EXTENSIONS if link.carries_raw_data or name != "binaryData"

@@ -84,7 +84,7 @@ class UrlConnector(Connector):
             self._headers.append(("Authorization", f"Bearer {token}"))
 
     def _is_private(self) -> bool:
-        """Returns whether nobody else reads what travels to the server."""
+        """Returns whether traffic to the server is encrypted or stays on this machine."""
         if self._unix_path is not None or self._uri.secure or self._uri.host == "localhost":
             return True
         try:
@@ -219,7 +219,7 @@ def find_program() -> str:
     else the first on the PATH.
 
     Raises:
-        ConnectError: There is none.
+        ConnectError: No program was found.
     """
     named = os.environ.get("EXEC_SERVER")
     if named:

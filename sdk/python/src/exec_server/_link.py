@@ -95,7 +95,7 @@ class WebSocketLink(Link, asyncio.Protocol):
         self._headers = headers
         self._transport: Optional[asyncio.Transport] = None
         self._opened: "asyncio.Future[None]" = self._loop.create_future()
-        # Nobody may be waiting any more when it fails.
+        # Marks the error as seen: its waiter may be gone.
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._closed: "asyncio.Future[None]" = self._loop.create_future()
         self._fragments: List[bytes] = []

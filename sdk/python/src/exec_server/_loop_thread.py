@@ -1,4 +1,4 @@
-"""The event loop of a synchronous environment, on a thread of its own."""
+"""The event loop of a synchronous environment, on a private thread."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class _Gap:
 
 
 class StreamBuffer:
-    """Received output of one stream that nobody has read yet, and who reads it."""
+    """Received output of one stream that waits for a reader, or the function that takes it."""
 
     def __init__(self, owner: "ProcessEvents") -> None:
         self._owner = owner
@@ -215,7 +215,7 @@ class StreamBuffer:
         self._sink = sink
 
     def abandon(self) -> None:
-        """Throws the output away soon, unless somebody has taken it. Called on any thread."""
+        """Throws the output away soon, unless a function takes it. Called on any thread."""
         if self._sink is None and not self._owner.is_closed:
             self._owner.client.call_soon(self._divert_if_unread)
 
@@ -272,7 +272,7 @@ class ProcessEvents:
         self.server_owned = server_owned
         self.order = EventOrder()
         self.streams: Dict[str, StreamBuffer] = {}
-        #: Output in memory that nobody has read.
+        #: Unread output in memory.
         self.buffered = 0
         self.exit: Optional[Json] = None
         self.is_closed = False
@@ -430,7 +430,7 @@ class ProcessEvents:
             else:
                 stream = self.streams.get(event.kind)
                 if stream is None:
-                    # A stream of a newer server, which nobody can read.
+                    # A stream of a newer server, which has no reader here.
                     self.consumed(len(event.data))
                 else:
                     stream.push(event.seq, event.data)
@@ -495,7 +495,7 @@ class ProcessEvents:
         return True
 
     def wake(self) -> None:
-        """Wakes everybody who waits."""
+        """Wakes all waiters."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():

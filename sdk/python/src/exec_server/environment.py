@@ -951,7 +951,7 @@ class AsyncEnvironment:
         """Calls a method of the protocol that has no function here, and returns its result."""
         result, data = await self._client.request(method, dict(params or {}))
         if data is not None:
-            raise ProtocolError(f"`{method}` has a function of its own")
+            raise ProtocolError(f"`{method}` has its own function")
         return result
 
     def _path(self, path: RemotePath, sandbox: Optional[SandboxPolicy]) -> Json:

@@ -70,8 +70,8 @@ def signal_name(signal: Signal) -> str:
 class OutputStream:
     """Output of a process, for one reader.
 
-    Iterating over it yields chunks as they arrive; :meth:`lines` yields lines. What nobody reads
-    makes the process wait once it is about a mebibyte, like a full pipe.
+    Iterating over it yields chunks as they arrive; :meth:`lines` yields lines. Unread
+    output pauses the process once it is about a mebibyte, like a full pipe.
 
     A cancelled read loses nothing: the next one returns what it would have.
     """
@@ -80,7 +80,7 @@ class OutputStream:
         self._buffer = buffer
 
     def __del__(self) -> None:
-        # Nobody reads it any more, and it must not pause the process. Runs on any thread.
+        # Without a reader the output must not pause the process. Runs on any thread.
         self._buffer.abandon()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -382,7 +382,7 @@ class AsyncProcess:
     async def wait(self, timeout: Optional[float] = None) -> int:
         """Waits until the command exits, and returns its status.
 
-        Output that nobody reads can keep it from exiting, as with a pipe: read it, or use
+        Unread output can keep it from exiting, as with a pipe: read it, or use
         :meth:`communicate`, or start with `stdout=DEVNULL`.
 
         Raises:

@@ -1,6 +1,6 @@
 """Environments, processes and files for ordinary code, over the same core as for asyncio.
 
-Each environment has an event loop on a thread of its own. Its methods can be called from any
+Each environment has an event loop on a private thread. Its methods can be called from any
 thread; Ctrl-C interrupts a call and cleans up behind it, as in :mod:`subprocess`.
 """
 
@@ -104,7 +104,7 @@ def _close_all() -> None:
         try:
             environment.close()
         except Exception:
-            # The interpreter is ending, and nobody can act on it.
+            # The interpreter is ending, and the error has no reader.
             pass
 
 
@@ -209,7 +209,7 @@ class Process:
     def wait(self, timeout: Optional[float] = None) -> int:
         """Waits until the command exits, and returns its status.
 
-        Output that nobody reads can keep it from exiting, as with a pipe.
+        Unread output can keep it from exiting, as with a pipe.
 
         Raises:
             TimeoutExpired: It runs longer than `timeout` seconds. It goes on.
