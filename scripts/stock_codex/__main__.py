@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 import binaries
+import clients
 import conformance
 import env_add
 import escalation
@@ -48,6 +49,7 @@ ALL = {
     **remote.ALL,
     **validate_401.ALL,
     **conformance.ALL,
+    **clients.ALL,
     **env_add.ALL,
 }
 BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
