@@ -88,6 +88,17 @@ export interface CloseStdin {
   writeId?: WriteId | null;
 }
 
+/**
+ * `tunnel/close`, in both directions: the tunnel has ended, and what was not delivered is lost.
+ * From a client it also closes a listener with that id.
+ */
+export interface CloseTunnel {
+  /** Why, if it did not end by itself. */
+  reason?: string | null;
+  /** The tunnel or listener. */
+  tunnelId: TunnelId;
+}
+
 /** `command/exec/exited`: the process ended. */
 export interface CommandExited {
   /** Exit code as in `process/exited`. */
@@ -538,6 +549,14 @@ export interface HttpResponseHeader {
   value: string;
 }
 
+/** `tunnel/incoming`: the server accepted a connection. The server chose the id of the tunnel. */
+export interface IncomingTunnel {
+  /** The listener. */
+  listenId: ListenId;
+  /** The new tunnel. */
+  tunnelId: TunnelId;
+}
+
 /** `initialize`: the first request of a connection. Opens a session or resumes one. */
 export interface InitializeParams {
   /** Client name for logs. */
@@ -604,15 +623,58 @@ export interface InstalledSkill {
 /** `history/list`: lists recorded processes, oldest first. */
 export type ListHistory = Record<string, unknown> | null;
 
+/** `ports/list`: lists the TCP ports that listen on the host. */
+export interface ListPorts {
+  /** Lists those in the network of this process of the session. */
+  processId?: ProcessId | null;
+}
+
 /** `process/list`: lists the session's processes and the detached ones. */
 export type ListProcesses = {
   /** Includes processes of other sessions that the client may attach to. */
   all?: boolean;
 } | null;
 
+/** Listener id that the client chose in `tunnel/listen`. At most 64 bytes of UTF-8. */
+export type ListenId = string;
+
+/** Response to `tunnel/listen`. */
+export interface ListenResult {
+  /** Port of the listener. */
+  port: number;
+}
+
+/** `tunnel/listen`: accepts connections on a TCP port of the host. */
+export interface ListenTunnel {
+  /** Address to listen on. Absent: the loopback of the host. */
+  host?: TunnelHost | null;
+  /** Id that the client chose. Repeating the request of an open listener has no effect. */
+  listenId: ListenId;
+  /** TCP port; 0 lets the host choose. */
+  port: number;
+  /** Listens in the network of this process of the session. */
+  processId?: ProcessId | null;
+  /** Policy that must allow the listener. */
+  sandbox?: SandboxPolicy | null;
+}
+
+/** A TCP port that listens. */
+export interface ListeningPort {
+  /** Address that it is bound to. */
+  address: string;
+  /** OS pid of the program that has it open, if the server may know it. */
+  osPid?: number | null;
+  /** Port number. */
+  port: number;
+  /** Process of the session that has it open, itself or in its tree. */
+  processId?: ProcessId | null;
+  /** Name of that program. */
+  program?: string | null;
+}
+
 /** `managedNetwork` of `process/start`: exceptions of a sandbox without network. */
 export interface ManagedNetwork {
-  /** Allows the process to listen on its own loopback. */
+  /** Allows the process to listen on its own loopback, and to connect to it. */
   allowLocalBinding?: boolean;
   /** Unix sockets that the process may connect to. */
   allowUnixSockets?: string[];
@@ -690,6 +752,20 @@ export interface OpenFile {
 
 /** Access mode of a file handle. */
 export type OpenMode = "read" | "replace" | "update";
+
+/** `tunnel/open`: connects to a TCP port. */
+export interface OpenTunnel {
+  /** Name or address, resolved on the host. Absent: its loopback. */
+  host?: TunnelHost | null;
+  /** TCP port. */
+  port: number;
+  /** Connects in the network of this process of the session. */
+  processId?: ProcessId | null;
+  /** Policy that must allow the connection. */
+  sandbox?: SandboxPolicy | null;
+  /** Id that the client chose. Repeating the request of an open tunnel has no effect. */
+  tunnelId: TunnelId;
+}
 
 /** Response to `fs/open`. */
 export interface OpenedFile {
@@ -816,6 +892,12 @@ export interface PolicyRequest {
 export interface PolicyResponse {
   /** Decision of the client. */
   decision: NetworkDecision;
+}
+
+/** Response to `ports/list`. */
+export interface PortList {
+  /** The ports, by number and address. */
+  ports: ListeningPort[];
 }
 
 /** `process/closed`: all output ended. This is the last event, sent exactly once. */
@@ -979,7 +1061,7 @@ export interface ProcessSummary {
  * Extension of the protocol: changes the frame format, adds notifications, or announces optional
  * members that another server would ignore.
  */
-export type ProtocolExtension = "binaryData" | "lifecycle" | "acknowledge" | "fileDetails" | (string & {});
+export type ProtocolExtension = "binaryData" | "lifecycle" | "acknowledge" | "fileDetails" | "tunnels" | (string & {});
 
 /** Requests that a proxy permits. */
 export type ProxyMode = "limited" | "full";
@@ -1552,6 +1634,37 @@ export interface TraceContext {
 }
 
 /**
+ * `tunnel/acknowledge` and `tunnel/shutdown`, in both directions: the sender has delivered the
+ * events up to `seq`, or ends its direction with the event `seq`, which has the number after its
+ * last data.
+ */
+export interface TunnelCursor {
+  /** Number of the event. */
+  seq: number;
+  /** The tunnel. */
+  tunnelId: TunnelId;
+}
+
+/** `tunnel/data`, in both directions: bytes of a tunnel. */
+export interface TunnelData {
+  /** The bytes. Absent if they are sent as raw bytes. */
+  chunk?: Base64Bytes | null;
+  /** Number of the event among those that this end has sent for the tunnel, from 1. */
+  seq: number;
+  /** The tunnel. */
+  tunnelId: TunnelId;
+}
+
+/** Host name or address, without spaces and control characters. At most 253 bytes of UTF-8. */
+export type TunnelHost = string;
+
+/**
+ * Tunnel id that the client chose in `tunnel/open`, or the server for an accepted connection. At
+ * most 64 bytes of UTF-8.
+ */
+export type TunnelId = string;
+
+/**
  * `server/upgrade`: replaces the server with another program, which takes over its listener,
  * sessions and durable processes.
  */
@@ -1831,6 +1944,8 @@ export interface Requests {
   "initialize": { params: InitializeParams; result: InitializeResponse };
   /** asks whether a process may connect to a host */
   "network/policyRequest": { params: PolicyRequest; result: PolicyResponse };
+  /** lists the TCP ports that listen */
+  "ports/list": { params: ListPorts; result: PortList };
   /** follows a detached process, or takes one over */
   "process/attach": { params: AttachProcess; result: AttachResult };
   /** closes stdin after all earlier writes */
@@ -1859,6 +1974,10 @@ export interface Requests {
   "server/status": { params: ReadServerStatus; result: ServerStatus };
   /** replaces the server, which keeps listener, sessions and durable processes */
   "server/upgrade": { params: UpgradeServer; result: UpgradeStarted };
+  /** accepts connections on a port of the host */
+  "tunnel/listen": { params: ListenTunnel; result: ListenResult };
+  /** connects to a port in the network of the host or of a process */
+  "tunnel/open": { params: OpenTunnel; result: EmptyResult };
 }
 
 /** Parameters of each notification. */
@@ -1889,4 +2008,14 @@ export interface Notifications {
   "process/output": { params: ProcessOutput };
   /** a process was started (extension `lifecycle`) */
   "process/started": { params: ProcessStarted };
+  /** events of a tunnel were delivered */
+  "tunnel/acknowledge": { params: TunnelCursor };
+  /** a tunnel has ended */
+  "tunnel/close": { params: CloseTunnel };
+  /** bytes of a tunnel */
+  "tunnel/data": { params: TunnelData };
+  /** a listener accepted a connection (extension `tunnels`) */
+  "tunnel/incoming": { params: IncomingTunnel };
+  /** one direction of a tunnel has ended */
+  "tunnel/shutdown": { params: TunnelCursor };
 }

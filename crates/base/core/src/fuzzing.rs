@@ -71,7 +71,7 @@ impl GateModel {
         };
         let input = self.gate.handle_message(message);
         match (text, input) {
-            (INITIALIZED, MessageAction::Ignore) => {
+            (INITIALIZED, MessageAction::Ignore | MessageAction::Ready) => {
                 assert_ne!(self.stage, 0, "initialized accepted before initialize");
                 self.stage = 2;
             }

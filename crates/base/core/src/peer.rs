@@ -14,6 +14,7 @@ use exec_wire::{
     method::{MethodName, notification},
     outgoing_message::OutgoingMessage,
     process::AcknowledgeProcess,
+    tunnel::TunnelMessage,
 };
 use serde_json::value::RawValue;
 
@@ -23,6 +24,8 @@ pub struct HandshakeGate {
     state: State,
     /// [`ProtocolExtension::Acknowledge`] was granted.
     acknowledges: bool,
+    /// [`ProtocolExtension::Tunnels`] was granted.
+    has_tunnels: bool,
     unsolicited: u64,
 }
 
@@ -43,6 +46,10 @@ pub enum MessageAction<'a> {
     Reply(OutgoingMessage),
     /// Release acknowledged output.
     Acknowledge(AcknowledgeProcess),
+    /// Handle a message about a tunnel.
+    Tunnel(TunnelMessage),
+    /// The handshake is complete: send what the session has for the client.
+    Ready,
     /// Complete the pending call with this id, if there is one.
     Response(RpcMessage<'a>),
     /// Nothing to do.
@@ -58,18 +65,19 @@ impl HandshakeGate {
                 if self.state == State::New {
                     return refuse("initialized must follow a successful initialize");
                 }
+                let is_first = self.state == State::Initialized;
                 self.state = State::Ready;
-                MessageAction::Ignore
+                match is_first {
+                    true => MessageAction::Ready,
+                    false => MessageAction::Ignore,
+                }
             }
             RpcMessage::Notification(note)
                 if self.acknowledges && note.method == notification::PROCESS_ACKNOWLEDGE =>
             {
                 self.handle_acknowledged(&note)
             }
-            RpcMessage::Notification(note) => refuse(format!(
-                "unexpected notification `{}`: expected initialized",
-                note.method
-            )),
+            RpcMessage::Notification(note) => self.handle_tunnel(&note),
             answer @ (RpcMessage::Response(_) | RpcMessage::Error(_)) => {
                 MessageAction::Response(answer)
             }
@@ -83,6 +91,22 @@ impl HandshakeGate {
         match decode_params(note.params) {
             Ok(acknowledged) => MessageAction::Acknowledge(acknowledged),
             Err(error) => reply(&RpcError::invalid_params(error.to_string())),
+        }
+    }
+
+    /// Handles a message about a tunnel. No other notification is left.
+    fn handle_tunnel(&self, note: &RpcNotification<'_>) -> MessageAction<'static> {
+        let message = self.has_tunnels.then(|| TunnelMessage::decode(note));
+        match message.flatten() {
+            None | Some(Ok(TunnelMessage::Incoming(_))) => refuse(format!(
+                "unexpected notification `{}`: expected initialized",
+                note.method
+            )),
+            Some(_) if self.state != State::Ready => {
+                refuse(GateError::NotReady("tunnel").to_string())
+            }
+            Some(Ok(message)) => MessageAction::Tunnel(message),
+            Some(Err(error)) => reply(&RpcError::invalid_params(error.to_string())),
         }
     }
 
@@ -106,6 +130,7 @@ impl HandshakeGate {
     pub fn handle_initialize(&mut self, granted: &[ProtocolExtension]) {
         self.state = State::Initialized;
         self.acknowledges = granted.contains(&ProtocolExtension::Acknowledge);
+        self.has_tunnels = granted.contains(&ProtocolExtension::Tunnels);
     }
 
     /// Returns whether the handshake is complete.

@@ -15,7 +15,10 @@ use crate::{
     fs,
     http::{CancelHttpRequest, HttpRequest},
     initialize::InitializeParams,
-    message::{RequestId, RpcMessage, RpcRequest, decode_params, encode_binary_head, split_binary},
+    message::{
+        RequestId, RpcMessage, RpcNotification, RpcRequest, decode_params, encode_binary_head,
+        split_binary,
+    },
     method::{Method, MethodName},
     outgoing_message::OutgoingMessage,
     path_uri::PathUri,
@@ -25,6 +28,7 @@ use crate::{
         TerminateCommand, TerminateProcess, WaitProcess, WriteCommand, WriteProcess,
     },
     server::{ReadServerStatus, UpgradeServer},
+    tunnel::{ListPorts, ListenTunnel, OpenTunnel, TunnelMessage},
 };
 
 /// Decodes one message of a peer in every possible way.
@@ -66,6 +70,7 @@ fn check_text(text: &[u8], data: Option<&Bytes>) {
         }
         RpcMessage::Notification(note) => {
             assert_eq!(members["method"], *note.method);
+            check_tunnel(note);
             check_round_trip(
                 &message,
                 &OutgoingMessage::notification(&note.method, &note.params),
@@ -124,6 +129,22 @@ fn comparable<'a>(message: &'a RpcMessage<'_>) -> (Option<&'a RequestId>, &'a st
     }
 }
 
+/// Checks that what is decoded of a notification about a tunnel survives its encoding.
+fn check_tunnel(note: &RpcNotification<'_>) {
+    match TunnelMessage::decode(note) {
+        Some(Ok(decoded)) => {
+            let mut text = Vec::new();
+            decoded.clone().encode().encode_text(&mut text);
+            let Ok(RpcMessage::Notification(again)) = RpcMessage::decode(&text) else {
+                panic!("failed to encode {decoded:?}");
+            };
+            assert_eq!(TunnelMessage::decode(&again), Some(Ok(decoded)));
+        }
+        Some(Err(error)) => assert!(!error.0.is_empty(), "error has no message"),
+        None => {}
+    }
+}
+
 /// Decodes the params as those of every method, because a peer may send any to any.
 fn check_params(request: &RpcRequest<'_>) {
     for &method in MethodName::ALL {
@@ -172,6 +193,9 @@ fn check_params(request: &RpcRequest<'_>) {
             MethodName::FsUnwatch => check::<fs::StopWatch>(params),
             MethodName::FsSearch => check::<fs::SearchText>(params),
             MethodName::FsFind => check::<fs::FindPaths>(params),
+            MethodName::TunnelOpen => check::<OpenTunnel>(params),
+            MethodName::TunnelListen => check::<ListenTunnel>(params),
+            MethodName::PortsList => check::<ListPorts>(params),
             MethodName::ServerStatus => check::<ReadServerStatus>(params),
             MethodName::ServerUpgrade => check::<UpgradeServer>(params),
             MethodName::CommandExec => check::<ExecCommand>(params),

@@ -66,6 +66,19 @@ text_ids! {
     ListenId = "listenId", MAX_TUNNEL_ID_BYTES;
 }
 
+impl From<&TunnelId> for ListenId {
+    fn from(tunnel: &TunnelId) -> Self {
+        Self(Arc::clone(&tunnel.0))
+    }
+}
+
+/// A listener is closed like a tunnel with its id, so both share their ids.
+impl From<&ListenId> for TunnelId {
+    fn from(listener: &ListenId) -> Self {
+        Self(Arc::clone(&listener.0))
+    }
+}
+
 /// Id that the client chose for one write, which makes retries idempotent. Never empty.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct WriteId(Box<str>);

@@ -59,6 +59,9 @@ pub enum ProtocolExtension {
     /// The server understands `details`, `limit` and `cursor` of listings, `details` of
     /// `fs/getMetadata`, `fs/setMetadata` and `fs/createSymlink`.
     FileDetails,
+    /// The server offers `tunnel/open` and `tunnel/listen`, and both ends send notifications about
+    /// tunnels.
+    Tunnels,
     /// Unknown value from a newer peer.
     #[serde(other)]
     Unknown,
@@ -71,6 +74,7 @@ impl ProtocolExtension {
         Self::Lifecycle,
         Self::Acknowledge,
         Self::FileDetails,
+        Self::Tunnels,
     ];
 
     /// Parses the wire name.
@@ -80,6 +84,7 @@ impl ProtocolExtension {
             "lifecycle" => Some(Self::Lifecycle),
             "acknowledge" => Some(Self::Acknowledge),
             "fileDetails" => Some(Self::FileDetails),
+            "tunnels" => Some(Self::Tunnels),
             _ => None,
         }
     }

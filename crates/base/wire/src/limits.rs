@@ -109,6 +109,28 @@ pub const MAX_WATCHES: usize = 64;
 pub const MAX_WATCH_ID_BYTES: usize = 256;
 /// Maximum `tunnelId` and `listenId`. They are repeated with every event.
 pub const MAX_TUNNEL_ID_BYTES: usize = 64;
+/// Maximum tunnels per session, open and opening. Each is a descriptor of the server.
+pub const MAX_TUNNELS: usize = 1024;
+/// Maximum listeners of `tunnel/listen` per session.
+pub const MAX_TUNNEL_LISTENERS: usize = 64;
+/// Maximum bytes of one `tunnel/data`.
+pub const TUNNEL_CHUNK_BYTES: usize = 64 << 10;
+/// Flow control: maximum unacknowledged data per tunnel and direction, where each `tunnel/data`
+/// counts [`TUNNEL_EVENT_BYTES`] more than its bytes. The receiver closes a tunnel above it.
+pub const TUNNEL_WINDOW_BYTES: usize = 1 << 20;
+/// Size of a `tunnel/data` in addition to its bytes. Bounds the number of tiny ones.
+pub const TUNNEL_EVENT_BYTES: usize = 128;
+/// Flow control: unacknowledged data of all tunnels of a session in one direction, at which a tunnel
+/// may have only [`TUNNEL_RESERVED_BYTES`] of its window.
+pub const TUNNELS_SHARED_BYTES: usize = 64 << 20;
+/// Unacknowledged data that each tunnel may have in any case, so that none waits for another.
+pub const TUNNEL_RESERVED_BYTES: usize = 64 << 10;
+/// Memory of all tunnels of a session in one direction: what follows from the limits above, and one
+/// window because a resumed session repeats its data in another order. The receiver closes a tunnel
+/// above it.
+pub const MAX_TUNNELS_BYTES: usize = 129 << 20;
+/// Maximum `reason` of `tunnel/close`. A longer one is cut.
+pub const MAX_TUNNEL_REASON_BYTES: usize = 512;
 /// Maximum directories below one watch. Further ones are reported as an overflow.
 pub const MAX_WATCHED_DIRECTORIES: usize = 65_536;
 /// Maximum changes collected for a client that does not read them. Further ones are reported as an

@@ -29,6 +29,7 @@ use crate::{
         TerminateResult, WaitProcess, WaitResult, WriteCommand, WriteProcess, WriteResult,
     },
     server::{ReadServerStatus, ServerStatus, UpgradeServer, UpgradeStarted},
+    tunnel::{ListPorts, ListenResult, ListenTunnel, OpenTunnel, PortList},
 };
 
 /// Method of the protocol. Its type is the type of its parameters.
@@ -209,6 +210,9 @@ methods! {
     FsUnwatch(StopWatch) -> EmptyResult = "fs/unwatch", "filesystem", Changes, "ends a watch";
     FsSearch(SearchText) -> SearchResult = "fs/search", "filesystem", Reads, "finds lines in files";
     FsFind(FindPaths) -> FoundPaths = "fs/find", "filesystem", Reads, "finds files and directories by name";
+    TunnelOpen(OpenTunnel) -> EmptyResult = "tunnel/open", "tunnel", Reads, "connects to a port in the network of the host or of a process";
+    TunnelListen(ListenTunnel) -> ListenResult = "tunnel/listen", "tunnel", Reads, "accepts connections on a port of the host";
+    PortsList(ListPorts) -> PortList = "ports/list", "tunnel", Reads, "lists the TCP ports that listen";
     ServerStatus(ReadServerStatus) -> ServerStatus = "server/status", "server", Control, "describes the server process";
     ServerUpgrade(UpgradeServer) -> UpgradeStarted = "server/upgrade", "server", Control, "replaces the server, which keeps listener, sessions and durable processes";
     CommandExec(ExecCommand: process_id) -> CommandStarted = "command/exec", "exec", Starts, "starts a process, in the first dialect";
@@ -335,6 +339,11 @@ notifications! {
     NETWORK_POLICY_DECISION(crate::network::PolicyDecision) from Server = "network/policyDecision", "policy decision about a connection of a process";
     COMMAND_OUTPUT(crate::process::CommandOutputDelta) from Server = "command/exec/outputDelta", "output, for `command/exec`";
     COMMAND_EXITED(crate::process::CommandExited) from Server = "command/exec/exited", "exit, for `command/exec`";
+    TUNNEL_INCOMING(crate::tunnel::IncomingTunnel) from Server = "tunnel/incoming", "a listener accepted a connection (extension `tunnels`)";
+    TUNNEL_DATA(crate::tunnel::TunnelData) from Both = "tunnel/data", "bytes of a tunnel";
+    TUNNEL_ACKNOWLEDGE(crate::tunnel::TunnelCursor) from Both = "tunnel/acknowledge", "events of a tunnel were delivered";
+    TUNNEL_SHUTDOWN(crate::tunnel::TunnelCursor) from Both = "tunnel/shutdown", "one direction of a tunnel has ended";
+    TUNNEL_CLOSE(crate::tunnel::CloseTunnel) from Both = "tunnel/close", "a tunnel has ended";
 }
 
 #[cfg(test)]

@@ -1,13 +1,106 @@
 //! Tunnels: byte streams to and from the network of the host (extension `tunnels`), and the ports
 //! that listen there.
 
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::{
     base64_bytes::Base64Bytes,
     id::{ListenId, ProcessId, TunnelId},
+    message::{ParamsError, RpcNotification, decode_params},
+    method::notification,
+    outgoing_message::OutgoingMessage,
     sandbox::SandboxPolicy,
 };
+
+/// A notification about a tunnel, with its data in place.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TunnelMessage {
+    /// `tunnel/incoming`.
+    Incoming(IncomingTunnel),
+    /// `tunnel/data`: an event with bytes.
+    Data {
+        /// The tunnel.
+        tunnel_id: TunnelId,
+        /// Number of the event.
+        seq: u64,
+        /// The bytes.
+        chunk: Bytes,
+    },
+    /// `tunnel/acknowledge`.
+    Acknowledge(TunnelCursor),
+    /// `tunnel/shutdown`.
+    Shutdown(TunnelCursor),
+    /// `tunnel/close`.
+    Close(CloseTunnel),
+}
+
+impl TunnelMessage {
+    /// Decodes a notification. Returns `None` if it is not about a tunnel.
+    pub fn decode(message: &RpcNotification<'_>) -> Option<Result<Self, ParamsError>> {
+        Some(match &*message.method {
+            notification::TUNNEL_INCOMING => decode_params(message.params).map(Self::Incoming),
+            notification::TUNNEL_DATA => decode_data(message),
+            notification::TUNNEL_ACKNOWLEDGE => {
+                decode_params(message.params).map(Self::Acknowledge)
+            }
+            notification::TUNNEL_SHUTDOWN => decode_params(message.params).map(Self::Shutdown),
+            notification::TUNNEL_CLOSE => decode_params(message.params).map(Self::Close),
+            _ => return None,
+        })
+    }
+
+    /// Encodes the notification.
+    pub fn encode(self) -> OutgoingMessage {
+        match self {
+            Self::Incoming(incoming) => {
+                OutgoingMessage::notification(notification::TUNNEL_INCOMING, &incoming)
+            }
+            Self::Data {
+                tunnel_id,
+                seq,
+                chunk,
+            } => {
+                let data = TunnelData {
+                    tunnel_id,
+                    seq,
+                    chunk: None,
+                };
+                let method = notification::TUNNEL_DATA;
+                OutgoingMessage::notification_with_data(method, &data, "chunk", chunk)
+            }
+            Self::Acknowledge(cursor) => {
+                OutgoingMessage::notification(notification::TUNNEL_ACKNOWLEDGE, &cursor)
+            }
+            Self::Shutdown(cursor) => {
+                OutgoingMessage::notification(notification::TUNNEL_SHUTDOWN, &cursor)
+            }
+            Self::Close(close) => OutgoingMessage::notification(notification::TUNNEL_CLOSE, &close),
+        }
+    }
+}
+
+/// Takes the bytes from the JSON message or from the raw data beside it.
+fn decode_data(message: &RpcNotification<'_>) -> Result<TunnelMessage, ParamsError> {
+    let TunnelData {
+        tunnel_id,
+        seq,
+        chunk,
+    } = decode_params(message.params)?;
+    let chunk = match (chunk, message.data.clone()) {
+        (Some(Base64Bytes(chunk)), None) | (None, Some(chunk)) => chunk,
+        (None, None) => return Err(ParamsError("missing field `chunk`".to_owned())),
+        (Some(_), Some(_)) => {
+            let text = "chunk: expected either base64 or raw data, not both";
+            return Err(ParamsError(text.to_owned()));
+        }
+    };
+    Ok(TunnelMessage::Data {
+        tunnel_id,
+        seq,
+        chunk,
+    })
+}
 
 /// `tunnel/open`: connects to a TCP port.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -78,12 +171,14 @@ pub struct TunnelData {
     pub tunnel_id: TunnelId,
     /// Number of the event among those that this end has sent for the tunnel, from 1.
     pub seq: u64,
-    /// The bytes.
-    pub chunk: Base64Bytes,
+    /// The bytes. Absent if they are sent as raw bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<Base64Bytes>,
 }
 
 /// `tunnel/acknowledge` and `tunnel/shutdown`, in both directions: the sender has delivered the
-/// events up to `seq`, or sends nothing after the event `seq`.
+/// events up to `seq`, or ends its direction with the event `seq`, which has the number after its
+/// last data.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

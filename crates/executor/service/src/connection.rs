@@ -1,8 +1,8 @@
 //! One connection: a [`RequestDispatcher`] reads and runs requests, and a [`ConnectionWriter`] in
 //! its own task sends responses and events.
 //!
-//! The writer takes messages from the send queue, pulls process events from the output logs,
-//! encodes them and flushes as soon as neither has more.
+//! The writer takes messages from the send queue, pulls process events from the output logs and data
+//! from the tunnels, one message of each in turn, and flushes as soon as none has more.
 
 mod decoded_request;
 mod request_dispatcher;
@@ -18,7 +18,10 @@ use std::{
 
 use exec_core::output_log::ExitInfo;
 use exec_env::process::ExecProcessEvent;
-use exec_transport::link::{DataEncoding, Link, MessageWriter};
+use exec_transport::{
+    link::{DataEncoding, Link, MessageWriter},
+    session_tunnels::TunnelSender,
+};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     method::notification,
@@ -152,6 +155,7 @@ struct ConnectionWriter {
     link: Box<dyn MessageWriter>,
     items: mpsc::UnboundedReceiver<SendItem>,
     follows: SelectAll<NotificationStream>,
+    tunnels: Option<TunnelSender>,
     encoding: DataEncoding,
     /// Permits of the send queue, released after the flush.
     permits: Vec<OwnedSemaphorePermit>,
@@ -168,6 +172,7 @@ impl ConnectionWriter {
             link,
             items,
             follows: SelectAll::new(),
+            tunnels: None,
             encoding: DataEncoding::Text,
             permits: Vec::new(),
             metrics,
@@ -212,10 +217,17 @@ impl ConnectionWriter {
                     // The session is detached: do not send its events to this peer.
                     open = false;
                     self.follows.clear();
+                    self.tunnels = None;
                 }
                 Poll::Pending => {}
             }
             if let Poll::Ready(Some(message)) = self.follows.poll_next_unpin(cx) {
+                self.link.push(message, self.encoding);
+                progress = true;
+            }
+            if let Some(tunnels) = &mut self.tunnels
+                && let Poll::Ready(message) = tunnels.poll_message(cx)
+            {
                 self.link.push(message, self.encoding);
                 progress = true;
             }
@@ -239,6 +251,7 @@ impl ConnectionWriter {
                 self.link.push(message, self.encoding);
                 self.permits.extend(permits);
             }
+            SendItem::Tunnels(tunnels) => self.tunnels = Some(tunnels),
             SendItem::Binary => self.encoding = DataEncoding::Binary,
             SendItem::Follow(followed) => {
                 let metrics = Arc::clone(&self.metrics);

@@ -5,6 +5,7 @@ mod history;
 mod http_streams;
 mod process;
 mod start;
+mod tunnels;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use exec_wire::{
     outgoing_message::OutgoingMessage,
     process::{AcknowledgeProcess, EmptyResult},
     server::UpgradeStarted,
+    tunnel::TunnelMessage,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
@@ -54,6 +56,7 @@ pub(crate) struct RequestHandler {
     streams: Arc<HttpStreams>,
     binary: BinarySupport,
     accepts_binary: bool,
+    has_tunnels: bool,
     session: Option<Arc<Session>>,
     /// Authenticated client of the connection, if it was authenticated by name.
     principal: Option<Principal>,
@@ -75,6 +78,7 @@ impl RequestHandler {
             streams: Arc::default(),
             binary,
             accepts_binary: false,
+            has_tunnels: false,
             session: None,
             principal,
             connection: Span::current(),
@@ -134,6 +138,7 @@ impl RequestHandler {
         for extension in &granted {
             self.send_queue.grant(*extension);
             self.accepts_binary |= *extension == ProtocolExtension::BinaryData;
+            self.has_tunnels |= *extension == ProtocolExtension::Tunnels;
         }
         let (span, client) = (Span::current(), truncate_for_log(&params.client_name));
         span.record("session", session.id.redacted());
@@ -171,6 +176,26 @@ impl RequestHandler {
         }
     }
 
+    /// Begins to send what the session's tunnels have for the client. Closes them if the client does
+    /// not support them: an earlier client of the session did.
+    pub(crate) fn begin_tunnels(&self) {
+        let Some(session) = &self.session else {
+            return;
+        };
+        if self.has_tunnels {
+            self.send_queue.send_tunnels(session.tunnels.connect());
+        } else {
+            session.tunnels.clear("client does not support tunnels");
+        }
+    }
+
+    /// Handles a message about a tunnel.
+    pub(crate) fn handle_tunnel(&self, message: TunnelMessage) {
+        if let Some(session) = &self.session {
+            session.tunnels.handle_message(message);
+        }
+    }
+
     /// Resolves the file handle of a block request.
     pub(crate) fn file_handle(&self, call: &MethodCall) -> PinnedFile {
         self.files.handle(call.file_handle()?)
@@ -187,6 +212,7 @@ impl RequestHandler {
             send_queue: &self.send_queue,
             files: &self.files,
             streams: &self.streams,
+            has_tunnels: self.has_tunnels,
             session,
         };
         match call {
@@ -270,6 +296,16 @@ impl RequestHandler {
             MethodCall::FsUnwatch(params) => handlers.unwatch(&id, &params),
             MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
             MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
+            MethodCall::TunnelOpen(params) => {
+                handlers.tunnel_request(id, |tunnels| tunnels.open(params))
+            }
+            MethodCall::TunnelListen(params) => {
+                handlers.tunnel_request(id, |tunnels| tunnels.listen(params))
+            }
+            MethodCall::PortsList(params) => {
+                let ports = handlers.session.tunnels.ports(params);
+                respond_when_ready(id, ports, |ports| ports)
+            }
             MethodCall::ServerStatus(_) => respond_now(
                 &id,
                 handlers.server_control().map(|control| control.status()),
@@ -309,6 +345,7 @@ struct HandlerContext<'a> {
     send_queue: &'a Arc<SendQueue>,
     files: &'a Arc<ConnectionFiles>,
     streams: &'a Arc<HttpStreams>,
+    has_tunnels: bool,
     session: Arc<Session>,
 }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use exec_env::process::EventStream;
+use exec_transport::session_tunnels::TunnelSender;
 use exec_wire::{
     id::ProcessId,
     initialize::ProtocolExtension,
@@ -49,6 +50,8 @@ pub(crate) enum SendItem {
     Binary,
     /// Adds an event stream.
     Follow(FollowedProcess),
+    /// Begins to send about tunnels.
+    Tunnels(TunnelSender),
 }
 
 /// Event stream of one process, followed by one connection.
@@ -216,6 +219,11 @@ impl SendQueue {
             number,
             follow_table,
         })));
+    }
+
+    /// Sends the messages of the session's tunnels from now on.
+    pub(crate) fn send_tunnels(&self, tunnels: TunnelSender) {
+        drop(self.items.send(SendItem::Tunnels(tunnels)));
     }
 
     /// Stops sending the events of a process.

@@ -9,6 +9,7 @@ mod process_records;
 mod retention;
 mod session_process;
 mod session_table;
+mod tunnel_registry;
 
 use std::{
     io,
@@ -37,6 +38,7 @@ pub(crate) use self::{
     retention::{RetentionMode, UnackedOutput},
     session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
     session_table::SessionTable,
+    tunnel_registry::TunnelRegistry,
 };
 use crate::{
     connection::MethodFamily,
@@ -50,6 +52,7 @@ use crate::{
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) environment: Environment,
+    pub(crate) tunnels: Arc<TunnelRegistry>,
     /// Authenticated client that opened the session.
     pub(super) principal: Option<Principal>,
     session_limits: SessionLimits,
@@ -121,6 +124,7 @@ impl Session {
         };
         Self {
             id,
+            tunnels: Arc::new(TunnelRegistry::new(Arc::clone(&environment.network))),
             environment,
             principal,
             session_limits,
@@ -278,12 +282,13 @@ impl Session {
         self.lock().send_queue.is_some()
     }
 
-    /// Returns the expiry of a session that may be evicted: no client is attached and no process or
-    /// descendant is alive.
+    /// Returns the expiry of a session that may be evicted: no client is attached, no process or
+    /// descendant is alive, and no tunnel is open.
     pub(crate) fn evictable_until(&self) -> Option<Instant> {
         let state = self.lock();
         let expires_at = state.lease.poll_timeout()?;
-        state.processes.have_ended().then_some(expires_at)
+        let is_idle = state.processes.have_ended() && self.tunnels.is_empty();
+        is_idle.then_some(expires_at)
     }
 
     /// Returns whether the lease has expired.
@@ -406,8 +411,9 @@ impl Session {
         }
     }
 
-    /// Drops every process, which kills the process trees.
+    /// Drops every process, which kills the process trees, and closes every tunnel.
     pub(crate) fn clear(&self) {
+        self.tunnels.clear("session has ended");
         let processes = self.lock().processes.drain();
         // The lock is released now.
         drop(processes);

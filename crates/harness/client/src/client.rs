@@ -40,6 +40,7 @@ use crate::{
     filesystem::RemoteFileSystem,
     handshake::{OpenedSession, ServerKind, open_session, perform_handshake},
     http::RemoteHttpClient,
+    network::RemoteNetwork,
 };
 
 /// Timeouts of `environment/info` and `environment/status`, as in the stock client.
@@ -162,7 +163,7 @@ impl ExecServerClient {
             files: Arc::new(RemoteFileSystem::new(self.clone())),
             http: Arc::new(RemoteHttpClient::new(self.clone())),
             catalog: Arc::new(RemoteCatalog::new(self.clone())),
-            network: Arc::new(exec_env::tunnel::NoNetwork),
+            network: Arc::new(RemoteNetwork::new(self.clone())),
         }
     }
 
@@ -456,7 +457,13 @@ pub struct ExecServerClientConnectOptions {
 
 impl Default for ExecServerClientConnectOptions {
     fn default() -> Self {
-        let extensions = ["binaryData", "lifecycle", "acknowledge", "fileDetails"];
+        let extensions = [
+            "binaryData",
+            "lifecycle",
+            "acknowledge",
+            "fileDetails",
+            "tunnels",
+        ];
         Self {
             client_name: env!("CARGO_PKG_NAME").to_owned(),
             initialize_timeout: INITIALIZE_TIMEOUT,

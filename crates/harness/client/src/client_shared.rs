@@ -2,6 +2,7 @@
 //! releases.
 
 use std::{
+    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -11,12 +12,15 @@ use std::{
 
 use exec_env::environment::DisconnectReason;
 use exec_wire::{
-    id::{HandleId, HttpRequestId, WatchId},
+    id::{HandleId, HttpRequestId, TunnelId, WatchId},
     initialize::InitializeResponse,
 };
 use tokio::sync::{Notify, watch};
 
-use crate::{client::ConnectionState, driver::ConnectionNumber, events::ProcessEvents};
+use crate::{
+    client::ConnectionState, driver::ConnectionNumber, events::ProcessEvents,
+    network::ClientTunnels,
+};
 
 /// Maximum size of writes that wait for the driver.
 pub(crate) const MAX_QUEUED_WRITE_BYTES: usize = 64 << 20;
@@ -52,6 +56,9 @@ pub(crate) struct ClientShared {
     id_counter: AtomicU64,
     /// The last id of a missing-path watch.
     last_missing_watch: Mutex<u64>,
+    tunnels: ClientTunnels,
+    /// Distinguishes tunnel ids from those of another client that had the session.
+    tunnel_prefix: u64,
 }
 
 /// A server resource without handles that the driver must release.
@@ -69,6 +76,8 @@ pub(crate) enum DeferredRelease {
     MissingWatch(u64),
     /// A streamed body to cancel.
     Body(HttpRequestId),
+    /// A tunnel or listener to close.
+    Tunnel(TunnelId),
 }
 
 /// State of a client's session.
@@ -101,6 +110,8 @@ impl ClientShared {
             releases: Mutex::new(Some(Vec::new())),
             id_counter: AtomicU64::new(0),
             last_missing_watch: Mutex::default(),
+            tunnels: ClientTunnels::default(),
+            tunnel_prefix: RandomState::new().build_hasher().finish(),
         }
     }
 
@@ -161,6 +172,7 @@ impl ClientShared {
     pub(crate) fn handle_lost(&self, reason: &DisconnectReason) {
         self.session_state
             .send_modify(|session_state| session_state.lost = Some(reason.clone()));
+        self.tunnels.fail_all(&reason.to_string());
     }
 
     /// Records whether the driver has paused reading.
@@ -273,6 +285,18 @@ impl ClientShared {
         format!("{:032x}", self.id_counter.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Returns the tunnels of the session.
+    pub(crate) fn tunnels(&self) -> &ClientTunnels {
+        &self.tunnels
+    }
+
+    /// Returns a new id for a tunnel or a listener.
+    pub(crate) fn next_tunnel_id(&self) -> TunnelId {
+        let (prefix, number) = (self.tunnel_prefix, self.next_id());
+        #[expect(clippy::expect_used, reason = "the text is short")]
+        TunnelId::new(&format!("{prefix:x}-{number}")).expect("short id")
+    }
+
     /// Returns a new HTTP request id, unique for this client.
     pub(crate) fn next_http_request_id(&self) -> HttpRequestId {
         let number = self.id_counter.fetch_add(1, Ordering::Relaxed) + 1;
@@ -300,6 +324,13 @@ impl ReleaseGuard {
             shared: Arc::clone(shared),
             release: Some(release),
         }
+    }
+}
+
+impl ReleaseGuard {
+    /// Leaves the release to its owner.
+    pub(crate) fn disarm(mut self) {
+        self.release = None;
     }
 }
 

@@ -17,5 +17,6 @@ mod events;
 pub mod filesystem;
 mod handshake;
 pub mod http;
+mod network;
 mod polled_state;
 pub mod process;

@@ -1,4 +1,5 @@
-//! Links that carry messages: websocket, stdio, unix socket, memory, and streams through a relay.
+//! Links that carry messages: websocket, stdio, unix socket, memory, and streams through a relay;
+//! and the tunnels over them.
 //!
 //! A [`Link`](link::Link) reads and writes whole messages and does not interpret them. Elsewhere:
 //! methods, sessions and ordering.
@@ -16,6 +17,7 @@ pub mod message_pump;
 pub mod metrics;
 #[cfg(feature = "relay")]
 pub mod relay;
+pub mod session_tunnels;
 pub mod tls;
 pub mod trace;
 mod unix_socket;

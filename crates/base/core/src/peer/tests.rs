@@ -11,7 +11,11 @@ fn handle(gate: &mut HandshakeGate, text: &str) -> Option<String> {
             gate.handle_unsolicited();
             None
         }
-        MessageAction::Request(_) | MessageAction::Acknowledge(_) | MessageAction::Ignore => None,
+        MessageAction::Request(_)
+        | MessageAction::Acknowledge(_)
+        | MessageAction::Tunnel(_)
+        | MessageAction::Ready
+        | MessageAction::Ignore => None,
     }
 }
 
@@ -166,4 +170,62 @@ fn error_responses_match_and_foreign_ids_do_not() {
         .handle_response(RpcMessage::decode(error).unwrap())
         .unwrap();
     assert_eq!(answer.result.unwrap_err().code.0, -32010);
+}
+
+#[test]
+fn messages_about_tunnels_need_the_extension_and_a_session() {
+    let data = r#"{"method":"tunnel/data","params":{"tunnelId":"t","seq":1,"chunk":"eA=="}}"#;
+    let assert_refused = |gate: &mut HandshakeGate, text: &str, reason: &str| {
+        let reply = handle(gate, text).unwrap();
+        assert!(
+            reply.contains(reason) && reply.ends_with(r#""id":-1}"#),
+            "{reply}"
+        );
+    };
+    let mut gate = HandshakeGate::default();
+    gate.handle_initialize(&[ProtocolExtension::Acknowledge]);
+    handle(&mut gate, r#"{"method":"initialized"}"#);
+    assert_refused(&mut gate, data, "unexpected notification `tunnel/data`");
+    let mut gate = HandshakeGate::default();
+    gate.handle_initialize(&[ProtocolExtension::Tunnels]);
+    assert_refused(&mut gate, data, "client must send initialized");
+    handle(&mut gate, r#"{"method":"initialized"}"#);
+    let message = RpcMessage::decode(data.as_bytes()).unwrap();
+    let MessageAction::Tunnel(TunnelMessage::Data { seq, chunk, .. }) =
+        gate.handle_message(message)
+    else {
+        panic!("data was not accepted");
+    };
+    assert_eq!((seq, &*chunk), (1, &b"x"[..]));
+    for (method, params, reason) in [
+        (
+            "tunnel/data",
+            r#"{"tunnelId":"t","seq":1}"#,
+            "missing field `chunk`",
+        ),
+        (
+            "tunnel/data",
+            r#"{"tunnelId":"t","seq":1,"chunk":"?"}"#,
+            "invalid base64",
+        ),
+        (
+            "tunnel/acknowledge",
+            r#"{"tunnelId":"t"}"#,
+            "missing field `seq`",
+        ),
+        (
+            "tunnel/shutdown",
+            r#"{"seq":1}"#,
+            "missing field `tunnelId`",
+        ),
+        ("tunnel/close", "{}", "missing field `tunnelId`"),
+        (
+            "tunnel/incoming",
+            r#"{"listenId":"l","tunnelId":"t"}"#,
+            "unexpected notification",
+        ),
+    ] {
+        let text = format!(r#"{{"method":"{method}","params":{params}}}"#);
+        assert_refused(&mut gate, &text, reason);
+    }
 }

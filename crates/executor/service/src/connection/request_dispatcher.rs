@@ -21,7 +21,7 @@ use exec_wire::{
     error::{ErrorCode, RpcError},
     limits,
     message::{RequestId, RpcMessage, TraceContext},
-    method::{MethodCall, MethodName, OrderingClass},
+    method::{MethodCall, MethodName, OrderingClass, notification},
     outgoing_message::OutgoingMessage,
 };
 use futures_util::{
@@ -220,11 +220,18 @@ impl RequestDispatcher {
             Ok(parts) => parts,
             Err(reason) => return self.reject_malformed(&reason),
         };
+        let has_data = data.is_some();
         let message = RpcMessage::decode_with(&text, data);
         match message.map(|message| self.gate.handle_message(message)) {
             Ok(MessageAction::Request(request)) => {
                 self.handle_request(DecodedRequest::new(request, bytes))
                     .await;
+            }
+            Ok(MessageAction::Tunnel(message)) => {
+                if let Err(error) = self.check_data(has_data) {
+                    return self.respond(OutgoingMessage::error(&RequestId::NONE, &error));
+                }
+                self.handler.handle_tunnel(message);
             }
             Ok(input) => self.handle_non_request(input),
             Err(error) => self.reject_malformed(&error.to_string()),
@@ -235,6 +242,11 @@ impl RequestDispatcher {
     async fn handle_large(&mut self, message: LargeMessage) {
         match message {
             LargeMessage::Request(request) => self.handle_request(request).await,
+            LargeMessage::Notification(method) if method == notification::TUNNEL_DATA => {
+                let text = format!("`{method}` must not exceed {LARGE_MESSAGE_BYTES} bytes");
+                let error = RpcError::invalid_params(text);
+                self.respond(OutgoingMessage::error(&RequestId::NONE, &error));
+            }
             LargeMessage::Notification(method) => {
                 let note = exec_wire::message::RpcNotification {
                     method: method.into(),
@@ -298,7 +310,8 @@ impl RequestDispatcher {
                     self.shared.metrics.unsolicited_responses.increment();
                 }
             }
-            MessageAction::Request(_) | MessageAction::Ignore => {}
+            MessageAction::Ready => self.handler.begin_tunnels(),
+            MessageAction::Request(_) | MessageAction::Tunnel(_) | MessageAction::Ignore => {}
         }
     }
 

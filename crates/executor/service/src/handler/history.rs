@@ -84,6 +84,7 @@ impl HandlerContext<'_> {
                 send_queue: &send_queue,
                 files: &files,
                 streams: &streams,
+                has_tunnels: false,
                 session,
             };
             context.attach_to_known(&params)

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, fmt, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use exec_wire::{
-    id::{HandleId, OutputSeq, ProcessId},
+    id::{HandleId, OutputSeq, ProcessId, TunnelId},
     message::RequestId,
     method::MethodName,
     outgoing_message::OutgoingMessage,
@@ -30,6 +30,15 @@ pub(crate) struct RawResponse {
     pub(crate) release_guard: Option<ReleaseGuard>,
     /// The connection of the response.
     pub(crate) connection: ConnectionNumber,
+}
+
+impl RawResponse {
+    /// Leaves the release of the opened resource to the caller.
+    pub(crate) fn keep_resource(&mut self) {
+        if let Some(guard) = self.release_guard.take() {
+            guard.disarm();
+        }
+    }
 }
 
 /// Identifies a connection of a client. Each has its own open files, watches and bodies.
@@ -165,6 +174,8 @@ pub(crate) enum OpenedResource {
     MissingWatch(u64, oneshot::Sender<()>),
     /// A streamed body.
     Body(Arc<BodyQueue>),
+    /// A tunnel or a listener.
+    Tunnel(TunnelId),
 }
 
 /// Whether a call may be retried on another connection.
@@ -197,6 +208,10 @@ impl RetryPolicy {
             | MethodName::ProcessList
             | MethodName::HistoryList
             | MethodName::ServerStatus
+            // The server ignores the repeated request of an open tunnel or listener.
+            | MethodName::TunnelOpen
+            | MethodName::TunnelListen
+            | MethodName::PortsList
             | MethodName::FsReadFile
             | MethodName::FsGetMetadata
             | MethodName::FsCanonicalize

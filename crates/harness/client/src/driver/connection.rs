@@ -8,11 +8,15 @@ use std::{collections::BTreeSet, fmt, future::poll_fn, io, sync::Arc, time::Dura
 use bytes::Bytes;
 use exec_core::peer::PendingCalls;
 use exec_env::environment::DisconnectReason;
-use exec_transport::link::{DataEncoding, Link, LinkPathState, LinkReadError, MessageWriter};
+use exec_transport::{
+    link::{DataEncoding, Link, LinkPathState, LinkReadError, MessageWriter},
+    session_tunnels::TunnelSender,
+};
 use exec_wire::{
     id::{ProcessId, SessionId},
     initialize::ProtocolExtension,
     method::MethodName,
+    outgoing_message::OutgoingMessage,
 };
 use futures_util::FutureExt;
 use tokio::{
@@ -62,6 +66,8 @@ pub(super) struct ClientConnection {
     pub(super) watches: FileWatches,
     pub(super) bodies: HttpBodies,
     pub(super) server_requests: ServerRequests,
+    /// What the tunnels send, if the server supports them.
+    pub(super) tunnels: Option<TunnelSender>,
     pub(super) shared: Arc<ClientShared>,
     /// Messages that arrived during the handshake.
     pub(super) early_messages: Vec<Bytes>,
@@ -160,6 +166,11 @@ impl ClientConnection {
         } else {
             FlowControlMode::PerConnection
         };
+        let tunnels = granted(ProtocolExtension::Tunnels);
+        if !tunnels {
+            // The server was replaced by one without tunnels.
+            shared.tunnels().fail_all("server does not support tunnels");
+        }
         let id = session.session_id.clone();
         shared.handle_session(session, flow_control == FlowControlMode::PerProcess);
         Self {
@@ -178,6 +189,7 @@ impl ClientConnection {
             watches: FileWatches::default(),
             bodies: HttpBodies::default(),
             server_requests: ServerRequests::default(),
+            tunnels: tunnels.then(|| shared.tunnels().tunnels.connect()),
             shared: Arc::clone(shared),
             early_messages: opened.early_messages,
             session: id,
@@ -283,6 +295,8 @@ impl ClientConnection {
 
 /// Bytes to encode before flushing although more calls are queued.
 const MAX_BATCH_BYTES: usize = 256 << 10;
+/// Bytes to encode before flushing although tunnels have more. Small, so that calls do not wait.
+const TUNNEL_BATCH_BYTES: usize = 64 << 10;
 /// Available messages to handle in a row before anything else.
 const MAX_READ_BATCH: usize = 64;
 /// Timeout of flushing when the client closes.
@@ -300,6 +314,7 @@ impl ClientConnection {
                 || (read_mode == ReadMode::Throttled && self.throttle_allowance > 0);
             let slow = read_mode == ReadMode::Throttled && self.throttle_allowance == 0;
             let can_send = self.can_send();
+            let has_space = self.link.writer.buffered() < TUNNEL_BATCH_BYTES;
             tokio::select! {
                 flushed = flush_or_upkeep(&mut *self.link.writer) => {
                     flushed?;
@@ -319,8 +334,10 @@ impl ClientConnection {
                 () = sleep(THROTTLE_PERIOD), if slow => self.throttle_allowance = THROTTLE_MESSAGES,
                 call = queue.next(), if can_send => match call {
                     Some(call) => {
-                        // Process earlier releases first, which frees their ids.
+                        // Process earlier releases first, which frees their ids, and send earlier
+                        // closes of tunnels, which makes space for others.
                         self.handle_wakeup();
+                        self.push_tunnel_messages();
                         self.handle_call(call);
                         self.take_queued_calls(queue)?;
                     }
@@ -333,6 +350,10 @@ impl ClientConnection {
                 },
                 response = self.server_requests.next_response(), if !self.server_requests.is_empty() => {
                     self.send_response(response);
+                }
+                message = next_tunnel_message(&mut self.tunnels), if has_space => {
+                    self.link.writer.push(message, self.encoding);
+                    self.push_tunnel_messages();
                 }
                 () = self.shared.wait_for_wakeup() => self.handle_wakeup(),
                 path = path_changed(&mut self.link.path) => self.shared.set_connection(match path {
@@ -371,6 +392,15 @@ impl ClientConnection {
         Ok(())
     }
 
+    /// Encodes the messages of tunnels that are ready.
+    fn push_tunnel_messages(&mut self) {
+        while self.link.writer.buffered() < TUNNEL_BATCH_BYTES
+            && let Some(message) = next_tunnel_message(&mut self.tunnels).now_or_never()
+        {
+            self.link.writer.push(message, self.encoding);
+        }
+    }
+
     /// Returns whether another request may be sent.
     fn can_send(&self) -> bool {
         self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.max_in_flight
@@ -402,6 +432,14 @@ async fn path_changed(path: &mut Option<watch::Receiver<LinkPathState>>) -> Link
     }
     // The link has no path, or the path has ended. The link then ends, too, and reports it.
     std::future::pending().await
+}
+
+/// Waits for the next message of a tunnel. Cancel safe.
+async fn next_tunnel_message(tunnels: &mut Option<TunnelSender>) -> OutgoingMessage {
+    match tunnels {
+        Some(tunnels) => poll_fn(|cx| tunnels.poll_message(cx)).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn server_closed() -> DisconnectCause {

@@ -14,6 +14,7 @@ use exec_wire::{
     process::{
         ExitCause, ProcessClosed, ProcessExited, ProcessOutput, ProcessStarted, TerminateResult,
     },
+    tunnel::TunnelMessage,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -70,6 +71,15 @@ impl ClientConnection {
         &mut self,
         message: &RpcNotification<'_>,
     ) -> Result<(), DisconnectCause> {
+        if self.tunnels.is_some()
+            && let Some(message) = TunnelMessage::decode(message)
+        {
+            let message = message.map_err(|error| {
+                DisconnectCause::Protocol(format!("invalid message about a tunnel: {error}"))
+            })?;
+            self.shared.tunnels().handle_message(message);
+            return Ok(());
+        }
         match decode_notification(message) {
             Ok(ServerNotification::Event(id, event)) => {
                 if !self.releasing.contains(&id)
@@ -226,6 +236,7 @@ impl ClientConnection {
             | OpenedResource::UsesConnection(_)
             | OpenedResource::MissingWatch(..) => None,
             OpenedResource::File(handle) => Some(DeferredRelease::File(handle, self.number)),
+            OpenedResource::Tunnel(id) => Some(DeferredRelease::Tunnel(id)),
             OpenedResource::Watch(watch) => Some(DeferredRelease::Watch(watch.id().clone())),
             // The request future releases it.
             OpenedResource::Body(_) => None,

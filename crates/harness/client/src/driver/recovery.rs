@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     client::ConnectionState,
-    client_shared::ClientShared,
+    client_shared::{ClientShared, DeferredRelease},
     connect::{BackoffDelay, ServerConnector},
     error::{ConnectError, ExecServerError},
     events::{EventsError, ProcessEvents, ProcessOwner},
@@ -260,8 +260,12 @@ impl ClientConnection {
     ) -> Self {
         let mut connection = Self::new(opened, number, shared);
         connection.processes = resume_state.processes;
-        // Processes record their own release, and all other resources ended with the connection.
-        drop(shared.take_releases());
+        // Processes record their own release, and most other resources ended with the connection.
+        for release in shared.take_releases() {
+            if let DeferredRelease::Tunnel(id) = release {
+                shared.tunnels().tunnels.send_close(id, None);
+            }
+        }
         connection.last_cause = resume_state.cause;
         connection.resend_final_acks();
         let mut all_pending = resume_state.pending;

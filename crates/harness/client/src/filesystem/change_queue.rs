@@ -146,7 +146,8 @@ impl FileWatches {
             OpenedResource::None
             | OpenedResource::UsesConnection(_)
             | OpenedResource::File(_)
-            | OpenedResource::Body(_) => resource,
+            | OpenedResource::Body(_)
+            | OpenedResource::Tunnel(_) => resource,
         }
     }
 
