@@ -32,7 +32,7 @@ SECTIONS: List[Tuple[str, List[str]]] = [
     ("Environments", ["Environment", "AsyncEnvironment"]),
     ("Processes", ["Process", "AsyncProcess", "InputStream", "OutputStream"]),
     ("Files and watches", ["AsyncFile", "Watch", "AsyncWatch"]),
-    ("Tunnels", ["Tunnel", "AsyncTunnel", "Listener", "AsyncListener", "Forward"]),
+    ("Tunnels", ["Tunnel", "AsyncTunnel", "Listener", "AsyncListener", "Forward", "AsyncForward"]),
     ("Sandboxes", ["SandboxPolicy", "Entry"]),
 ]
 

@@ -20,6 +20,9 @@ HANDLES = {
     "AsyncProcess": ("_process", "Process", ["text", "encoding", "errors"]),
     "AsyncFile": ("_file", "IO[bytes]", []),
     "AsyncWatch": ("_watch", "Watch", []),
+    "AsyncTunnel": ("_stream", "Tunnel", []),
+    "AsyncListener": ("_listener", "Listener", []),
+    "AsyncForward": ("_forward", "Forward", []),
 }
 TEXT_PARAMETERS = [("text", "bool", False), ("encoding", "Optional[str]", None), ("errors", "Optional[str]", None)]
 TEXT_DOCUMENTATION = """
@@ -52,10 +55,17 @@ from ._connector import TlsOption
 from ._framing import Buffer
 from ._loop_thread import LoopThread
 from ._paths import RemotePath
-from .environment import AsyncEnvironment, Command, OutputTarget, TerminalOption
+from .environment import (
+    AsyncEnvironment,
+    Command,
+    OutputTarget,
+    ProcessReference,
+    TerminalOption,
+)
 from .files import AsyncFile, AsyncWatch
 from .process import AsyncProcess
 from .sandbox import SandboxPolicy
+from .tunnels import AsyncForward, AsyncListener, AsyncTunnel
 from .types import (
     PIPE,
     CompletedProcess,
@@ -63,6 +73,7 @@ from .types import (
     EnvironmentInfo,
     FindResult,
     Limits,
+    ListeningPort,
     Metadata,
     ProcessInfo,
     SearchResult,
@@ -70,7 +81,7 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from .sync import Process, Watch
+    from .sync import Forward, Listener, Process, Tunnel, Watch
 
 Self = TypeVar("Self", bound="EnvironmentMethods")
 
@@ -96,6 +107,15 @@ class EnvironmentMethods:
         raise NotImplementedError
 
     def _watch(self, inner: AsyncWatch) -> "Watch":
+        raise NotImplementedError
+
+    def _stream(self, inner: AsyncTunnel) -> "Tunnel":
+        raise NotImplementedError
+
+    def _listener(self, inner: AsyncListener) -> "Listener":
+        raise NotImplementedError
+
+    def _forward(self, inner: AsyncForward) -> "Forward":
         raise NotImplementedError
 '''
 

@@ -31,12 +31,14 @@ from .errors import (
     SessionLostError,
     StdinClosedError,
     TimeoutExpired,
+    TunnelClosedError,
     UnsupportedError,
 )
 from .files import AsyncFile, AsyncWatch
 from .process import AsyncProcess, InputStream, OutputStream
 from .sandbox import Entry, SandboxPolicy
-from .sync import Environment, Process, Watch
+from .sync import Environment, Forward, Listener, Process, Tunnel, Watch
+from .tunnels import AsyncForward, AsyncListener, AsyncTunnel
 from .types import (
     DEVNULL,
     PIPE,
@@ -67,7 +69,10 @@ __all__ = [
     "STDOUT",
     "AsyncEnvironment",
     "AsyncFile",
+    "AsyncForward",
+    "AsyncListener",
     "AsyncProcess",
+    "AsyncTunnel",
     "AsyncWatch",
     "AuthenticationError",
     "CallInterruptedError",
@@ -84,11 +89,13 @@ __all__ = [
     "ExitStatus",
     "FileChange",
     "FindResult",
+    "Forward",
     "HostError",
     "InputStream",
     "InvalidParamsError",
     "InvalidRequestError",
     "Limits",
+    "Listener",
     "ListeningPort",
     "Metadata",
     "NotFoundError",
@@ -108,6 +115,8 @@ __all__ = [
     "StdinClosedError",
     "TerminalSize",
     "TimeoutExpired",
+    "Tunnel",
+    "TunnelClosedError",
     "UnsupportedError",
     "Usage",
     "WalkEntry",

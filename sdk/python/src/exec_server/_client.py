@@ -77,6 +77,9 @@ _REPEATED_IF_AWAITED = {
     "fs/search",
     "fs/find",
     "ports/list",
+    # Repeating the request of an open tunnel or listener has no effect.
+    "tunnel/open",
+    "tunnel/listen",
 }
 
 Response = Tuple[Json, Optional[bytes]]
@@ -133,6 +136,44 @@ class Watch(Protocol):
         """Handles the end of the session."""
 
 
+class Tunnel(Protocol):
+    """A tunnel, which goes on with every connection of the session."""
+
+    def handle_data(self, params: Json, data: Optional[bytes]) -> None:
+        """Handles `tunnel/data`."""
+
+    def handle_shutdown(self, params: Json) -> None:
+        """Handles `tunnel/shutdown`."""
+
+    def handle_acknowledge(self, params: Json) -> None:
+        """Handles `tunnel/acknowledge`."""
+
+    def handle_room(self) -> None:
+        """Handles that other tunnels use less of what all share."""
+
+    def handle_close(self, params: Json) -> None:
+        """Handles `tunnel/close`."""
+
+    def handle_resume(self) -> None:
+        """Handles a new connection of the same session."""
+
+    def handle_end(self, error: ExecServerError) -> None:
+        """Handles the end of the session."""
+
+
+class TunnelListener(Protocol):
+    """A port in the environment whose connections come here."""
+
+    def handle_incoming(self, params: Json) -> None:
+        """Handles `tunnel/incoming`."""
+
+    def handle_close(self, params: Json) -> None:
+        """Handles `tunnel/close`."""
+
+    def handle_end(self, error: ExecServerError) -> None:
+        """Handles the end of the session."""
+
+
 class Client:
     """A session on a server."""
 
@@ -177,8 +218,13 @@ class Client:
         #: Connections so far.
         self.connections = 0
         self._next_handle = 0
+        self._nonce = uuid.uuid4().hex[:12]
         #: Open watches by id.
         self.watches: Dict[str, Watch] = {}
+        #: Tunnels and listeners by id, and what all tunnels have sent without acknowledgement.
+        self.tunnels: Dict[str, Tunnel] = {}
+        self.listeners: Dict[str, TunnelListener] = {}
+        self.tunnel_bytes = 0
 
     # Opening and closing.
 
@@ -272,6 +318,10 @@ class Client:
         self.session_id = None
         for watch in list(self.watches.values()):
             watch.handle_end(error)
+        for tunnel in list(self.tunnels.values()):
+            tunnel.handle_end(error)
+        for listener in list(self.listeners.values()):
+            listener.handle_end(error)
 
     def _check_usable(self) -> None:
         if self._closing is not None or self._state == "closed":
@@ -355,6 +405,11 @@ class Client:
         """Returns an id for an open file, a watch or another thing of the connection."""
         self._next_handle += 1
         return f"h{self._next_handle}"
+
+    def new_tunnel_id(self) -> str:
+        """Returns an id for a tunnel or a listener, which the session may keep."""
+        self._next_handle += 1
+        return f"py-{self._nonce}-{self._next_handle}"
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Calls a function in the event loop, from any thread, unless the loop has ended."""
@@ -545,7 +600,34 @@ class Client:
             watch = self.watches.get(params["watchId"])
             if watch is not None:
                 watch.handle_changed(params)
+        elif method.startswith("tunnel/"):
+            self._handle_tunnel(method, params, data)
         self._lost_since = None
+
+    def _handle_tunnel(self, method: str, params: Json, data: Optional[bytes]) -> None:
+        tunnel_id = params["tunnelId"]
+        if method == "tunnel/incoming":
+            listener = self.listeners.get(params["listenId"])
+            if listener is not None:
+                listener.handle_incoming(params)
+            else:
+                self.notify("tunnel/close", {"tunnelId": tunnel_id})
+            return
+        tunnel = self.tunnels.get(tunnel_id)
+        if method == "tunnel/close":
+            listener = self.listeners.get(tunnel_id)
+            if tunnel is not None:
+                tunnel.handle_close(params)
+            elif listener is not None:
+                listener.handle_close(params)
+        elif tunnel is None:
+            self.notify("tunnel/close", {"tunnelId": tunnel_id})
+        elif method == "tunnel/data":
+            tunnel.handle_data(params, data)
+        elif method == "tunnel/shutdown":
+            tunnel.handle_shutdown(params)
+        elif method == "tunnel/acknowledge":
+            tunnel.handle_acknowledge(params)
 
     def _handle_response(self, message: Json, data: Optional[bytes]) -> None:
         call = self._calls.pop(message.get("id", -1), None)
@@ -762,6 +844,8 @@ class Client:
                 events.begin_resume()
         for watch in list(self.watches.values()):
             watch.handle_resume()
+        for tunnel in list(self.tunnels.values()):
+            tunnel.handle_resume()
         for call in queued.values():
             self._calls[call.id] = call
             self._send_call(call)

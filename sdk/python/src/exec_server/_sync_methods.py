@@ -23,10 +23,17 @@ from ._connector import TlsOption
 from ._framing import Buffer
 from ._loop_thread import LoopThread
 from ._paths import RemotePath
-from .environment import AsyncEnvironment, Command, OutputTarget, TerminalOption
+from .environment import (
+    AsyncEnvironment,
+    Command,
+    OutputTarget,
+    ProcessReference,
+    TerminalOption,
+)
 from .files import AsyncFile, AsyncWatch
 from .process import AsyncProcess
 from .sandbox import SandboxPolicy
+from .tunnels import AsyncForward, AsyncListener, AsyncTunnel
 from .types import (
     PIPE,
     CompletedProcess,
@@ -34,6 +41,7 @@ from .types import (
     EnvironmentInfo,
     FindResult,
     Limits,
+    ListeningPort,
     Metadata,
     ProcessInfo,
     SearchResult,
@@ -41,7 +49,7 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from .sync import Process, Watch
+    from .sync import Forward, Listener, Process, Tunnel, Watch
 
 Self = TypeVar("Self", bound="EnvironmentMethods")
 
@@ -67,6 +75,15 @@ class EnvironmentMethods:
         raise NotImplementedError
 
     def _watch(self, inner: AsyncWatch) -> "Watch":
+        raise NotImplementedError
+
+    def _stream(self, inner: AsyncTunnel) -> "Tunnel":
+        raise NotImplementedError
+
+    def _listener(self, inner: AsyncListener) -> "Listener":
+        raise NotImplementedError
+
+    def _forward(self, inner: AsyncForward) -> "Forward":
         raise NotImplementedError
 
     @classmethod
@@ -363,6 +380,52 @@ class EnvironmentMethods:
     def watch(self, path: RemotePath='.', *, recursive: bool=True, sandbox: Optional[SandboxPolicy]=None) -> 'Watch':
         """Reports changes of a file or a tree from now on."""
         return self._watch(self._loop.call(self._inner.watch(path, recursive=recursive, sandbox=sandbox)))
+
+    def open_tunnel(self, port: int, host: Optional[str]=None, *, process: Optional[ProcessReference]=None, sandbox: Optional[SandboxPolicy]=None) -> 'Tunnel':
+        """Connects to a TCP port of the environment.
+
+        Args:
+            port: The port.
+            host: A name or an address, resolved there. Default: its loopback.
+            process: Connects in the network of this process, or of the process with this id.
+            sandbox: The policy that must allow the connection.
+
+        Raises:
+            HostError: The port does not answer.
+            UnsupportedError: The server has no tunnels.
+        """
+        return self._stream(self._loop.call(self._inner.open_tunnel(port, host, process=process, sandbox=sandbox)))
+
+    def listen(self, port: int=0, host: Optional[str]=None, *, process: Optional[ProcessReference]=None, sandbox: Optional[SandboxPolicy]=None) -> 'Listener':
+        """Accepts connections on a TCP port of the environment.
+
+        Args:
+            port: The port; 0 lets the environment choose.
+            host: The address to listen on. Default: the loopback there.
+            process: Listens in the network of this process, or of the process with this id.
+            sandbox: The policy that must allow the listener.
+        """
+        return self._listener(self._loop.call(self._inner.listen(port, host, process=process, sandbox=sandbox)))
+
+    def forward(self, port: int, host: Optional[str]=None, *, local_port: int=0, local_host: str='127.0.0.1', process: Optional[ProcessReference]=None) -> 'Forward':
+        """Makes a TCP port of the environment a port of this machine.
+
+        Args:
+            port: The port in the environment.
+            host: A name or an address, resolved there. Default: its loopback.
+            local_port: The port here; 0 chooses a free one, which is `port` of the result.
+            local_host: The address here. Programs of this machine can reach it.
+            process: Connects in the network of this process, or of the process with this id.
+        """
+        return self._forward(self._loop.call(self._inner.forward(port, host, local_port=local_port, local_host=local_host, process=process)))
+
+    def ports(self, *, process: Optional[ProcessReference]=None) -> 'List[ListeningPort]':
+        """Lists the TCP ports on which programs of the environment listen.
+
+        Args:
+            process: Lists those in the network of this process, or of the process with this id.
+        """
+        return self._loop.call(self._inner.ports(process=process))
 
     def request(self, method: str, params: Optional[Mapping[str, Any]]=None) -> 'Dict[str, Any]':
         """Calls a method of the protocol that has no function here, and returns its result."""

@@ -15,7 +15,9 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Protocol,
     Sequence,
+    Set,
     Tuple,
     Type,
     Union,
@@ -37,6 +39,7 @@ from .errors import (
 from .files import BLOCK_BYTES, AsyncFile, AsyncWatch, link_target
 from .process import AsyncProcess, OutputStream
 from .sandbox import SandboxPolicy
+from .tunnels import AsyncForward, AsyncListener, AsyncTunnel, pass_both_ways
 from .types import (
     DEVNULL,
     PIPE,
@@ -48,6 +51,7 @@ from .types import (
     ExitStatus,
     FindResult,
     Limits,
+    ListeningPort,
     Metadata,
     ProcessInfo,
     SearchMatch,
@@ -64,6 +68,19 @@ OutputTarget = Union[int, BinaryIO, Any, None]
 #: A command: a list, or with `shell` a string.
 Command = Union[str, Sequence[Argument]]
 TerminalOption = Union[bool, TerminalSize, Tuple[int, int], None]
+
+
+
+class SupportsId(Protocol):
+    """A process handle."""
+
+    @property
+    def id(self) -> str:
+        """The id of the process."""
+
+
+#: A process, or its id.
+ProcessReference = Union[str, SupportsId]
 
 #: Largest file that is written by one message; larger ones are written by blocks.
 _WHOLE_FILE_BYTES = 8 << 20
@@ -943,6 +960,134 @@ class AsyncEnvironment:
         await watch._open()
         return watch
 
+    # Networks.
+
+    async def open_tunnel(
+        self,
+        port: int,
+        host: Optional[str] = None,
+        *,
+        process: Optional[ProcessReference] = None,
+        sandbox: Optional[SandboxPolicy] = None,
+    ) -> AsyncTunnel:
+        """Connects to a TCP port of the environment.
+
+        Args:
+            port: The port.
+            host: A name or an address, resolved there. Default: its loopback.
+            process: Connects in the network of this process, or of the process with this id.
+            sandbox: The policy that must allow the connection.
+
+        Raises:
+            HostError: The port does not answer.
+            UnsupportedError: The server has no tunnels.
+        """
+        client = self._client
+        tunnel = AsyncTunnel(client, client.new_tunnel_id())
+        params = self._tunnel(host, port, process, sandbox)
+        await tunnel._open({"tunnelId": tunnel.id, **params})
+        return tunnel
+
+    async def listen(
+        self,
+        port: int = 0,
+        host: Optional[str] = None,
+        *,
+        process: Optional[ProcessReference] = None,
+        sandbox: Optional[SandboxPolicy] = None,
+    ) -> AsyncListener:
+        """Accepts connections on a TCP port of the environment.
+
+        Args:
+            port: The port; 0 lets the environment choose.
+            host: The address to listen on. Default: the loopback there.
+            process: Listens in the network of this process, or of the process with this id.
+            sandbox: The policy that must allow the listener.
+        """
+        client = self._client
+        listen_id = client.new_tunnel_id()
+        listener = AsyncListener(client, listen_id)
+        params = self._tunnel(host, port, process, sandbox)
+        await listener._open({"listenId": listen_id, **params})
+        return listener
+
+    async def forward(
+        self,
+        port: int,
+        host: Optional[str] = None,
+        *,
+        local_port: int = 0,
+        local_host: str = "127.0.0.1",
+        process: Optional[ProcessReference] = None,
+    ) -> AsyncForward:
+        """Makes a TCP port of the environment a port of this machine.
+
+        Args:
+            port: The port in the environment.
+            host: A name or an address, resolved there. Default: its loopback.
+            local_port: The port here; 0 chooses a free one, which is `port` of the result.
+            local_host: The address here. Programs of this machine can reach it.
+            process: Connects in the network of this process, or of the process with this id.
+        """
+        self._check_tunnels()
+        tasks: "Set[asyncio.Task[None]]" = set()
+
+        async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task)
+            try:
+                tunnel = await self.open_tunnel(port, host, process=process)
+            except (ExecServerError, OSError):
+                writer.transport.abort()
+                return
+            else:
+                await pass_both_ways(tunnel, reader, writer)
+            finally:
+                tasks.discard(task)
+
+        server = await asyncio.start_server(connect, local_host, local_port)
+        return AsyncForward(server, tasks)
+
+    async def ports(
+        self, *, process: Optional[ProcessReference] = None
+    ) -> "List[ListeningPort]":
+        """Lists the TCP ports on which programs of the environment listen.
+
+        Args:
+            process: Lists those in the network of this process, or of the process with this id.
+        """
+        params = {} if process is None else {"processId": _process_id(process)}
+        result, _ = await self._client.request("ports/list", params)
+        return [
+            ListeningPort(
+                port=found["port"],
+                address=found["address"],
+                process_id=found.get("processId"),
+                pid=found.get("osPid"),
+                program=found.get("program"),
+            )
+            for found in result["ports"]
+        ]
+
+    def _tunnel(
+        self,
+        host: Optional[str],
+        port: int,
+        process: Optional[ProcessReference],
+        sandbox: Optional[SandboxPolicy],
+    ) -> Json:
+        self._check_tunnels()
+        params = collect_json({"host": host, "port": port})
+        if process is not None:
+            params["processId"] = _process_id(process)
+        return self._sandboxed(params, sandbox)
+
+    def _check_tunnels(self) -> None:
+        if "tunnels" not in self._client.extensions:
+            text = "this server has no tunnels: it is an older one"
+            raise UnsupportedError(-32601, text, "tunnel/open")
+
     # The wire.
 
     async def request(
@@ -961,6 +1106,10 @@ class AsyncEnvironment:
         if sandbox is not None:
             params["sandbox"] = sandbox.to_wire(self._base())
         return params
+
+
+def _process_id(process: ProcessReference) -> str:
+    return process if isinstance(process, str) else process.id
 
 
 def _kind(value: Json) -> str:

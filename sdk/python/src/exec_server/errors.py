@@ -111,6 +111,10 @@ class OutputLimitError(ExecServerError):
     """More was collected than the caller allows."""
 
 
+class TunnelClosedError(ExecServerError, ConnectionError):
+    """A tunnel or its listener is closed, or the connection in the environment broke."""
+
+
 class StdinClosedError(ExecServerError, BrokenPipeError):
     """The process has no open stdin."""
 

@@ -17,9 +17,10 @@ from ._framing import Buffer
 from ._loop_thread import LoopThread
 from ._sync_methods import EnvironmentMethods
 from .environment import AsyncEnvironment
-from .errors import OutputGapError, TimeoutExpired
+from .errors import TimeoutExpired
 from .files import AsyncFile, AsyncWatch
 from .process import AsyncProcess, InputStream, OutputStream, Signal
+from .tunnels import AsyncForward, AsyncListener, AsyncTunnel
 from .types import ExitStatus, Snapshot, WatchEvent
 
 Self = TypeVar("Self", bound="Environment")
@@ -96,6 +97,15 @@ class Environment(EnvironmentMethods):
 
     def _watch(self, inner: AsyncWatch) -> "Watch":
         return Watch(self._loop, inner)
+
+    def _stream(self, inner: AsyncTunnel) -> "Tunnel":
+        return Tunnel(self._loop, inner)
+
+    def _listener(self, inner: AsyncListener) -> "Listener":
+        return Listener(self._loop, inner)
+
+    def _forward(self, inner: AsyncForward) -> "Forward":
+        return Forward(self._loop, inner)
 
 
 def _close_all() -> None:
@@ -430,4 +440,133 @@ class Watch:
         self._loop.call(self._inner.close())
 
 
-__all__ = ["Environment", "OutputGapError", "Process", "Watch"]
+
+class Tunnel:
+    """A TCP stream into the environment. Iterating over it yields data as it arrives."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncTunnel) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> "Tunnel":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._loop.call(self._inner.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            data = self.read(1 << 20)
+            if not data:
+                return
+            yield data
+
+    @property
+    def id(self) -> str:
+        """The id of the tunnel."""
+        return self._inner.id
+
+    def read(self, size: int = 1 << 16) -> bytes:
+        """Returns what is there, at most `size` bytes, and `b""` at the end."""
+        return self._loop.call(self._inner.read(size))
+
+    def read_all(self) -> bytes:
+        """Returns everything up to the end."""
+        return self._loop.call(self._inner.read_all())
+
+    def write(self, data: Buffer) -> None:
+        """Writes bytes. Waits while the other end has a mebibyte that it did not take."""
+        self._loop.call(self._inner.write(data))
+
+    def write_eof(self) -> None:
+        """Ends this direction; the other one goes on."""
+        self._loop.call(self._inner.write_eof())
+
+    def close(self) -> None:
+        """Ends both directions, once the other end has taken what was written."""
+        self._loop.call(self._inner.close())
+
+    def abort(self) -> None:
+        """Ends the tunnel at once. What was not delivered is lost."""
+
+        async def abort() -> None:
+            self._inner.abort()
+
+        self._loop.call(abort())
+
+
+class Listener:
+    """A TCP port of the environment. Iterating over it yields a tunnel for each connection."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncListener) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Tunnel]:
+        while True:
+            yield self.accept()
+
+    @property
+    def port(self) -> int:
+        """The port in the environment."""
+        return self._inner.port
+
+    def accept(self) -> Tunnel:
+        """Waits for a connection."""
+        return Tunnel(self._loop, self._loop.call(self._inner.accept()))
+
+    def close(self) -> None:
+        """Closes the port. Its tunnels stay."""
+        self._loop.call(self._inner.close())
+
+
+class Forward:
+    """A port of this machine whose connections go into the environment."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncForward) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> "Forward":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    @property
+    def host(self) -> str:
+        """The address on this machine."""
+        return self._inner.host
+
+    @property
+    def port(self) -> int:
+        """The port on this machine."""
+        return self._inner.port
+
+    def close(self) -> None:
+        """Closes the port and its connections."""
+        self._loop.call(self._inner.close())
+
+
+__all__ = ["Environment", "Forward", "Listener", "Process", "Tunnel", "Watch"]
