@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from typing import List
 
 from binaries import ROOT, Missing, executable_of
 from scenarios import Run
@@ -17,6 +18,16 @@ ENDS_WITHIN = 300.0
 
 def python_client(run: Run) -> None:
     """Every case that stock should pass does, in both forms of the Python client."""
+    run_cases(run, ["sdk/python/scripts/test", "tests/test_cases.py"], r"(\d+) passed")
+
+
+def typescript_client(run: Run) -> None:
+    """Every case that stock should pass does in the TypeScript client."""
+    run_cases(run, ["sdk/typescript/scripts/test", "cases"], r"pass (\d+)")
+
+
+def run_cases(run: Run, command: List[str], count: str) -> None:
+    """Runs a client's test command against the CLI's server; `count` matches what has passed."""
     try:
         server = Server([str(executable_of(run.setup.codex)), "exec-server"], "", run.folder, "stock")
     except (Missing, OSError) as error:
@@ -26,8 +37,8 @@ def python_client(run: Run) -> None:
         url = server.first_line()
         run.section.check("the CLI's server starts", url is not None)
         ended = subprocess.run(
-            [str(ROOT / "sdk/python/scripts/test"), "tests/test_cases.py"],
-            env={**os.environ, "EXEC_SERVER_TEST_STOCK_URL": url or ""},
+            [str(ROOT / command[0]), *command[1:]],
+            env={**os.environ, "EXEC_SERVER_TEST_STOCK_URL": url or "", "TEST_REPORTER": "spec"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -35,7 +46,7 @@ def python_client(run: Run) -> None:
             errors="backslashreplace",
             timeout=ENDS_WITHIN,
         )
-        passed = re.search(r"(\d+) passed", ended.stdout)
+        passed = re.search(count, ended.stdout)
         name = f"{passed[1] if passed else 0} cases pass"
         tail = "\n".join(ended.stdout.splitlines()[-20:])
         run.section.check(name, ended.returncode == 0 and passed is not None, tail)
@@ -45,4 +56,4 @@ def python_client(run: Run) -> None:
         server.stop()
 
 
-ALL = {"python-client": python_client}
+ALL = {"python-client": python_client, "typescript-client": typescript_client}

@@ -15,9 +15,13 @@ import type { ProcessEvents, ProcessExit } from "./process-events.js";
 
 /** Events of a {@link RemoteChildProcess}. */
 export interface RemoteChildProcessEvents {
+  /** The command runs. */
   spawn: [];
+  /** It did not start, or its output is lost. */
   error: [error: Error];
+  /** The command has exited. Output may follow. */
   exit: [code: number | null, signal: string | null];
+  /** It has exited and its output has ended. */
   close: [code: number | null, signal: string | null];
 }
 

@@ -41,7 +41,7 @@ import {
   type NetworkPolicyHandler,
   SessionClient,
 } from "./session-client.js";
-import { type ListeningPort, type Tunnel, type TunnelListener, TunnelTable } from "./tunnel.js";
+import { type ListeningPort, type Tunnel, type TunnelListener, TunnelTable, type TunnelTarget } from "./tunnel.js";
 
 /** Settings of a connection. */
 export interface ConnectOptions {
@@ -186,6 +186,7 @@ export class Environment {
 
   /** Runs a command to its end. A status other than 0 is not an error unless `check` is set. */
   run(argv: readonly string[], options?: RunOptions & { encoding?: "utf8" }): Promise<RunResult>;
+  /** The same with stdout and stderr as bytes. */
   run(
     argv: readonly string[],
     options: RunOptions & { encoding: "bytes" },
@@ -408,6 +409,7 @@ export class Environment {
 
   /** Reads a file as bytes; with an encoding, as text. The same as `fs.readFile`. */
   readFile(path: HostPath): Promise<Uint8Array>;
+  /** Reads a file as text. */
   readFile(path: HostPath, encoding: "utf8"): Promise<string>;
   readFile(path: HostPath, encoding?: "utf8"): Promise<Uint8Array | string> {
     return encoding === undefined ? this.fs.readFile(path) : this.fs.readFile(path, { encoding });
@@ -419,17 +421,12 @@ export class Environment {
   }
 
   /** Connects to a TCP port of the environment, or of a process's own network. */
-  openTunnel(options: {
-    port: number;
-    host?: string;
-    processId?: string;
-    signal?: AbortSignal;
-  }): Promise<Tunnel> {
+  openTunnel(options: TunnelTarget & { signal?: AbortSignal }): Promise<Tunnel> {
     return this.#tunnels.open(options);
   }
 
   /** Listens on a TCP port of the environment. */
-  listen(options: { port: number; host?: string; processId?: string }): Promise<TunnelListener> {
+  listen(options: TunnelTarget): Promise<TunnelListener> {
     return this.#tunnels.listen(options);
   }
 
@@ -447,6 +444,7 @@ export class Environment {
     params: Requests[M]["params"],
     options?: RequestOptions,
   ): Promise<Requests[M]["result"]>;
+  /** The same for a method that the schema does not have. */
   request<T = unknown>(method: string, params?: object, options?: RequestOptions): Promise<T>;
   async request(
     method: string,

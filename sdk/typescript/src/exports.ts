@@ -74,5 +74,5 @@ export {
 } from "./sandbox.js";
 export type { WorkspaceSandboxOptions } from "./sandbox.js";
 export type { ConnectionState, NetworkPolicyHandler } from "./session-client.js";
-export type { ListeningPort } from "./tunnel.js";
+export type { ListeningPort, TunnelTarget } from "./tunnel.js";
 export { Tunnel, TunnelClosedError, TunnelListener } from "./tunnel.js";

@@ -31,16 +31,23 @@ export interface FileOptions {
 
 /** With `followSymlinks: false`, no component of the path may be a link. */
 export interface LinkOptions extends FileOptions {
+  /** Whether links are followed. Default: true. */
   followSymlinks?: boolean;
 }
 
 /** An entry of a directory. */
 export interface DirectoryEntry {
+  /** Name; U+FFFD stands for what is not UTF-8. */
   name: string;
+  /** Path, or a `file:` URI if the name is not UTF-8. */
   path: string;
+  /** Whether it is a directory, or a link to one. */
   isDirectory: boolean;
+  /** Whether it is a regular file, or a link to one. */
   isFile: boolean;
+  /** Permission bits, with `details`; absent for a dangling link. */
   mode?: number;
+  /** Text of a link, with `details`. */
   linkTarget?: string;
 }
 
@@ -52,6 +59,7 @@ export interface WalkOptions extends FileOptions {
   maxDirectories?: number;
   /** Default: 50 000. */
   maxEntries?: number;
+  /** Whether links to directories are entered. Default: false. */
   followSymlinks?: boolean;
   /** Lists directories with a leading dot without entering them. */
   pruneHidden?: boolean;
@@ -59,7 +67,9 @@ export interface WalkOptions extends FileOptions {
 
 /** What a walk found. */
 export interface WalkResult {
+  /** What was found, breadth-first. */
   entries: { path: string; kind: "file" | "directory" }[];
+  /** Directories that could not be read. */
   errors: { path: string; message: string }[];
   /** Whether a limit was reached. */
   truncated: boolean;
@@ -81,17 +91,23 @@ export interface SearchOptions extends FileOptions {
 
 /** A line that matches. */
 export interface SearchMatch {
+  /** The file. */
   path: string;
+  /** Line, from 1. */
   line: number;
   /** Byte column, from 1. */
   column: number;
+  /** The line. */
   text: string;
+  /** Lines before it. */
   before: string[];
+  /** Lines after it. */
   after: string[];
 }
 
 /** A batch of changes of a watched tree. */
 export interface WatchBatch {
+  /** What has changed; each path once. */
   changes: { path: string; kind: "created" | "modified" | "removed" | "renamed" }[];
   /** Changes were lost, also by a disconnect: list the tree again. */
   overflow: boolean;
@@ -121,6 +137,7 @@ export class EnvironmentFiles {
 
   /** Reads a whole file. */
   readFile(path: HostPath, options?: LinkOptions): Promise<Uint8Array>;
+  /** Reads a whole file as text. */
   readFile(path: HostPath, options: LinkOptions & { encoding: "utf8" }): Promise<string>;
   async readFile(
     path: HostPath,
@@ -167,7 +184,7 @@ export class EnvironmentFiles {
     const extras = { atomic, createParents, mode };
     for (const [name, value] of Object.entries(extras)) {
       if (this.#client.isStock && value !== undefined && value !== false) {
-        throw UnsupportedError.feature(`\`${name}\` of fs/writeFile`);
+        throw UnsupportedError.feature(`${name} of fs/writeFile`);
       }
     }
     const isPlain = options.followSymlinks === undefined && mode === undefined && !createParents;
@@ -263,7 +280,7 @@ export class EnvironmentFiles {
   ): Promise<FileMetadata> {
     const details = options.details === true ? { details: true } : {};
     if (options.details === true && !this.#client.grants("fileDetails")) {
-      throw UnsupportedError.feature("`details` of fs/getMetadata");
+      throw UnsupportedError.feature("details of fs/getMetadata");
     }
     const members = { ...linkMembers(options), ...details };
     return (await this.#read("fs/getMetadata", path, options, members)).result;
@@ -380,7 +397,7 @@ export class EnvironmentFiles {
   ): AsyncGenerator<DirectoryEntry> {
     const paged = this.#client.grants("fileDetails");
     if (options.details === true && !paged) {
-      throw UnsupportedError.feature("`details` of fs/readDirectory");
+      throw UnsupportedError.feature("details of fs/readDirectory");
     }
     const directory = this.#uri(path);
     let cursor: string | null | undefined;

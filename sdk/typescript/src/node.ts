@@ -46,7 +46,9 @@ export async function local(
 export async function program(
   argv: readonly string[],
   options: ConnectOptions & {
+    /** Working directory of the program. */
     cwd?: string;
+    /** Its whole environment. Default: that of this program. */
     env?: Record<string, string | undefined>;
   } = {},
 ): Promise<Environment> {

@@ -4,12 +4,11 @@
  * @module
  */
 
+import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
-import { Duplex } from "node:stream";
-import { pipeline } from "node:stream/promises";
 
 import type { Environment } from "./environment.js";
-import type { Tunnel } from "./tunnel.js";
+import type { Tunnel, TunnelTarget } from "./tunnel.js";
 
 /** A local port that leads to a port of an environment. */
 export interface PortForward {
@@ -22,7 +21,10 @@ export interface PortForward {
 /** Listens on a port of 127.0.0.1 and connects each client to a port of the environment. */
 export async function forwardPort(
   environment: Environment,
-  options: { port: number; host?: string; processId?: string; localPort?: number },
+  options: TunnelTarget & {
+    /** Port of 127.0.0.1. Default: a free one. */
+    localPort?: number;
+  },
 ): Promise<PortForward> {
   const { localPort = 0, ...target } = options;
   const sockets = new Set<Socket>();
@@ -53,9 +55,23 @@ export async function forwardPort(
 }
 
 async function joinSocket(tunnel: Tunnel, socket: Socket): Promise<void> {
-  const stream = Duplex.fromWeb(tunnel as never, { allowHalfOpen: true });
+  const upload = async (): Promise<void> => {
+    const writer = tunnel.writable.getWriter();
+    for await (const chunk of socket) {
+      await writer.write(chunk as Buffer);
+    }
+    await writer.close();
+  };
+  const download = async (): Promise<void> => {
+    for await (const chunk of tunnel.readable) {
+      if (!socket.write(chunk)) {
+        await once(socket, "drain");
+      }
+    }
+    socket.end();
+  };
   try {
-    await Promise.all([pipeline(socket, stream, { end: true }), pipeline(stream, socket)]);
+    await Promise.all([upload(), download()]);
   } catch {
     tunnel.close();
     socket.destroy();

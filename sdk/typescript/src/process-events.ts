@@ -39,6 +39,8 @@ const MAX_EARLY_EVENTS = 256;
 const MAX_EARLY_BYTES = 1 << 20;
 /** Output of each stream that is acknowledged although the program has not taken it. */
 const WINDOW_BYTES = 1 << 20;
+/** Output that waits for the program; more is read again later. */
+const MAX_UNREAD_BYTES = 8 << 20;
 /** An acknowledgement is due after this much, so that the process never waits for one. */
 const ACK_BYTES = 64 << 10;
 const ACK_EVENTS = 256;
@@ -71,6 +73,8 @@ export class ProcessEvents {
   readInterrupted = false;
   /** A read is needed whether or not there is a gap. */
   readDue = false;
+  /** Detached from a server-owned process, because the program does not read its output. */
+  suspended = false;
   /** An attach is on its way. */
   attaching = false;
   /** Its start or its first attach is not answered yet. */
@@ -91,6 +95,8 @@ export class ProcessEvents {
   #ackedBytes = 0;
   #ackUnconfirmed = false;
   #lagBytes = 0;
+  /** Output that the program has not taken. */
+  #unread = 0;
   #lagReleased = false;
   #exited = new Deferred<ProcessExit>();
   #ended = new Deferred<ProcessExit>();
@@ -103,12 +109,16 @@ export class ProcessEvents {
     this.#ackable = after;
     this.#acked = after;
     const taken = (bytes: number): void => {
+      this.#unread -= bytes;
       if (!this.#lagReleased) {
         this.#lagBytes -= bytes;
         eventsOwner.lag(-bytes);
       }
       if (this.#held.length > 0) {
         this.#advance();
+      }
+      if ((this.readDue || this.suspended) && this.hasRoom) {
+        eventsOwner.progress(this);
       }
     };
     this.stdout = new OutputQueue(taken);
@@ -138,9 +148,31 @@ export class ProcessEvents {
     return this.#early.size > 0 || this.#droppedThrough >= this.#next;
   }
 
+  /** Whether output was dropped that has to be read again. */
+  get isBehind(): boolean {
+    return this.suspended || this.#droppedThrough >= this.#next;
+  }
+
+  /** Whether the program reads fast enough to ask for more. */
+  get hasRoom(): boolean {
+    const { isBehind } = this;
+    return this.#unread < (isBehind ? MAX_UNREAD_BYTES / 2 : MAX_UNREAD_BYTES);
+  }
+
   /** Handles an event of the connection. */
   handle(event: ProcessEvent): void {
-    if (this.failure !== undefined || this.closed) {
+    if (this.failure !== undefined || this.closed || this.suspended) {
+      return;
+    }
+    if (event.type === "output" && this.#unread >= MAX_UNREAD_BYTES) {
+      // The server does not pause detached and durable processes. It keeps the output.
+      if (this.owner === "server") {
+        this.suspended = true;
+      } else {
+        this.#droppedThrough = Math.max(this.#droppedThrough, event.seq);
+        this.readDue = true;
+      }
+      this.#owner.progress(this);
       return;
     }
     if (!Number.isSafeInteger(event.seq)) {
@@ -193,6 +225,9 @@ export class ProcessEvents {
         const bytes = event.data.byteLength;
         const before = queue.taken;
         queue.push(event.data);
+        if (queue.taken === before) {
+          this.#unread += bytes;
+        }
         if (queue.taken === before && !this.#lagReleased) {
           this.#lagBytes += bytes;
           this.#owner.lag(bytes);

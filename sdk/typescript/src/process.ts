@@ -377,7 +377,9 @@ export class Process {
 
 /** Head and tail of the output of a process. */
 export interface ProcessSnapshot {
+  /** Standard output. */
   stdout: Uint8Array;
+  /** Error output. */
   stderr: Uint8Array;
   /** Output of a terminal. */
   terminal: Uint8Array;

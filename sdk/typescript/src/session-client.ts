@@ -138,6 +138,7 @@ const MAX_WAITING = 65_536;
 const MAX_FINAL_ACKS = 8192;
 const MAX_EARLY_BYTES = 64 << 20;
 const INTERRUPTED_PAGE_BYTES = 256 << 10;
+const BEHIND_PAGE_BYTES = 1 << 20;
 /** Keepalive: a connection without messages is probed, and ends if it does not answer. */
 const KEEPALIVE_MS = 20_000;
 /** Without `acknowledge` there is one window for the whole connection. */
@@ -458,12 +459,29 @@ export class SessionClient implements EventsOwner {
         this.#acknowledgeAll(events);
         this.forget(events);
         this.terminate(events.id).catch(() => {});
-      } else if (events.hasGap && !events.reading) {
+      } else if ((events.hasGap || events.readDue) && events.hasRoom && this.#link !== undefined) {
         void this.#read(events);
       }
+    } else if (events.suspended && !events.attaching && this.#link !== undefined) {
+      void this.#pauseFollowing(events);
     }
     if (events.closed && (events.owner === "server" || events.isDone || !this.grants("acknowledge"))) {
       this.forget(events);
+    }
+  }
+
+  /** Stops following a server-owned process until the program has read what is here. */
+  async #pauseFollowing(events: ProcessEvents): Promise<void> {
+    if (events.hasRoom) {
+      await this.#attachAgain(events);
+    } else if (!events.released) {
+      events.attaching = true;
+      // The answer to a release is the last that is heard of the process until the attach.
+      await this.call("process/release", { processId: events.id }, { urgent: true }).catch(() => {});
+      events.attaching = false;
+      if (events.hasRoom && this.#link !== undefined) {
+        await this.#attachAgain(events);
+      }
     }
   }
 
@@ -541,7 +559,11 @@ export class SessionClient implements EventsOwner {
     events.readDue = false;
     try {
       for (;;) {
-        const maxBytes = events.readInterrupted ? INTERRUPTED_PAGE_BYTES : undefined;
+        const maxBytes = events.readInterrupted
+          ? INTERRUPTED_PAGE_BYTES
+          : events.isBehind
+            ? BEHIND_PAGE_BYTES
+            : undefined;
         const { result } = await this.#readPage(events, maxBytes);
         const isCurrent = events.reading && events.failure === undefined;
         if (!isCurrent || events.closed) {
@@ -552,6 +574,11 @@ export class SessionClient implements EventsOwner {
           break;
         }
         this.#acknowledge(events);
+        if (!events.hasRoom) {
+          // Goes on when the program has read.
+          events.readDue = true;
+          break;
+        }
       }
       events.readInterrupted = false;
     } catch (error) {
@@ -1000,6 +1027,7 @@ export class SessionClient implements EventsOwner {
       return;
     }
     events.attaching = true;
+    events.suspended = false;
     try {
       await this.call("process/attach", attachParams(events), { urgent: true });
       events.attaching = false;

@@ -1,18 +1,22 @@
 /**
  * Tunnels: TCP connections of the environment as byte streams (extension `tunnels`).
  *
+ * Each end keeps its events until the other one acknowledges them, and repeats them on the next
+ * connection; duplicates are dropped by number.
+ *
  * @module
  */
 
 import { AsyncEvents } from "./async-events.js";
 import { Deferred } from "./deferred.js";
-import { ClosedError, ExecServerError, UnsupportedError } from "./errors.js";
+import { abortReason, ClosedError, ExecServerError, UnsupportedError } from "./errors.js";
 import { dataMember, type RpcMessage } from "./message.js";
 import { OutputQueue } from "./output-queue.js";
 import { type Bytes, toBytes } from "./process.js";
 import type { ConnectionListener, SessionClient } from "./session-client.js";
+import type { SandboxPolicy } from "./wire.js";
 
-/** A tunnel was ended by the other side before its streams were. */
+/** A tunnel broke: one side of the TCP connection was reset, or its session has ended. */
 export class TunnelClosedError extends ExecServerError {
   /** @internal */
   constructor(reason: string) {
@@ -22,6 +26,7 @@ export class TunnelClosedError extends ExecServerError {
 
 /** A TCP port of an environment. */
 export interface ListeningPort {
+  /** Port number. */
   port: number;
   /** Address that it is bound to. */
   address: string;
@@ -33,13 +38,38 @@ export interface ListeningPort {
   program?: string | null;
 }
 
-/** One event of a tunnel. */
-const CHUNK_BYTES = 64 << 10;
-/** What an end may have sent and the other one not delivered. */
+/** Where a tunnel leads. */
+export interface TunnelTarget {
+  /** TCP port. */
+  port: number;
+  /** Name or address, resolved on the host; for a listener an address. Default: its loopback. */
+  host?: string;
+  /** Uses the network of this process of the session. */
+  processId?: string;
+  /** Policy that must allow the connection. */
+  sandbox?: SandboxPolicy;
+}
+
+/** What an event counts in addition to its bytes. */
+const EVENT_BYTES = 128;
+/** What a tunnel may have unacknowledged. */
 const WINDOW_BYTES = 1 << 20;
+/** What it may have in any case, and above how much in all tunnels that applies. */
+const RESERVED_BYTES = 64 << 10;
+const SHARED_BYTES = 64 << 20;
+/** One event fits in what is reserved. */
+const CHUNK_BYTES = RESERVED_BYTES - EVENT_BYTES;
+/** An acknowledgement is due after this much. */
 const ACK_BYTES = 64 << 10;
+const ACK_DRAINED_BYTES = 16 << 10;
 const ACK_EVENTS = 64;
 const MAX_INCOMING = 1024;
+
+interface SentEvent {
+  seq: number;
+  /** Absent: the shutdown. */
+  bytes: Uint8Array | undefined;
+}
 
 /** A TCP connection of the environment. */
 export class Tunnel {
@@ -50,32 +80,37 @@ export class Tunnel {
 
   #table: TunnelTable;
   #id: string;
+  /** Nothing is sent about a tunnel before it is open. */
+  #open: boolean;
   #received = 0;
-  #acknowledged = 0;
-  #held: { seq: number; below: number }[] = [];
-  #deliverable = 0;
-  #ackedBytes = 0;
   #input: OutputQueue;
-  #inputEnd: number | undefined;
+  /** Events that were received and not taken, with the end of their bytes. */
+  #arrived: { seq: number; end: number }[] = [];
+  #delivered = 0;
+  #acknowledged = 0;
+  #acknowledgedBytes = 0;
+  #inputShutdown: number | undefined;
   #sent = 0;
-  #unacknowledged: { seq: number; bytes: Uint8Array }[] = [];
+  #unacknowledged: SentEvent[] = [];
   #unacknowledgedBytes = 0;
-  #shutdown: number | undefined;
-  #shutdownDone = false;
+  #outputShutdown: number | undefined;
   #changed: Deferred<void> | undefined;
   #error: Error | undefined;
+  #ended = false;
   #closed = new Deferred<void>();
 
   /** @internal */
-  constructor(table: TunnelTable, id: string) {
+  constructor(table: TunnelTable, id: string, open: boolean) {
     this.#table = table;
     this.#id = id;
+    this.#open = open;
+    this.#closed.promise.catch(() => {});
     this.#input = new OutputQueue(() => this.#advance());
     this.readable = this.#input.stream();
     this.writable = new WritableStream<Bytes>({
       write: (chunk) => this.#write(toBytes(chunk)),
       close: () => this.#end(),
-      abort: () => this.close(),
+      abort: () => this.close("its writer gave up"),
     });
   }
 
@@ -84,73 +119,131 @@ export class Tunnel {
     return this.#closed.promise;
   }
 
-  /** Ends both directions at once. */
+  /** Ends both directions at once; what is not delivered is lost. */
   close(reason?: string): void {
-    if (this.#error === undefined) {
-      const params = { tunnelId: this.#id, ...(reason === undefined ? {} : { reason }) };
-      this.#table.client.notify("tunnel/close", params);
+    if (!this.#ended) {
+      this.#table.sendClose(this.#id, reason);
       this.fail(new ClosedError("the tunnel is closed"));
     }
   }
 
+  /** @internal The request to open it was answered. */
+  opened(): void {
+    this.#open = true;
+    this.#advance();
+  }
+
   async #write(bytes: Uint8Array): Promise<void> {
     for (let offset = 0; offset < bytes.byteLength; offset += CHUNK_BYTES) {
-      while (this.#unacknowledgedBytes >= WINDOW_BYTES && this.#error === undefined) {
-        await this.#wait();
-      }
-      this.#check();
+      // A copy: it may have to be sent again after the caller has reused its memory.
       const chunk = bytes.slice(offset, offset + CHUNK_BYTES);
+      await this.#waitForRoom(chunk.byteLength + EVENT_BYTES);
       this.#sent += 1;
-      this.#unacknowledged.push({ seq: this.#sent, bytes: chunk });
-      this.#unacknowledgedBytes += chunk.byteLength;
-      this.#send(this.#sent, chunk);
+      this.#account(chunk.byteLength + EVENT_BYTES);
+      const event = { seq: this.#sent, bytes: chunk };
+      this.#unacknowledged.push(event);
+      this.#send(event);
     }
+  }
+
+  async #waitForRoom(bytes: number): Promise<void> {
+    for (;;) {
+      this.#check();
+      const own = this.#unacknowledgedBytes + bytes;
+      const all = this.#table.unacknowledgedBytes + bytes;
+      if (own <= WINDOW_BYTES && (all <= SHARED_BYTES || own <= RESERVED_BYTES)) {
+        return;
+      }
+      this.#table.waiting.add(this);
+      await this.#wait();
+    }
+  }
+
+  #account(bytes: number): void {
+    this.#unacknowledgedBytes += bytes;
+    this.#table.unacknowledgedBytes += bytes;
   }
 
   async #end(): Promise<void> {
     this.#check();
-    this.#shutdown = this.#sent;
-    this.#table.client.notify("tunnel/shutdown", { tunnelId: this.#id, seq: this.#sent });
-    while (this.#unacknowledged.length > 0 && this.#error === undefined) {
+    this.#sent += 1;
+    this.#outputShutdown = this.#sent;
+    const event = { seq: this.#sent, bytes: undefined };
+    this.#unacknowledged.push(event);
+    this.#send(event);
+    while (this.#unacknowledged.length > 0 && !this.#ended) {
       await this.#wait();
     }
     this.#check();
-    this.#shutdownDone = true;
-    this.#finish();
   }
 
-  #send(seq: number, bytes: Uint8Array): void {
+  #send({ seq, bytes }: SentEvent): void {
     const params = { tunnelId: this.#id, seq };
-    this.#table.client.notify("tunnel/data", params, { name: "chunk", bytes });
+    if (bytes === undefined) {
+      this.#table.client.notify("tunnel/shutdown", params);
+    } else {
+      this.#table.client.notify("tunnel/data", params, { name: "chunk", bytes });
+    }
   }
 
   /** @internal */
   data(seq: number, bytes: Uint8Array): void {
-    if (seq !== this.#received + 1 || this.#error !== undefined) {
-      return;
+    if (this.#isNext(seq)) {
+      this.#input.push(bytes);
+      this.#arrived.push({ seq, end: this.#input.received });
+      this.#advance();
     }
-    this.#received = seq;
-    this.#input.push(bytes);
-    this.#held.push({ seq, below: this.#input.received - WINDOW_BYTES });
-    this.#advance();
-    this.#checkInputEnd();
   }
 
-  #advance(): void {
-    while ((this.#held[0]?.below ?? Infinity) <= this.#input.taken) {
-      this.#deliverable = this.#held.shift()?.seq ?? this.#deliverable;
+  /** @internal */
+  shutdown(seq: number): void {
+    if (this.#isNext(seq)) {
+      this.#inputShutdown = seq;
+      this.#arrived.push({ seq, end: this.#input.received });
+      this.#input.end();
+      this.#advance();
     }
-    const bytes = this.#input.taken - this.#ackedBytes;
-    const events = this.#deliverable - this.#acknowledged;
-    const ended = this.#inputEnd !== undefined && this.#deliverable === this.#inputEnd;
-    if (events > 0 && (bytes >= ACK_BYTES || events >= ACK_EVENTS || ended)) {
+  }
+
+  /** Whether an event is new; breaks the tunnel if its number is wrong. */
+  #isNext(seq: number): boolean {
+    if (seq <= this.#received) {
+      return false;
+    }
+    if (seq !== this.#received + 1 || this.#inputShutdown !== undefined) {
+      const reason = `event ${seq} is out of order`;
+      this.#table.sendClose(this.#id, reason);
+      this.fail(new TunnelClosedError(reason));
+      return false;
+    }
+    this.#received = seq;
+    return true;
+  }
+
+  /** Acknowledges what the program has taken, when that is due. */
+  #advance(): void {
+    while ((this.#arrived[0]?.end ?? Infinity) <= this.#input.taken) {
+      this.#delivered = this.#arrived.shift()?.seq ?? this.#delivered;
+    }
+    const events = this.#delivered - this.#acknowledged;
+    if (events === 0 || !this.#open || this.#ended) {
+      return;
+    }
+    const bytes = this.#input.taken - this.#acknowledgedBytes;
+    const due =
+      bytes >= ACK_BYTES ||
+      events >= ACK_EVENTS ||
+      (bytes >= ACK_DRAINED_BYTES && this.#arrived.length === 0) ||
+      this.#delivered === this.#inputShutdown;
+    if (due) {
       this.#acknowledge();
+      this.#finish();
     }
   }
 
   #acknowledge(): void {
-    this.#acknowledged = this.#deliverable;
-    this.#ackedBytes = this.#input.taken;
+    this.#acknowledged = this.#delivered;
+    this.#acknowledgedBytes = this.#input.taken;
     const params = { tunnelId: this.#id, seq: this.#acknowledged };
     this.#table.client.notify("tunnel/acknowledge", params);
   }
@@ -158,72 +251,71 @@ export class Tunnel {
   /** @internal */
   acknowledged(seq: number): void {
     let count = 0;
-    for (const chunk of this.#unacknowledged) {
-      if (chunk.seq > seq) {
+    for (const event of this.#unacknowledged) {
+      if (event.seq > seq) {
         break;
       }
-      this.#unacknowledgedBytes -= chunk.bytes.byteLength;
+      if (event.bytes !== undefined) {
+        this.#account(-event.bytes.byteLength - EVENT_BYTES);
+      }
       count += 1;
     }
-    this.#unacknowledged.splice(0, count);
-    this.#wake();
-  }
-
-  /** @internal */
-  peerShutdown(seq: number): void {
-    this.#inputEnd = seq;
-    this.#advance();
-    this.#checkInputEnd();
-  }
-
-  #checkInputEnd(): void {
-    if (this.#inputEnd !== undefined && this.#received >= this.#inputEnd && !this.#input.ended) {
-      this.#input.end();
+    if (count > 0) {
+      this.#unacknowledged.splice(0, count);
       this.#finish();
+      this.#table.wake();
+      this.wake();
     }
   }
 
+  /** Ends the tunnel when both shutdowns are acknowledged. */
   #finish(): void {
-    if (this.#input.ended && this.#shutdownDone && this.#error === undefined) {
-      this.#table.forget(this.#id);
+    const isSent = this.#outputShutdown !== undefined && this.#unacknowledged.length === 0;
+    const isRead = this.#inputShutdown !== undefined && this.#acknowledged === this.#inputShutdown;
+    if (isSent && isRead) {
+      this.#settle();
       this.#closed.resolve();
     }
   }
 
-  /** @internal Sends again what may have been lost. */
+  /** @internal Tells the other end how far it is, and repeats what may have been lost. */
   resume(): void {
-    for (const { seq, bytes } of this.#unacknowledged) {
-      this.#send(seq, bytes);
+    if (this.#open) {
+      this.#acknowledge();
+      for (const event of this.#unacknowledged) {
+        this.#send(event);
+      }
     }
-    if (this.#shutdown !== undefined) {
-      this.#table.client.notify("tunnel/shutdown", { tunnelId: this.#id, seq: this.#shutdown });
-    }
-    this.#acknowledge();
   }
 
   /** @internal */
   peerClosed(reason: string | undefined): void {
-    if (reason === undefined && this.#input.ended) {
-      this.#shutdownDone = true;
-      this.#unacknowledged = [];
-      this.#unacknowledgedBytes = 0;
-      this.#finish();
-      this.#wake();
-      return;
+    if (this.#inputShutdown !== undefined && this.#outputShutdown !== undefined) {
+      this.#settle();
+      this.#closed.resolve();
+    } else {
+      this.fail(new TunnelClosedError(reason ?? "the other side has ended it"));
     }
-    this.fail(new TunnelClosedError(reason ?? "the other side has ended it"));
   }
 
   /** @internal */
   fail(error: Error): void {
-    if (this.#error === undefined) {
+    if (!this.#ended) {
       this.#error = error;
-      this.#table.forget(this.#id);
+      this.#settle();
       this.#input.fail(error);
-      this.#closed.promise.catch(() => {});
       this.#closed.reject(error);
-      this.#wake();
     }
+  }
+
+  #settle(): void {
+    this.#ended = true;
+    this.#table.waiting.delete(this);
+    this.#table.forget(this.#id);
+    this.#unacknowledged = [];
+    this.#account(-this.#unacknowledgedBytes);
+    this.#table.wake();
+    this.wake();
   }
 
   #check(): void {
@@ -237,7 +329,8 @@ export class Tunnel {
     return this.#changed.promise;
   }
 
-  #wake(): void {
+  /** @internal There may be room. */
+  wake(): void {
     const changed = this.#changed;
     this.#changed = undefined;
     changed?.resolve();
@@ -274,9 +367,18 @@ export class TunnelListener implements AsyncIterable<Tunnel> {
   }
 }
 
+interface TunnelEvent {
+  tunnelId: string;
+  seq: number;
+}
+
 /** The tunnels of one environment. */
 export class TunnelTable {
   readonly client: SessionClient;
+  /** Of all tunnels. */
+  unacknowledgedBytes = 0;
+  /** Tunnels that wait for room. */
+  readonly waiting = new Set<Tunnel>();
   #tunnels = new Map<string, Tunnel>();
   #listeners = new Map<string, AsyncEvents<Tunnel>>();
   #ids = 0;
@@ -288,97 +390,64 @@ export class TunnelTable {
     const on = <P>(method: string, act: (params: P, message: RpcMessage) => void): void => {
       notifications.set(method, act as (params: never, message: RpcMessage) => void);
     };
-    on<TunnelEvent>("tunnel/data", ({ tunnelId, seq, ...rest }, message) => {
-      const chunk = dataMember(message, rest as Record<string, unknown>, "chunk");
-      this.#tunnels.get(tunnelId)?.data(seq, chunk);
+    on<TunnelEvent>("tunnel/data", (params, message) => {
+      const chunk = dataMember(message, params as never as Record<string, unknown>, "chunk");
+      this.#find(params.tunnelId)?.data(params.seq, chunk);
     });
     on<TunnelEvent>("tunnel/acknowledge", ({ tunnelId, seq }) => {
-      this.#tunnels.get(tunnelId)?.acknowledged(seq);
+      this.#find(tunnelId)?.acknowledged(seq);
     });
     on<TunnelEvent>("tunnel/shutdown", ({ tunnelId, seq }) => {
-      this.#tunnels.get(tunnelId)?.peerShutdown(seq);
+      this.#find(tunnelId)?.shutdown(seq);
     });
     on<{ tunnelId: string; reason?: string }>("tunnel/close", ({ tunnelId, reason }) => {
       this.#tunnels.get(tunnelId)?.peerClosed(reason);
+      const incoming = this.#listeners.get(tunnelId);
+      this.#listeners.delete(tunnelId);
+      incoming?.fail(new TunnelClosedError(reason ?? "the listener has ended"));
     });
-    on<{ listenId: string; tunnelId: string }>("tunnel/incoming", ({ listenId, tunnelId }) => {
-      const incoming = this.#listeners.get(listenId);
-      if (incoming === undefined || this.#tunnels.has(tunnelId)) {
-        return;
-      }
-      const tunnel = this.#add(tunnelId);
-      if (!incoming.push(tunnel)) {
-        tunnel.close("too many connections wait");
-      }
+    on<{ listenId: string; tunnelId: string }>("tunnel/incoming", (params) => {
+      this.#accept(params.listenId, params.tunnelId);
     });
-    const listener: ConnectionListener = {
-      disconnected: () => {},
-      connected: (sameSession) => {
-        for (const tunnel of [...this.#tunnels.values()]) {
-          if (sameSession) {
-            tunnel.resume();
-          } else {
-            tunnel.fail(new TunnelClosedError("its session has ended"));
-          }
-        }
-      },
-      lost: (error) => {
-        for (const tunnel of [...this.#tunnels.values()]) {
-          tunnel.fail(error);
-        }
-        for (const incoming of this.#listeners.values()) {
-          incoming.fail(error);
-        }
-        this.#listeners.clear();
-      },
-    };
-    client.listeners.add(listener);
+    client.listeners.add(this.#connectionListener());
   }
 
-  async open(options: {
-    port: number;
-    host?: string;
-    processId?: string;
-    signal?: AbortSignal;
-  }): Promise<Tunnel> {
+  /** Connects to a port. */
+  async open(options: TunnelTarget & { signal?: AbortSignal }): Promise<Tunnel> {
     this.#require();
     const { signal, ...target } = options;
     const tunnelId = this.#newId();
-    const tunnel = this.#add(tunnelId);
+    const tunnel = this.#add(tunnelId, false);
     try {
-      const onLateResult = (): void => tunnel.close();
-      await this.client.callUnchecked("tunnel/open", { tunnelId, ...target }, {
-        retry: true,
-        signal,
-        onLateResult,
-      });
+      const params = { tunnelId, ...target };
+      await this.client.callUnchecked("tunnel/open", params, { retry: true, signal });
+      tunnel.opened();
       return tunnel;
     } catch (error) {
-      if (signal?.aborted !== true) {
-        tunnel.fail(error as Error);
+      if (signal?.aborted === true) {
+        // Cancels the request, or ends what it has opened.
+        tunnel.close();
+        throw abortReason(signal);
       }
+      tunnel.fail(error as Error);
       throw error;
     }
   }
 
-  async listen(options: {
-    port: number;
-    host?: string;
-    processId?: string;
-  }): Promise<TunnelListener> {
+  /** Listens on a port. */
+  async listen(options: TunnelTarget): Promise<TunnelListener> {
     this.#require();
     const listenId = this.#newId();
     const incoming = new AsyncEvents<Tunnel>(MAX_INCOMING);
     this.#listeners.set(listenId, incoming);
     try {
-      const answer = await this.client.callUnchecked<{ port: number }>(
-        "tunnel/listen",
-        { listenId, ...options },
-        { retry: true },
-      );
+      const params = { listenId, ...options };
+      const answer = await this.client.callUnchecked<{ port: number }>("tunnel/listen", params, {
+        retry: true,
+      });
       return new TunnelListener(answer.result.port, incoming, () => {
         if (this.#listeners.delete(listenId)) {
-          this.client.notify("tunnel/close", { tunnelId: listenId });
+          this.sendClose(listenId);
         }
       });
     } catch (error) {
@@ -387,13 +456,80 @@ export class TunnelTable {
     }
   }
 
+  /** Removes a tunnel that has ended. */
   forget(id: string): void {
     this.#tunnels.delete(id);
   }
 
-  #add(id: string): Tunnel {
-    const tunnel = new Tunnel(this, id);
-    tunnel.closed.catch(() => {});
+  /** Lets writers check again whether there is room. */
+  wake(): void {
+    const waiting = [...this.waiting];
+    this.waiting.clear();
+    for (const tunnel of waiting) {
+      tunnel.wake();
+    }
+  }
+
+  /** Ends a tunnel or a listener of the server. */
+  sendClose(tunnelId: string, reason?: string): void {
+    const params = reason === undefined ? { tunnelId } : { tunnelId, reason };
+    this.client.notify("tunnel/close", params);
+  }
+
+  #connectionListener(): ConnectionListener {
+    const failAll = (error: ExecServerError): void => {
+      for (const tunnel of [...this.#tunnels.values()]) {
+        tunnel.fail(error);
+      }
+      for (const incoming of this.#listeners.values()) {
+        incoming.fail(error);
+      }
+      this.#listeners.clear();
+    };
+    return {
+      disconnected: () => {},
+      connected: (sameSession) => {
+        if (!sameSession) {
+          failAll(new TunnelClosedError("its session has ended"));
+        }
+        for (const tunnel of [...this.#tunnels.values()]) {
+          tunnel.resume();
+        }
+      },
+      lost: failAll,
+    };
+  }
+
+  #accept(listenId: string, tunnelId: string): void {
+    if (this.#tunnels.has(tunnelId)) {
+      // Repeated, because nothing was heard of it.
+      this.#tunnels.get(tunnelId)?.resume();
+      return;
+    }
+    const incoming = this.#listeners.get(listenId);
+    const tunnel = incoming === undefined ? undefined : this.#add(tunnelId, true);
+    if (incoming === undefined || tunnel === undefined) {
+      // The close of the listener was lost.
+      this.sendClose(tunnelId);
+      this.sendClose(listenId);
+    } else if (incoming.push(tunnel)) {
+      tunnel.resume();
+    } else {
+      tunnel.close("too many connections wait");
+    }
+  }
+
+  /** Finds a tunnel; the server learns that one has ended. */
+  #find(tunnelId: string): Tunnel | undefined {
+    const tunnel = this.#tunnels.get(tunnelId);
+    if (tunnel === undefined) {
+      this.sendClose(tunnelId);
+    }
+    return tunnel;
+  }
+
+  #add(id: string, open: boolean): Tunnel {
+    const tunnel = new Tunnel(this, id, open);
     this.#tunnels.set(id, tunnel);
     return tunnel;
   }
@@ -408,9 +544,4 @@ export class TunnelTable {
       throw UnsupportedError.feature("tunnels");
     }
   }
-}
-
-interface TunnelEvent {
-  tunnelId: string;
-  seq: number;
 }

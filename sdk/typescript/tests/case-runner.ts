@@ -377,7 +377,7 @@ class CaseRun {
       case "realpath":
         return await env.fs.realpath(path());
       case "readDirectory":
-        return (await env.fs.readdir(path(), { details: true })).map((entry) => ({
+        return (await env.fs.readdir(path(), { details: env.server !== undefined })).map((entry) => ({
           name: entry.name,
           kind:
             entry.linkTarget !== undefined

@@ -16,6 +16,8 @@ import { CuttingProxy, startServer, temporaryDirectory, type TestServer, until }
 const CUTS = 200;
 /** Input of `cat`, in blocks of which each is different. */
 const BLOCK = 32 << 10;
+/** Input that is not echoed yet. */
+const MAX_AHEAD = 8 << 20;
 
 let server: TestServer;
 
@@ -36,13 +38,33 @@ function* delays(): Generator<number> {
   }
 }
 
-async function cutRepeatedly(proxy: CuttingProxy, env: Environment): Promise<void> {
+/** What the load of the cuts has done. */
+interface Progress {
+  lines: number;
+  echoed: number;
+  runs: number;
+}
+
+async function cutRepeatedly(proxy: CuttingProxy, env: Environment, progress: Progress): Promise<void> {
   const delay = delays();
   while (proxy.cuts < CUTS) {
-    // Every eighth cut hits a handshake.
-    const isReady = (): boolean =>
-      proxy.cuts % 8 === 0 ? proxy.connections > 0 : env.state === "connected";
-    await until(isReady, "the client connects again");
+    const before = { ...progress };
+    // Most cuts hit a connection at work, some a handshake, and each part of the load gets on.
+    const isReady = (): boolean => {
+      switch (proxy.cuts % 10) {
+        case 0:
+          return proxy.connections > 0;
+        case 3:
+          return progress.runs > before.runs;
+        case 6:
+          return progress.echoed > before.echoed;
+        case 9:
+          return progress.lines > before.lines;
+        default:
+          return env.state === "connected";
+      }
+    };
+    await until(isReady, "the load gets on");
     await new Promise((resolve) => setTimeout(resolve, delay.next().value as number));
     proxy.cut();
   }
@@ -50,7 +72,7 @@ async function cutRepeatedly(proxy: CuttingProxy, env: Environment): Promise<voi
 }
 
 /** Checks that output counts from 1 without a gap; returns the last number. */
-async function readCount(stream: ReadableStream<Uint8Array>): Promise<number> {
+async function readCount(stream: ReadableStream<Uint8Array>, progress: Progress): Promise<number> {
   let last = 0;
   let rest = "";
   for await (const chunk of stream) {
@@ -62,6 +84,7 @@ async function readCount(stream: ReadableStream<Uint8Array>): Promise<number> {
         throw new Error(`line ${last} is ${JSON.stringify(line)}`);
       }
     }
+    progress.lines = last;
   }
   return last;
 }
@@ -77,11 +100,12 @@ test("200 cuts under load lose and repeat nothing", { timeout: 60_000 }, async (
   const env = await connect(proxy.url);
   try {
     let done = false;
-    const cutting = cutRepeatedly(proxy, env).finally(() => {
+    const progress: Progress = { lines: 0, echoed: 0, runs: 0 };
+    const cutting = cutRepeatedly(proxy, env, progress).finally(() => {
       done = true;
     });
     const counter = await startAgain(() => env.spawn(["seq", "1", "1000000000"], { stdin: "ignore" }));
-    const counted = readCount(counter.stdout);
+    const counted = readCount(counter.stdout, progress);
     const cat = await startAgain(() => env.spawn(["cat"]));
     const stdin = cat.stdin;
     assert.ok(stdin);
@@ -90,6 +114,7 @@ test("200 cuts under load lose and repeat nothing", { timeout: 60_000 }, async (
       for await (const chunk of cat.stdout) {
         rest = Buffer.concat([rest, chunk]);
         bytes += chunk.byteLength;
+        progress.echoed = bytes;
         while (rest.length >= BLOCK) {
           assert.ok(rest.subarray(0, BLOCK).equals(block(index)), `block ${index} is wrong`);
           rest = rest.subarray(BLOCK);
@@ -103,6 +128,9 @@ test("200 cuts under load lose and repeat nothing", { timeout: 60_000 }, async (
       while (!done) {
         await stdin.write(block(index));
         index += 1;
+        while (!done && index * BLOCK - progress.echoed > MAX_AHEAD) {
+          await new Promise((resolve) => setTimeout(resolve, 5));
+        }
       }
       await stdin.end();
       return index * BLOCK;
@@ -119,6 +147,7 @@ test("200 cuts under load lose and repeat nothing", { timeout: 60_000 }, async (
           assert.equal(result.stderr, text);
           assert.equal(result.exitCode, 0);
           count += 1;
+          progress.runs += 1;
         } catch (error) {
           // Only a start cannot be repeated.
           if (!(error instanceof InterruptedError) || error.method !== "process/start") {
@@ -245,6 +274,48 @@ test("slow reader pauses its process and memory stays bounded", { timeout: 60_00
     await proxy.stop();
   }
 });
+
+for (const detached of [false, true]) {
+  const kind = detached ? "detached durable" : "durable";
+  test(`slow reader of a ${kind} process gets everything with bounded memory`, async () => {
+    const state = join(temporaryDirectory(), "state");
+    const own = await startServer(["--state-dir", state]);
+    const env = await connect(own.url);
+    try {
+      // More than a client keeps, and the server does not pause it.
+      const argv = ["seq", "1", "4000000"];
+      const options = { durable: true, detached, stdin: "ignore" } as const;
+      const { process, events } = await env.start(argv, options);
+      const { osPid } = (await env.processes())[0] ?? {};
+      assert.ok(osPid);
+      for (;;) {
+        const [entry] = await env.processes();
+        if (entry?.running !== true) {
+          break;
+        }
+      }
+      let most = 0;
+      let [last, rest] = [0, ""];
+      const decoder = new TextDecoder();
+      for await (const chunk of process.stdout) {
+        most = Math.max(most, events.stdout.received - events.stdout.taken);
+        const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
+        rest = lines.pop() ?? "";
+        for (const line of lines) {
+          last += 1;
+          assert.ok(line === String(last), `line ${last} is ${line}`);
+        }
+      }
+      assert.equal(last, 4_000_000);
+      assert.equal(process.missedEvents, 0);
+      assert.equal((await process.wait()).exitCode, 0);
+      assert.ok(most < 20 << 20, `${most} bytes waited`);
+    } finally {
+      await env.close();
+      await own.stop();
+    }
+  });
+}
 
 test("end of the session fails its processes and the next call opens a new one", async () => {
   const own = await startServer(["--session-ttl", "0"]);
