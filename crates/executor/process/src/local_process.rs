@@ -21,6 +21,7 @@ use exec_env::process::{
     ProcessStatus,
 };
 use exec_journal::JournalEvent;
+use exec_spawn::process_tree::TreeMember;
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
     limits,
@@ -73,6 +74,21 @@ impl LocalProcess {
             pid,
             started_at_ms,
         }
+    }
+
+    /// Opens an accepted process of the tree that is alive, the command if possible.
+    pub fn open_member(&self, accept: impl Fn(&TreeMember) -> bool) -> Option<TreeMember> {
+        self.live_child()?.open_member(accept)
+    }
+
+    /// Returns the OS pids of the tree, parents first.
+    pub fn tree_pids(&self) -> Vec<i32> {
+        self.live_child()
+            .map_or_else(Vec::new, |child| child.pids())
+    }
+
+    fn live_child(&self) -> Option<Arc<SupervisedChild>> {
+        self.shared.lock().child.clone()
     }
 
     fn enqueue(

@@ -17,7 +17,8 @@ mod supervised_child;
 mod tests;
 
 use std::{
-    io,
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::Arc,
@@ -25,19 +26,27 @@ use std::{
 
 use exec_spawn::{
     keeper::KeeperHandle,
+    network_namespace::SOCKET_FAILURE_BYTES,
     sandbox_setup::{MountStep, NameGuard, SetupStep},
     spawner::{MAX_EXTRA, MAX_FRAME_BYTES, SpawnerProcess},
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Mutex,
 };
 
-use self::spawner_link::SpawnerLink;
+use self::spawner_link::{SpawnerLink, await_spawner};
 use crate::stdio::register;
 
 pub use self::supervised_child::SupervisedChild;
+pub use exec_spawn::network_namespace::{
+    NetworkNamespaceHandle, SocketFamily, SocketRequest, SocketRequestError,
+};
+pub use exec_spawn::process_tree::TreeMember;
 pub use exec_spawn::spawner::{
     CommandSpec, CommandStdio, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError,
     SpawnStage, SupervisorReport,
@@ -111,7 +120,8 @@ impl Spawner {
     ) -> Result<SupervisedChild, SpawnError> {
         let frame = CommandFrame::new(command, stdio)?;
         let (control, theirs) = control_sockets()?;
-        let process = self.send(&frame, theirs).await?;
+        let process = self.send(&frame.text, &frame.descriptors(&theirs)).await?;
+        drop(theirs);
         let names = frame.into_names();
         let child = SupervisedChild::starting(control, process, self.clone());
         child.started(names).await
@@ -150,7 +160,7 @@ impl Spawner {
         // Created before the frame is sent: dropping it kills what the keeper would keep alive.
         let child = SupervisedChild::starting(control, process, self.clone());
         before_send(control_duplicate, spawner_duplicate).await?;
-        if let Err(error) = open.send(&frame, &theirs).await {
+        if let Err(error) = open.send(&frame.text, &frame.descriptors(&theirs)).await {
             // A durable spawner that closed its socket may live on with its supervisors.
             *link = None;
             return Err(host(error));
@@ -160,21 +170,47 @@ impl Spawner {
         child.started(frame.into_names()).await
     }
 
-    /// Sends a command to the spawner, and returns the spawner process that received it.
+    /// Creates a TCP socket in the network namespace of another process.
+    ///
+    /// # Errors
+    /// Fails if the namespace cannot be entered, or the spawner is killed meanwhile.
+    pub async fn open_socket(
+        &self,
+        namespace: &NetworkNamespaceHandle,
+        family: SocketFamily,
+    ) -> Result<OwnedFd, SocketRequestError> {
+        let request = SocketRequest { namespace, family };
+        let failed = |error: SpawnError| SocketRequestError::Spawner(io::Error::other(error));
+        let (reply, theirs) = control_sockets().map_err(failed)?;
+        let frame = request.encode();
+        let sent = self
+            .send(&frame, &request.descriptors(theirs.as_fd()))
+            .await;
+        let process = sent.map_err(failed)?;
+        // The reply ends when the helper has closed the other end, too.
+        drop(theirs);
+        let received = reply.async_io(Interest::READABLE, receive_socket);
+        match await_spawner(&process, received).await {
+            Some(received) => received.map_err(SocketRequestError::Spawner)?,
+            None => Err(failed(SpawnError::Lost)),
+        }
+    }
+
+    /// Sends a frame to the spawner, and returns the spawner process that received it.
     async fn send(
         &self,
-        frame: &CommandFrame,
-        control: OwnedFd,
+        text: &[u8],
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<Arc<SpawnerProcess>, SpawnError> {
         let mut link = self.link.lock().await;
         if let Some(open) = link.as_mut()
-            && open.send(frame, &control).await.is_ok()
+            && open.send(text, descriptors).await.is_ok()
         {
             return Ok(Arc::clone(open.process()));
         }
         // No spawner is running, or it died and its commands are lost: start a new one.
         let mut fresh = self.open_link().await?;
-        let sent = fresh.send(frame, &control).await;
+        let sent = fresh.send(text, descriptors).await;
         let process = Arc::clone(fresh.process());
         *link = Some(fresh);
         sent.map_err(|error| SpawnError::host(SpawnStage::Setup, error))?;
@@ -204,6 +240,27 @@ fn control_sockets() -> Result<(AsyncFd<OwnedFd>, OwnedFd), SpawnError> {
     let control = register(ours, Interest::READABLE)
         .map_err(|error| SpawnError::host(SpawnStage::Setup, error))?;
     Ok((control, theirs))
+}
+
+/// Receives the reply to a request for a socket.
+fn receive_socket(reply: &OwnedFd) -> io::Result<Result<OwnedFd, SocketRequestError>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut failure = [0; SOCKET_FAILURE_BYTES];
+    let mut slices = [IoSliceMut::new(&mut failure)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = recvmsg(reply, &mut slices, &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
+            && let Some(socket) = descriptors.next()
+        {
+            return Ok(Ok(socket));
+        }
+    }
+    match message.bytes {
+        SOCKET_FAILURE_BYTES => Ok(Err(SocketRequestError::decode(failure))),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 /// A command that was checked and encoded, with the descriptors that are sent with it.

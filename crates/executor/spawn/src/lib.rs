@@ -10,6 +10,7 @@
 )]
 
 pub mod keeper;
+pub mod network_namespace;
 mod own_process;
 pub mod process_tree;
 mod raw;

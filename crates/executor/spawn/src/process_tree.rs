@@ -4,11 +4,13 @@
 //! A supervisor kills its own tree. This module is the fallback for a supervisor that a command has
 //! stopped or killed. It allocates, so it must not run between clone and exec.
 
-use std::{fs, path::Path};
+use std::{fs, io, os::fd::OwnedFd, path::Path};
 
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
 };
+
+use crate::{network_namespace::NetworkNamespaceHandle, spawner::has_exited};
 
 /// How often one call scans a tree. Later scans find children that were forked meanwhile.
 const KILL_ROUNDS: usize = 4;
@@ -73,6 +75,56 @@ pub fn descendants(root: i32) -> Vec<i32> {
         next += 1;
     }
     found
+}
+
+/// Deepest process of a tree that can be opened.
+const MAX_DEPTH: usize = 256;
+
+/// A process that was alive below the root of a tree when it was opened.
+#[derive(Debug)]
+pub struct TreeMember {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl TreeMember {
+    /// Opens a process if it is alive and a descendant of `root`, so that a reused pid is not
+    /// mistaken for it. The caller checks afterwards that the root has not been reaped.
+    pub fn open(pid: i32, root: i32) -> Option<Self> {
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        let mut ancestor = pid;
+        for _ in 0..MAX_DEPTH {
+            ancestor = ProcessStat::read(ancestor)?.parent;
+            if ancestor == root {
+                let member = Self { pid, pidfd };
+                return member.is_alive().then_some(member);
+            }
+        }
+        None
+    }
+
+    /// Returns the pid. It names another process once this one is dead.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns whether the process has not exited.
+    pub fn is_alive(&self) -> bool {
+        !has_exited(&self.pidfd)
+    }
+
+    /// Opens the network namespace of the process. `None`: it is the namespace of this process.
+    ///
+    /// # Errors
+    /// Fails if the process has exited, or belongs to an account that this one may not inspect.
+    pub fn network_namespace(&self) -> io::Result<Option<NetworkNamespaceHandle>> {
+        let namespace = NetworkNamespaceHandle::of_process(self.pid)?;
+        // The pid was not reused while the process was alive.
+        match self.is_alive() {
+            true => Ok(namespace),
+            false => Err(rustix::io::Errno::SRCH.into()),
+        }
+    }
 }
 
 /// Returns the children of all threads of a process.
@@ -164,4 +216,51 @@ pub fn adopted_orphans(spawners: &[i32]) -> Vec<i32> {
                 .is_some_and(|stat| stat.parent == own && stat.session != own_stat.session)
     };
     children(own).into_iter().filter(is_foreign).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn only_live_descendants_of_the_root_are_members() {
+        let own = getpid().as_raw_nonzero().get();
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let member = TreeMember::open(pid, own).expect("the child is below this process");
+        assert!(member.is_alive());
+        // It shares the network of this process.
+        assert!(member.network_namespace().unwrap().is_none());
+        let outside = [
+            (own, pid),
+            (own, own),
+            (pid, pid),
+            (1, own),
+            (i32::MAX, own),
+            (0, own),
+        ];
+        for (pid, root) in outside {
+            assert!(TreeMember::open(pid, root).is_none(), "{pid} below {root}");
+        }
+        child.kill().unwrap();
+        // The pidfd is readable when the process has exited, also before it is reaped.
+        while member.is_alive() {
+            std::thread::yield_now();
+        }
+        assert!(TreeMember::open(pid, own).is_none());
+        let error = member.network_namespace().unwrap_err();
+        assert!(
+            [libc::ESRCH, libc::ENOENT]
+                .map(Some)
+                .contains(&error.raw_os_error()),
+            "{error}"
+        );
+        child.wait().unwrap();
+    }
 }

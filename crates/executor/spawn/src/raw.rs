@@ -100,6 +100,12 @@ pub(crate) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
     syscall(libc::SYS_prctl, [int_arg(option), argument, 0, 0, 0, 0])
 }
 
+/// Moves this process into a namespace of this type.
+pub(crate) fn join_namespace(namespace: c_int, kind: c_int) -> Result<(), Errno> {
+    let args = [int_arg(namespace), int_arg(kind), 0, 0, 0, 0];
+    syscall(libc::SYS_setns, args).map(|_| ())
+}
+
 pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     if from == to {
         // `dup3` onto itself fails, and close-on-exec would stay set.

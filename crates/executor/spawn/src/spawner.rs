@@ -14,6 +14,9 @@
 //! A command with namespaces has an *init* between itself and its supervisor. Init sets up the
 //! namespaces and is the first process in them.
 //!
+//! The spawner also starts short-lived *socket helpers*, which create sockets in the network
+//! namespaces of commands ([`network_namespace`](crate::network_namespace)).
+//!
 //! A *durable* spawner is started by the [`keeper`]. It outlives the server that sends it commands,
 //! and exits after its last supervisor.
 //!
@@ -28,6 +31,7 @@ mod command_spec;
 mod job;
 mod namespace_init;
 mod report;
+mod socket_helper;
 mod spawner_loop;
 mod spawner_process;
 mod supervisor;

@@ -4,7 +4,7 @@ use std::{
     fmt,
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -28,7 +28,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{CommandFrame, SpawnError, SpawnStage};
+use super::{SpawnError, SpawnStage};
 use crate::stdio::register;
 
 /// How long to wait for a spawner before checking whether it is stopped.
@@ -88,29 +88,32 @@ impl SpawnerLink {
 
     /// Sends a whole frame. If the future is dropped half-way, the link is unusable, so frames that
     /// fit are sent in one call.
-    pub(super) async fn send(&mut self, frame: &CommandFrame, control: &OwnedFd) -> io::Result<()> {
+    pub(super) async fn send(
+        &mut self,
+        text: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         self.process.resume();
-        let sent = await_spawner(&self.process, send_frame(&self.socket, frame, control));
+        let sent = await_spawner(&self.process, send_frame(&self.socket, text, descriptors));
         sent.await.unwrap_or(Err(Errno::PIPE.into()))
     }
 }
 
 async fn send_frame(
     socket: &AsyncFd<OwnedFd>,
-    frame: &CommandFrame,
-    control: &OwnedFd,
+    text: &[u8],
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let descriptors = frame.descriptors(control);
     let mut sent = 0;
-    while sent < frame.text.len() {
+    while sent < text.len() {
         sent += socket
             .async_io(Interest::WRITABLE, |socket| {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
                 let mut ancillary = SendAncillaryBuffer::new(&mut space);
                 if sent == 0 {
-                    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+                    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
                 }
-                let slices = [IoSlice::new(&frame.text[sent..])];
+                let slices = [IoSlice::new(&text[sent..])];
                 sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
                     .map_err(io::Error::from)
             })

@@ -10,7 +10,7 @@ use std::{
 };
 
 use exec_spawn::{
-    process_tree as tree,
+    process_tree::{self as tree, TreeMember},
     sandbox_setup::{MountStep, NameGuard, SetupStep, StepCode},
     spawner::{REPORT_BYTES, SpawnerProcess, SupervisorOrder, is_subreaper},
 };
@@ -176,6 +176,25 @@ impl SupervisedChild {
     /// Returns the pid of the supervisor.
     pub fn supervisor(&self) -> i32 {
         self.supervisor
+    }
+
+    /// Opens an accepted process of the tree: the command, or else the first descendant that is
+    /// alive. Reads `/proc`, so it blocks briefly.
+    pub fn open_member(&self, accept: impl Fn(&TreeMember) -> bool) -> Option<TreeMember> {
+        let root = self.supervisor;
+        let open = |pid: i32| TreeMember::open(pid, root).filter(&accept);
+        let descendants = || tree::descendants(root).into_iter().find_map(open);
+        let member = open(self.pid.cast_signed()).or_else(descendants)?;
+        // The supervisor's pid was its own all the time.
+        self.is_supervised().then_some(member)
+    }
+
+    /// Returns the pids of the tree, parents first. Reads `/proc`, so it blocks briefly.
+    pub fn pids(&self) -> Vec<i32> {
+        let pids = tree::descendants(self.supervisor);
+        // Otherwise its pid may name another process.
+        let is_own = self.is_supervised();
+        pids.into_iter().filter(|_| is_own).collect()
     }
 
     /// Returns this process's end of the control socket, for another keeper.

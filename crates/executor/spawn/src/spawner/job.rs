@@ -83,6 +83,9 @@ pub(super) struct JobRegion {
 }
 
 impl JobRegion {
+    /// Size of a region for a process that only needs a stack.
+    pub(super) const STACK_ONLY_BYTES: usize = STACK_BYTES;
+
     /// Maps a region of at least this many bytes.
     pub(super) fn map(region_bytes: usize) -> io::Result<Self> {
         let length = region_bytes.next_multiple_of(STEP_BYTES);
@@ -114,6 +117,15 @@ impl JobRegion {
     /// Returns the end of the supervisor's stack.
     pub(super) fn stack_top(&self) -> *mut u8 {
         self.at(STACK_BYTES - JOB_BYTES)
+    }
+
+    /// Writes what a process without a command works from to where its job would be.
+    pub(super) fn write_above_stack<T>(&self, value: T) -> *mut T {
+        const { assert!(size_of::<T>() <= JOB_BYTES && align_of::<T>() <= 16) };
+        let place = self.stack_top().cast::<T>();
+        // SAFETY: the address is aligned to 16 bytes, inside the region, and used by nothing else.
+        unsafe { place.write(value) };
+        place
     }
 
     fn at(&self, offset: usize) -> *mut u8 {

@@ -20,9 +20,12 @@ use super::{
     command_spec::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
     job::{CommandFrame, JobRegion, SpawnerContext},
     report::SupervisorReport,
-    supervisor,
+    socket_helper, supervisor,
 };
-use crate::{process_tree as tree, raw, sandbox_setup::current_account};
+use crate::{
+    network_namespace::SOCKET_REQUEST_BYTES, process_tree as tree, raw,
+    sandbox_setup::current_account,
+};
 
 /// Most regions kept for reuse, so that short commands need not map memory.
 const SPARE_REGIONS: usize = 64;
@@ -55,6 +58,7 @@ struct SpawnerLoop {
     signals: OwnedFd,
     pid: i32,
     account: (u32, u32),
+    /// Supervisors and socket helpers.
     supervisors: HashMap<i32, SupervisorEntry>,
     spare_regions: Vec<JobRegion>,
     /// Regions of killed supervisors. Processes that use them may not have died yet.
@@ -64,7 +68,7 @@ struct SpawnerLoop {
     body: Vec<u8>,
 }
 
-/// A supervisor that was not reaped yet.
+/// A supervisor or a socket helper that was not reaped yet.
 struct SupervisorEntry {
     region: JobRegion,
     stops: u32,
@@ -158,7 +162,7 @@ impl SpawnerLoop {
         raw::exit(1)
     }
 
-    /// Receives one frame and starts its supervisor. `None`: the socket is closed or broken.
+    /// Receives one frame and starts its supervisor or socket helper. `None`: the socket is closed or broken.
     fn receive_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();
@@ -198,7 +202,10 @@ impl SpawnerLoop {
                 Err(_) => return None,
             }
         }
-        if self.start_supervisor(&fds).is_none()
+        if self.body.len() == SOCKET_REQUEST_BYTES {
+            // If it does not start, the server notices that the other end of its socket is closed.
+            self.start_socket_helper(&fds);
+        } else if self.start_supervisor(&fds).is_none()
             && let Some(control) = fds.first()
         {
             let report = SupervisorReport::Failed {
@@ -221,15 +228,7 @@ impl SpawnerLoop {
 
     fn start_supervisor(&mut self, fds: &[OwnedFd]) -> Option<()> {
         let frame = CommandFrame::parse(&self.body)?;
-        let needed = frame.region_bytes();
-        let fits = self
-            .spare_regions
-            .iter()
-            .rposition(|region| region.length() >= needed);
-        let region = match fits {
-            Some(index) => self.spare_regions.swap_remove(index),
-            None => JobRegion::map(needed).ok()?,
-        };
+        let region = take_region(&mut self.spare_regions, frame.region_bytes())?;
         let origin = SpawnerContext {
             pid: self.pid,
             signals: self.signals.as_raw_fd(),
@@ -245,6 +244,18 @@ impl SpawnerLoop {
         self.supervisors
             .insert(supervisor, SupervisorEntry { region, stops: 0 });
         Some(())
+    }
+
+    fn start_socket_helper(&mut self, fds: &[OwnedFd]) {
+        let region = take_region(&mut self.spare_regions, JobRegion::STACK_ONLY_BYTES);
+        let Some(region) = region else { return };
+        match socket_helper::start(&region, &self.body, fds) {
+            Some(pid) => {
+                let entry = SupervisorEntry { region, stops: 0 };
+                self.supervisors.insert(pid, entry);
+            }
+            None => self.spare_regions.push(region),
+        }
     }
 
     fn reap(&mut self) {
@@ -303,6 +314,15 @@ impl SpawnerLoop {
                 let _ = raw::kill(pid, libc::SIGKILL);
             }
         }
+    }
+}
+
+/// Returns a region of at least this many bytes.
+fn take_region(spare: &mut Vec<JobRegion>, needed: usize) -> Option<JobRegion> {
+    let fits = spare.iter().rposition(|region| region.length() >= needed);
+    match fits {
+        Some(index) => Some(spare.swap_remove(index)),
+        None => JobRegion::map(needed).ok(),
     }
 }
 

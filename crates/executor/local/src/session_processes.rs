@@ -1,0 +1,75 @@
+//! The processes that an environment has started, by id: what a tunnel needs to find the network of
+//! one, and the rules of that network.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use exec_process::LocalProcess;
+use exec_proxy::policy_gate::TunnelGate;
+use exec_wire::id::ProcessId;
+
+/// Processes of one environment that may be alive. Clones share the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionProcesses {
+    entries: Arc<Mutex<BTreeMap<ProcessId, SessionEntry>>>,
+}
+
+/// A process, and how its network was arranged.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionEntry {
+    pub(crate) process: Weak<LocalProcess>,
+    pub(crate) placement: NetworkPlacement,
+    pub(crate) rules: NetworkRules,
+}
+
+/// Where the network namespace of a process is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NetworkPlacement {
+    /// That of the command.
+    Command,
+    /// That of the processes that a wrapper has started in a namespace of their own.
+    BelowWrapper,
+}
+
+/// Which destinations the managed network of a process allows.
+#[derive(Clone, Debug)]
+pub(crate) enum NetworkRules {
+    /// The network is not managed.
+    Unmanaged,
+    /// What the proxy of this server allows.
+    Proxy(TunnelGate),
+    /// What a proxy of the client allows.
+    ClientProxy,
+}
+
+impl SessionProcesses {
+    /// Enters a process. An older one with its id, which has ended, is forgotten.
+    pub(crate) fn insert(&self, id: ProcessId, entry: SessionEntry) {
+        let mut entries = self.lock();
+        // The sessions limit the processes that are alive, so the table is as bounded as they are.
+        entries.retain(|_, entry| entry.process.strong_count() > 0);
+        entries.insert(id, entry);
+    }
+
+    /// Returns the process that the id names, if it has not been dropped.
+    pub(crate) fn find(&self, id: &ProcessId) -> Option<SessionEntry> {
+        let entry = self.lock().get(id).cloned();
+        entry.filter(|entry| entry.process.strong_count() > 0)
+    }
+
+    /// Returns all processes.
+    pub(crate) fn all(&self) -> Vec<(ProcessId, Arc<LocalProcess>)> {
+        let entries = self.lock();
+        let processes = entries
+            .iter()
+            .filter_map(|(id, entry)| Some((id.clone(), entry.process.upgrade()?)));
+        processes.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ProcessId, SessionEntry>> {
+        // No code panics while holding the lock. If one did, the table would still be consistent.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
