@@ -172,7 +172,7 @@ fn connect_request(
         host: request.host.clone(),
         port: request.port,
         method: Some(request.method.clone()),
-        client,
+        client: Some(client),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, SystemTime},
 };
 
@@ -208,7 +208,7 @@ impl PolicyGate {
             host: request.host.as_str().to_owned(),
             port: request.port,
             method: request.method.clone(),
-            client: Some(request.client.to_string()),
+            client: request.client.map(|client| client.to_string()),
             policy_override: decision.overrides,
         });
     }
@@ -221,7 +221,57 @@ pub(crate) struct ConnectRequest {
     pub(crate) host: TargetHost,
     pub(crate) port: u16,
     pub(crate) method: Option<String>,
-    pub(crate) client: SocketAddr,
+    /// Address of the client of the proxy. Absent: the connection is a tunnel.
+    pub(crate) client: Option<SocketAddr>,
+}
+
+/// Opens tunnels by the rules of a process's managed network, while its proxy runs. Clones share
+/// it.
+#[derive(Clone, Debug)]
+pub struct TunnelGate(pub(crate) Weak<PolicyGate>);
+
+impl TunnelGate {
+    /// Connects to a host as the proxy would, and records the decision like one of SOCKS5.
+    ///
+    /// # Errors
+    /// Fails without connecting anywhere if the rules do not allow the host.
+    pub async fn connect(&self, host: TargetHost, port: u16) -> Result<TcpStream, TunnelGateError> {
+        let gate = self.0.upgrade().ok_or(TunnelGateError::Ended)?;
+        let request = ConnectRequest {
+            protocol: NetworkProtocol::Socks5Tcp,
+            host,
+            port,
+            method: None,
+            client: None,
+        };
+        let connected = match gate.mode {
+            ProxyMode::Limited => Err(gate.deny_by_mode(&request)),
+            ProxyMode::Full => gate.connect(&request).await,
+        };
+        connected.map_err(|error| match error {
+            ConnectError::Blocked(reason) => TunnelGateError::Denied(reason),
+            ConnectError::UnknownHost => TunnelGateError::UnknownHost,
+            ConnectError::Unreachable(kind) => TunnelGateError::Unreachable(kind.into()),
+        })
+    }
+}
+
+/// Why a tunnel was not opened by the rules of a managed network.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TunnelGateError {
+    /// Caller: the rules deny the host, for this reason.
+    #[error("the rules of the managed network deny it ({0})")]
+    Denied(String),
+    /// Caller: the name does not exist.
+    #[error("the name cannot be resolved")]
+    UnknownHost,
+    /// Host: no address could be reached.
+    #[error("it cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// Caller: the process has ended, and its proxy with it.
+    #[error("the process has ended")]
+    Ended,
 }
 
 /// Why a connection was not made.

@@ -28,7 +28,7 @@ use crate::{
     host_policy::{HostPolicy, HostPolicyError},
     http,
     limits::{self, ProxyLimits},
-    policy_gate::{Connector, PolicyGate},
+    policy_gate::{Connector, PolicyGate, TunnelGate},
     socks::{self, DatagramRelay},
     tunnel,
 };
@@ -36,6 +36,7 @@ use crate::{
 /// Serves one process. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct ProxyServer {
+    gate: Arc<PolicyGate>,
     // Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
@@ -91,12 +92,27 @@ impl ProxyServer {
                 let gate = gate.clone();
                 tasks.spawn(async move { datagrams.run(gate).await });
             }
+            let gate_for_socks = gate.clone();
             let serve = move |stream, peer, admission| {
-                serve_socks(gate.clone(), datagrams.clone(), stream, peer, admission)
+                serve_socks(
+                    gate_for_socks.clone(),
+                    datagrams.clone(),
+                    stream,
+                    peer,
+                    admission,
+                )
             };
             tasks.spawn(accept(socks, slots, serve));
         }
-        Ok(Self { _tasks: tasks })
+        Ok(Self {
+            gate,
+            _tasks: tasks,
+        })
+    }
+
+    /// Returns what opens tunnels by the same rules, until this is dropped.
+    pub fn tunnel_gate(&self) -> TunnelGate {
+        TunnelGate(Arc::downgrade(&self.gate))
     }
 }
 

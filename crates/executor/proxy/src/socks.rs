@@ -44,7 +44,7 @@ pub(crate) async fn serve(
         host: request.host,
         port: request.port,
         method: None,
-        client: peer,
+        client: Some(peer),
     };
     match request.command {
         SocksCommand::Connect if connect_request.port == 0 => {

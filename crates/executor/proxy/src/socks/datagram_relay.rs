@@ -219,7 +219,7 @@ impl DatagramFlow {
             host: key.0.clone(),
             port,
             method: None,
-            client: self.client,
+            client: Some(self.client),
         };
         let authorized = self.gate.authorize(&request).await.ok();
         let address = authorized.and_then(|all| all.first().copied());
