@@ -19,6 +19,7 @@ use exec_local::{
     filesystem::LocalFileSystem,
     host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
+    local_network::LocalNetwork,
 };
 use exec_process::{DurableStore, spawner::Spawner};
 use exec_wire::limits;
@@ -148,12 +149,14 @@ impl LocalMachine {
 
     /// Returns an environment for one session or harness.
     pub fn environment(&self) -> Environment {
+        let backend = self.backend.clone();
+        let network = LocalNetwork::new(&backend);
         Environment {
-            backend: Arc::new(self.backend.clone()),
+            backend: Arc::new(backend),
             files: Arc::new(self.files.clone()),
             http: Arc::new(self.http.clone()),
             catalog: Arc::new(self.catalog.clone()),
-            network: Arc::new(exec_env::tunnel::NoNetwork),
+            network: Arc::new(network),
         }
     }
 }

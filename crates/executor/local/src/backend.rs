@@ -13,6 +13,7 @@ use exec_core::output_log::RetentionLimits;
 use exec_env::environment::{
     Command, ExecBackend, ProcessIo, StartError, StartedProcess, StdinMode,
 };
+use exec_env::process::ExecProcess as _;
 use exec_journal::JournalHead;
 use exec_process::{
     DurableStore, LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
@@ -29,8 +30,12 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    durable_state, env_policy::child_environment, host::HostDescription,
-    process_network::ProcessNetwork, shell_snapshot::ShellSnapshots,
+    durable_state,
+    env_policy::child_environment,
+    host::HostDescription,
+    process_network::{ProcessNetwork, has_host_network},
+    session_processes::{NetworkPlacement, SessionEntry, SessionProcesses},
+    shell_snapshot::ShellSnapshots,
 };
 
 /// Configuration of a local environment.
@@ -57,16 +62,18 @@ impl fmt::Debug for LocalConfig {
     }
 }
 
-/// Starts commands on this machine. Clones share the spawner but not the shell snapshots: each
-/// session has its own clone.
+/// Starts commands on this machine. Clones share the spawner but neither the shell snapshots nor
+/// the table of processes: each session has its own clone.
 #[derive(Debug)]
 pub struct LocalBackend {
     pub(crate) config: Arc<LocalConfig>,
     pub(crate) spawner: Spawner,
     pub(crate) sandboxes: SandboxFactory,
     /// Opens the outgoing connections of managed networks.
-    connector: Arc<dyn Connector>,
+    pub(crate) connector: Arc<dyn Connector>,
     snapshots: ShellSnapshots,
+    /// Processes that this backend has started.
+    pub(crate) processes: SessionProcesses,
     /// Starts durable processes.
     pub(crate) durable: Option<DurableStore>,
 }
@@ -79,6 +86,7 @@ impl Clone for LocalBackend {
             sandboxes: self.sandboxes.clone(),
             connector: Arc::clone(&self.connector),
             snapshots: ShellSnapshots::default(),
+            processes: SessionProcesses::default(),
             durable: self.durable.clone(),
         }
     }
@@ -99,6 +107,7 @@ impl LocalBackend {
             sandboxes,
             connector: Arc::new(SystemConnector::default()),
             snapshots: ShellSnapshots::default(),
+            processes: SessionProcesses::default(),
             durable: None,
         }
     }
@@ -204,24 +213,33 @@ impl LocalBackend {
         command.sandboxed = sandboxed;
         let settings = OutputSettings { retention };
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
-        let process = match sandbox {
+        let (process, placement, rules) = match sandbox {
             None => {
                 let process = self.launch(command, settings, durable).await;
                 let process = process.map_err(to_start_error)?;
-                network.run(None, &process)?;
-                process
+                let rules = network.run(None, &process)?;
+                (process, NetworkPlacement::Command, rules)
             }
             Some(sandbox) => {
                 let launched = self.launch_sandboxed(command, sandbox, &network, settings, durable);
-                let (process, listener_socket) =
-                    launched.await.map_err(|failure| match failure {
-                        LaunchFailure::Refused(error) => error,
-                        LaunchFailure::Spawn(error) => to_start_error(error),
-                    })?;
-                network.run(listener_socket, &process)?;
-                process
+                let launched = launched.await.map_err(|failure| match failure {
+                    LaunchFailure::Refused(error) => error,
+                    LaunchFailure::Spawn(error) => to_start_error(error),
+                })?;
+                let placement = match launched.is_wrapped && !has_host_network(sandbox) {
+                    true => NetworkPlacement::BelowWrapper,
+                    false => NetworkPlacement::Command,
+                };
+                let rules = network.run(launched.listener_socket, &launched.process)?;
+                (launched.process, placement, rules)
             }
         };
+        let entry = SessionEntry {
+            process: Arc::downgrade(&process),
+            placement,
+            rules,
+        };
+        self.processes.insert(process.id().clone(), entry);
         Ok(StartedProcess {
             process,
             sandbox_type: Some(if sandboxed {
@@ -242,6 +260,14 @@ struct DurableLaunch {
 
 /// Maximum attempts to start a command while files of its policy appear and disappear.
 const MAX_LAUNCH_ATTEMPTS: usize = 4;
+
+/// A sandboxed command that was started.
+struct SandboxedLaunch {
+    process: Arc<LocalProcess>,
+    listener_socket: Option<OwnedFd>,
+    /// Whether a program applies the sandbox to a descendant of its own.
+    is_wrapped: bool,
+}
 
 /// Why a sandboxed command did not start.
 enum LaunchFailure {
@@ -297,7 +323,7 @@ impl LocalBackend {
         network: &ProcessNetwork,
         settings: OutputSettings,
         durable: Option<JournalHead>,
-    ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), LaunchFailure> {
+    ) -> Result<SandboxedLaunch, LaunchFailure> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -306,6 +332,7 @@ impl LocalBackend {
             let prepared = prepare_sandbox(&self.sandboxes, sandbox, cwd, env, managed).await;
             let mut prepared = prepared.map_err(LaunchFailure::Refused)?;
             let listener_socket = prepared.listener_socket.take();
+            let is_wrapped = prepared.wrapper.is_some();
             let retry = command
                 .without_sandbox_setup()
                 .ok()
@@ -313,7 +340,13 @@ impl LocalBackend {
             command.command = apply_sandbox(prepared, command.command);
             let launched = self.launch(command, settings, durable.clone());
             match launched.await {
-                Ok(process) => return Ok((process, listener_socket)),
+                Ok(process) => {
+                    return Ok(SandboxedLaunch {
+                        process,
+                        listener_socket,
+                        is_wrapped,
+                    });
+                }
                 Err(error) => match retry {
                     Some(retry) if error.is_missing_path() => command = retry,
                     Some(_) | None => return Err(LaunchFailure::Spawn(error)),

@@ -10,5 +10,7 @@ pub mod env_policy;
 pub mod filesystem;
 pub mod host;
 pub mod http_client;
+pub mod local_network;
 mod process_network;
+mod session_processes;
 pub mod shell_snapshot;

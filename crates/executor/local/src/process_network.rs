@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 
+use crate::session_processes::NetworkRules;
 use exec_env::{
     environment::{CommandNetwork, NetworkPolicyHook, StartError},
     process::ExecProcess,
@@ -128,12 +129,13 @@ impl ProcessNetwork {
         })
     }
 
-    /// Runs the proxy or bridge until the command's output is closed.
+    /// Runs the proxy or bridge until the command's output is closed. Returns the rules that it
+    /// enforces.
     pub(crate) fn run(
         self,
         listener_socket: Option<OwnedFd>,
         process: &Arc<LocalProcess>,
-    ) -> Result<(), StartError> {
+    ) -> Result<NetworkRules, StartError> {
         let host_error = |source: io::Error| StartError::Spawn {
             context: "cannot set up the managed network".to_owned(),
             source,
@@ -152,7 +154,9 @@ impl ProcessNetwork {
             ProxyServer::start(config, listeners).map(NetworkGuard::Proxy)
         };
         let guard = match (self.placement, listener_socket) {
-            (ProxyPlacement::Unmanaged | ProxyPlacement::OwnLoopback, _) => return Ok(()),
+            (ProxyPlacement::Unmanaged | ProxyPlacement::OwnLoopback, _) => {
+                return Ok(NetworkRules::Unmanaged);
+            }
             (ProxyPlacement::OnHost(settings, listeners), _) => {
                 proxy(*settings, listeners).map_err(host_error)?
             }
@@ -181,19 +185,23 @@ impl ProcessNetwork {
                 )));
             }
         };
+        let rules = match &guard {
+            NetworkGuard::Proxy(proxy) => NetworkRules::Proxy(proxy.tunnel_gate()),
+            NetworkGuard::Bridge(_) => NetworkRules::ClientProxy,
+        };
         let closed = process.wait(WaitUntil::Closed, None);
         tokio::spawn(async move {
             // Dropping the guard closes the connections.
             drop((closed.await, guard));
         });
-        Ok(())
+        Ok(rules)
     }
 }
 
 /// Keeps the proxy or bridge running until dropped.
 #[derive(Debug)]
 enum NetworkGuard {
-    Proxy(#[expect(dead_code, reason = "runs until dropped")] ProxyServer),
+    Proxy(ProxyServer),
     Bridge(#[expect(dead_code, reason = "runs until dropped")] ProxyBridge),
 }
 
@@ -285,7 +293,7 @@ pub(crate) fn without_network(sandbox: &SandboxPolicy) -> SandboxPolicy {
     sandbox
 }
 
-fn has_host_network(sandbox: &SandboxPolicy) -> bool {
+pub(crate) fn has_host_network(sandbox: &SandboxPolicy) -> bool {
     match &sandbox.permissions {
         SandboxPermissions::Managed { network, .. } | SandboxPermissions::External { network } => {
             *network == NetworkAccess::Enabled

@@ -14,6 +14,7 @@ use exec_local::{
     filesystem::LocalFileSystem,
     host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
+    local_network::LocalNetwork,
 };
 
 conformance_suite!(local, std::future::ready(subject()));
@@ -47,12 +48,13 @@ fn subject() -> Subject {
         system: home.path().join("system"),
         hostname: None,
     });
+    let network = LocalNetwork::new(&backend);
     let environment = Environment {
         backend: Arc::new(backend),
         files: Arc::new(files),
         http: Arc::new(http),
         catalog: Arc::new(catalog),
-        network: Arc::new(exec_env::tunnel::NoNetwork),
+        network: Arc::new(network),
     };
     let capabilities = SubjectCapabilities {
         refusals: StartErrorForm::Errno,

@@ -26,6 +26,7 @@ use exec_local::{
     filesystem::LocalFileSystem,
     host::{HostDescription, HostFacts},
     http_client::LocalHttpClient,
+    local_network::LocalNetwork,
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
@@ -65,12 +66,15 @@ async fn over_memory() -> Subject {
         hostname: None,
     });
     let http = LocalHttpClient::new(environment());
-    let open = move || Environment {
-        backend: Arc::new(backend.clone()),
-        files: Arc::new(files.clone()),
-        http: Arc::new(http.clone()),
-        catalog: Arc::new(catalog.clone()),
-        network: Arc::new(exec_env::tunnel::NoNetwork),
+    let open = move || {
+        let backend = backend.clone();
+        Environment {
+            network: Arc::new(LocalNetwork::new(&backend)),
+            backend: Arc::new(backend),
+            files: Arc::new(files.clone()),
+            http: Arc::new(http.clone()),
+            catalog: Arc::new(catalog.clone()),
+        }
     };
     let service = Service::new(config, open);
     let (here, there) = memory::pair();
