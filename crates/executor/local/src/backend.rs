@@ -265,7 +265,7 @@ const MAX_LAUNCH_ATTEMPTS: usize = 4;
 struct SandboxedLaunch {
     process: Arc<LocalProcess>,
     listener_socket: Option<OwnedFd>,
-    /// Whether a program applies the sandbox to a descendant of its own.
+    /// Whether a program is run that applies the sandbox to its child.
     is_wrapped: bool,
 }
 

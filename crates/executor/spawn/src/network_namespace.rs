@@ -1,6 +1,6 @@
 //! Network namespaces of other processes, and the request to the spawner for a socket in one.
 //!
-//! A socket belongs to the namespace in which it was created, whoever uses it later. So only its
+//! A socket belongs to the namespace in which it was created, in any process. So only its
 //! creation needs a process inside: without privileges that is a single-threaded one that enters
 //! the user namespace first. Not here: that process (`spawner`), and connecting or listening.
 

@@ -32,7 +32,7 @@ use tokio::{
 use super::*;
 use crate::{backend::LocalConfig, host::HostDescription};
 
-/// An environment of its own.
+/// An environment with its own processes.
 struct TestMachine {
     backend: LocalBackend,
     network: LocalNetwork,

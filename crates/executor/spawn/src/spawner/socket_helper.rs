@@ -52,7 +52,7 @@ pub(super) fn start(region: &JobRegion, body: &[u8], fds: &[OwnedFd]) -> Option<
 extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: the spawner keeps the job until this process was reaped, and nothing writes to it.
     let job = unsafe { &*argument.cast::<SocketJob>() };
-    // If the server has given up, there is nobody to reply to.
+    // Fails if the server has given up.
     let _ = match open_socket(job) {
         Ok(socket) => raw::send_descriptors(job.reply, &[socket]),
         Err((step, errno)) => {
