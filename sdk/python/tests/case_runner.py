@@ -448,6 +448,45 @@ class CaseRunner:
     async def do_close_watch(self, step: Any) -> Any:
         await self.result(self.handles[step["on"]].close())
 
+    async def do_listen(self, step: Any) -> Any:
+        return await self.result(self.env.listen())
+
+    async def do_accept(self, step: Any) -> Any:
+        return await self.result(self.handles[step["on"]].accept())
+
+    async def do_open_tunnel(self, step: Any) -> Any:
+        port = step["port"]
+        if isinstance(port, dict):
+            port = self.handles[port["portOf"]].port
+        return await self.result(self.env.open_tunnel(port))
+
+    async def do_tunnel_write(self, step: Any) -> Any:
+        await self.result(self.handles[step["on"]].write(to_bytes(step["data"])))
+
+    async def do_tunnel_read(self, step: Any) -> Any:
+        data = b""
+        while len(data) < step["count"]:
+            part = await self.result(self.handles[step["on"]].read(step["count"] - len(data)))
+            if not part:
+                break
+            data += part
+        return data
+
+    async def do_tunnel_read_all(self, step: Any) -> Any:
+        return await self.result(self.handles[step["on"]].read_all())
+
+    async def do_tunnel_end(self, step: Any) -> Any:
+        await self.result(self.handles[step["on"]].write_eof())
+
+    async def do_tunnel_close(self, step: Any) -> Any:
+        await self.result(self.handles[step["on"]].close())
+
+    async def do_listener_close(self, step: Any) -> Any:
+        await self.result(self.handles[step["on"]].close())
+
+    async def do_close(self, step: Any) -> Any:
+        await self.result(self.env.close())
+
     async def do_cut(self, step: Any) -> Any:
         self._cut()
 

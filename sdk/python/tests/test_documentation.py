@@ -11,6 +11,8 @@ from typing import List
 import pytest
 from conftest import ROOT, Server
 
+import exec_server
+
 GUIDE = ROOT / "docs" / "sdk-python.md"
 README = ROOT / "sdk" / "python" / "README.md"
 
@@ -43,3 +45,14 @@ def test_generated_file_is_current(script: str) -> None:
     path = ROOT / "sdk" / "python" / "scripts" / script
     done = subprocess.run([sys.executable, str(path), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_both_packages_have_the_same_metadata() -> None:
+    def metadata(path: str) -> "dict[str, str]":
+        text = (ROOT / path).read_text()
+        return dict(re.findall(r"^(name|requires-python|license|dependencies) = (.*)$", text, re.M))
+
+    client, wheel = metadata("sdk/python/pyproject.toml"), metadata("packaging/python/pyproject.toml")
+    assert client == wheel and len(client) == 4
+    version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M)
+    assert version is not None and version[1] == exec_server.__version__

@@ -155,6 +155,33 @@ def test_calls_wait_while_the_server_cannot_be_reached(server: Server) -> None:
     asyncio.run(run())
 
 
+def test_call_that_is_cancelled_before_it_is_sent_has_no_effect(
+    server: Server, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        proxy = CuttingProxy(server.address)
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            proxy.refuse(True)
+            proxy.cut()
+            while env._client._state == "connected":
+                await asyncio.sleep(0.001)
+            calls = [
+                asyncio.ensure_future(env.run(["touch", str(tmp_path / "started")])),
+                asyncio.ensure_future(env.write_file(tmp_path / "written", b"")),
+            ]
+            await asyncio.sleep(0.05)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            proxy.refuse(False)
+            assert await env.read_directory(tmp_path) == []
+            assert not env._client.processes
+        proxy.stop()
+        assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(run())
+
+
 def test_session_that_cannot_be_resumed_fails_everything_and_a_new_one_follows() -> None:
     async def run(server: Server, second: List[Server]) -> None:
         proxy = CuttingProxy(server.address)

@@ -847,6 +847,11 @@ class Client:
         for tunnel in list(self.tunnels.values()):
             tunnel.handle_resume()
         for call in queued.values():
+            if not call.sent and call.future is not None and call.future.cancelled():
+                # The server has never seen it, and need not.
+                if call.start is not None:
+                    self._forget(call.start)
+                continue
             self._calls[call.id] = call
             self._send_call(call)
         self._resumed.set()
