@@ -30,6 +30,7 @@ import { ProcessEvents } from "./process-events.js";
 import type {
   EnvironmentInfo,
   EnvPolicy,
+  ListeningPort,
   ProcessSummary,
   Requests,
   ProcessLimits,
@@ -41,7 +42,7 @@ import {
   type NetworkPolicyHandler,
   SessionClient,
 } from "./session-client.js";
-import { type ListeningPort, type Tunnel, type TunnelListener, TunnelTable, type TunnelTarget } from "./tunnel.js";
+import { type Tunnel, type TunnelListener, TunnelTable, type TunnelTarget } from "./tunnel.js";
 
 /** Settings of a connection. */
 export interface ConnectOptions {
@@ -432,9 +433,7 @@ export class Environment {
 
   /** Lists the TCP ports that listen in the environment, or in a process's own network. */
   async ports(options: { processId?: string } = {}): Promise<ListeningPort[]> {
-    const answer = await this.client.callUnchecked<{ ports: ListeningPort[] }>("ports/list", options, {
-      retry: true,
-    });
+    const answer = await this.client.call("ports/list", options, { retry: true });
     return answer.result.ports;
   }
 

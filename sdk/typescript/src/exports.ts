@@ -49,6 +49,7 @@ export type {
   EnvPolicy,
   FileMetadata,
   FileSystemPolicy,
+  ListeningPort,
   ManagedNetwork,
   NetworkAccess,
   NetworkDecision,
@@ -74,5 +75,5 @@ export {
 } from "./sandbox.js";
 export type { WorkspaceSandboxOptions } from "./sandbox.js";
 export type { ConnectionState, NetworkPolicyHandler } from "./session-client.js";
-export type { ListeningPort, TunnelTarget } from "./tunnel.js";
+export type { TunnelTarget } from "./tunnel.js";
 export { Tunnel, TunnelClosedError, TunnelListener } from "./tunnel.js";

@@ -23,7 +23,7 @@ export class LocalConnector implements Connector {
 
   constructor(options: { socket?: string | undefined; program?: string | undefined }) {
     this.#path = options.socket ?? localSocket();
-    this.#program = options.program ?? process.env["EXEC_SERVER"] ?? "exec-server";
+    this.#program = options.program ?? findProgram();
     this.address = `unix://${this.#path}`;
   }
 
@@ -64,6 +64,11 @@ export class LocalConnector implements Connector {
       });
     });
   }
+}
+
+/** Returns the program `exec-server`: what `EXEC_SERVER` names, or that of the `PATH`. */
+export function findProgram(): string {
+  return process.env["EXEC_SERVER"] || "exec-server";
 }
 
 /** Returns the socket of this machine's server, found as `exec-server` finds it. */

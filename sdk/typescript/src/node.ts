@@ -5,7 +5,7 @@
  */
 
 import { type ConnectOptions, Environment } from "./environment.js";
-import { LocalConnector } from "./local-server.js";
+import { findProgram, LocalConnector } from "./local-server.js";
 import { NodeConnector, ProgramConnector } from "./node-links.js";
 
 export * from "./exports.js";
@@ -54,4 +54,23 @@ export async function program(
 ): Promise<Environment> {
   const { cwd, env } = options;
   return Environment.open(new ProgramConnector(argv, { cwd, env }), options);
+}
+
+/**
+ * Connects to an environment that the program `exec-server` knows: the name of one (`exec-server env
+ * list`), such as a machine behind a hub, or a URL. The program carries the connection, encrypted end
+ * to end through a hub; on the other side it starts another `exec-server` for this client alone.
+ */
+export async function bridge(
+  environment: string,
+  options: ConnectOptions & {
+    /** The program here. Default: `EXEC_SERVER`, else `exec-server` of the `PATH`. */
+    program?: string;
+    /** The program on the other side. Default: `exec-server` of the `PATH` there. */
+    remoteProgram?: string;
+  } = {},
+): Promise<Environment> {
+  const { program: local = findProgram(), remoteProgram = "exec-server", ...rest } = options;
+  const remote = [remoteProgram, "--listen", "stdio"];
+  return program([local, "run", "--env", environment, "--", ...remote], rest);
 }

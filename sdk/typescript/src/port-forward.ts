@@ -57,7 +57,8 @@ export async function forwardPort(
 async function joinSocket(tunnel: Tunnel, socket: Socket): Promise<void> {
   const upload = async (): Promise<void> => {
     const writer = tunnel.writable.getWriter();
-    for await (const chunk of socket) {
+    // The other direction goes on after the end of this one.
+    for await (const chunk of socket.iterator({ destroyOnReturn: false })) {
       await writer.write(chunk as Buffer);
     }
     await writer.close();

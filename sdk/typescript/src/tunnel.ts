@@ -24,20 +24,6 @@ export class TunnelClosedError extends ExecServerError {
   }
 }
 
-/** A TCP port of an environment. */
-export interface ListeningPort {
-  /** Port number. */
-  port: number;
-  /** Address that it is bound to. */
-  address: string;
-  /** Process of the session that has it open, itself or in its tree. */
-  processId?: string | null;
-  /** Pid of the program that has it open, if the server may know it. */
-  osPid?: number | null;
-  /** Name of that program. */
-  program?: string | null;
-}
-
 /** Where a tunnel leads. */
 export interface TunnelTarget {
   /** TCP port. */
@@ -420,7 +406,7 @@ export class TunnelTable {
     const tunnel = this.#add(tunnelId, false);
     try {
       const params = { tunnelId, ...target };
-      await this.client.callUnchecked("tunnel/open", params, { retry: true, signal });
+      await this.client.call("tunnel/open", params, { retry: true, signal });
       tunnel.opened();
       return tunnel;
     } catch (error) {
@@ -442,9 +428,7 @@ export class TunnelTable {
     this.#listeners.set(listenId, incoming);
     try {
       const params = { listenId, ...options };
-      const answer = await this.client.callUnchecked<{ port: number }>("tunnel/listen", params, {
-        retry: true,
-      });
+      const answer = await this.client.call("tunnel/listen", params, { retry: true });
       return new TunnelListener(answer.result.port, incoming, () => {
         if (this.#listeners.delete(listenId)) {
           this.sendClose(listenId);

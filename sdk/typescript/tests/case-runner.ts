@@ -127,7 +127,6 @@ class CaseRun {
   #dir = "";
   #processes = new Map<string, ProcessHandle>();
   #watches = new Map<string, WatchHandle>();
-  #tunnels = new Map<string, sdk.Tunnel>();
 
   constructor(env: Environment, place: CasePlace) {
     this.#env = env;
@@ -418,9 +417,6 @@ class CaseRun {
         await this.#watches.get(text("on"))?.watch.return?.();
         return null;
       }
-      case "openTunnel":
-        this.#tunnels.set(text("as"), await env.openTunnel({ port: number("port") ?? 0 }));
-        return null;
       case "cut":
         await this.#place.cut();
         return null;

@@ -7,6 +7,7 @@ import { after, before, test } from "node:test";
 
 import {
   AuthenticationError,
+  bridge,
   ClosedError,
   CommandFailedError,
   CommandTimeoutError,
@@ -282,6 +283,15 @@ test("unix sockets and programs on stdio work like websockets", async () => {
   await stdio.close();
   await assert.rejects(program(["/no/such/program"]), /cannot start/);
   await assert.rejects(program(["sh", "-c", "echo broken >&2; exit 3"]), /status 3: broken/);
+});
+
+test("bridge reaches what the program knows", async () => {
+  const there = await bridge(server.url, { program: SERVER, remoteProgram: SERVER });
+  const done = await there.run(["cat"], { input: "over the bridge" });
+  assert.equal(done.stdout, "over the bridge");
+  await there.close();
+  const gone = bridge("ws://127.0.0.1:1", { program: SERVER, connectTimeoutMs: 5000 });
+  await assert.rejects(gone, ConnectError);
 });
 
 test("local starts the server of this machine and joins it", async () => {

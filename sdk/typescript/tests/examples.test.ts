@@ -29,6 +29,7 @@ const OUTPUT: Record<string, RegExp> = {
   "watch.ts": /created[^]*false\n$/,
   "sandbox.ts": /^0 1 true\n$/,
   "detached.ts": /^started\n/,
+  "tunnel.ts": /^200\nHTTP\/1.0 200 OK\n$/,
   "abort.ts": /^\nAbortError\n$/,
 };
 
