@@ -19,6 +19,7 @@ from exec_server import (
     PIPE,
     STDOUT,
     AsyncEnvironment,
+    AuthenticationError,
     ConnectError,
     Environment,
     SessionLostError,
@@ -158,3 +159,48 @@ def test_completed_process_is_that_of_subprocess(server: Server) -> None:
         process.kill()
         assert process.wait() == 137 and process.poll() == 137
         assert "exited with 137" in repr(process)
+
+
+def test_machine_behind_a_hub_is_reached_through_the_program(tmp_path: Path) -> None:
+    home = {**os.environ, "EXEC_SERVER_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    token_file = tmp_path / "token"
+    roles = ["--role", "executor", "--role", "harness"]
+    create = [program(), "hub", "token", "create", "--name", "t", *roles, "--out", str(token_file)]
+    subprocess.run(create, env=home, check=True, capture_output=True)
+    children = []
+
+    def start(*arguments: str) -> str:
+        child = subprocess.Popen(
+            [program(), *arguments], env=home, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        children.append(child)
+        assert child.stdout is not None
+        return child.stdout.readline().strip()
+
+    try:
+        url = start("hub", "--listen", "127.0.0.1:0")
+        remote = ["--environment-id", "box-7", "--remote-token-file", str(token_file)]
+        assert start("--remote", url, *remote) == "online box-7"
+        token = token_file.read_text()
+        with Environment.hub(url, "box-7", token=token, program=program()) as env:
+            data = os.urandom(1 << 20)
+            assert env.run(["cat"], input=data, capture_output=True).stdout == data
+            env.write_file(tmp_path / "x", b"through the hub")
+            assert (tmp_path / "x").read_bytes() == b"through the hub"
+        with pytest.raises(AuthenticationError):
+            Environment.hub(url, "box-7", token="exh_wrong", program=program())
+        with pytest.raises(ConnectError):
+            Environment.hub(url, "box-8", token=token, program=program())
+    finally:
+        for child in reversed(children):
+            child.terminate()
+            child.wait(10)
+            assert child.stdout is not None
+            child.stdout.close()
+
+
+def test_hub_without_a_scheme_or_a_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="https://"):
+        Environment.hub("hub.example", "box", token="t", program=program())
+    with pytest.raises(ValueError, match="token"):
+        Environment.hub("https://hub.example", "box", token=" ", program=program())

@@ -701,13 +701,13 @@ class Client:
 
             def handle_close(reason: str) -> None:
                 if not response.done():
-                    response.set_exception(TransientConnectError(reason))
+                    response.set_exception(link.end_error(reason))
 
             link.on_message = handle
             link.on_close = handle_close
             if link.end_reason is not None:
                 # It broke before the callbacks were set.
-                raise TransientConnectError(link.end_reason)
+                raise link.end_error(link.end_reason)
             extensions = [
                 name for name in _EXTENSIONS if link.carries_raw_data or name != "binaryData"
             ]

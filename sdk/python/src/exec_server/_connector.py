@@ -107,16 +107,51 @@ class ProgramConnector(Connector):
     """A program that speaks the protocol on stdin and stdout, started for this client."""
 
     def __init__(
-        self, argv: Sequence[Union[str, "os.PathLike[str]"]], env: Optional[Mapping[str, str]] = None
+        self,
+        argv: Sequence[Union[str, "os.PathLike[str]"]],
+        env: Optional[Mapping[str, str]] = None,
+        keep_errors: bool = False,
     ) -> None:
         if isinstance(argv, (str, bytes)) or not argv:
             raise ValueError("a program is a list: its name and its arguments")
         self._argv = [os.fspath(argument) for argument in argv]
         self._env: Optional[Dict[str, str]] = None if env is None else {**os.environ, **env}
+        self._keep_errors = keep_errors
         self.name = self._argv[0]
 
     async def open(self) -> Link:
-        return await open_program(self._argv, self._env)
+        return await open_program(self._argv, self._env, self._keep_errors)
+
+
+#: Starts a server for one client on the machine behind a hub. There the parent of a command is a
+#: supervisor, which is an image of the server's program.
+_BRIDGED_SERVER = ["sh", "-c", 'exec "/proc/$PPID/exe" --listen stdio']
+
+
+def hub_connector(
+    url: str,
+    environment_id: str,
+    token: str,
+    program: Optional[Union[str, "os.PathLike[str]"]] = None,
+) -> ProgramConnector:
+    """Makes a connector for a machine behind a hub.
+
+    The program is a local bridge: it speaks Noise with the machine, and passes the protocol on.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"invalid URL of a hub `{url}`: use https://HOST")
+    if not environment_id or not token.strip():
+        raise ValueError("a hub needs the id of an environment, and a token")
+    # The token must not be on a command line, which other accounts can read.
+    variables = {
+        "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL": url,
+        "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID": environment_id,
+        "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN": token.strip(),
+    }
+    bridge = find_program() if program is None else os.fspath(program)
+    # The variables name the only environment, `remote`.
+    argv = [bridge, "run", "--env", "remote", "--", *_BRIDGED_SERVER]
+    return ProgramConnector(argv, variables, keep_errors=True)
 
 
 class LocalConnector(Connector):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import ssl
-from typing import Callable, List, Optional
+from typing import Callable, Dict, List, Optional, Type
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatus
@@ -45,8 +45,9 @@ class Link(abc.ABC):
         #: Time of the loop at which the last bytes arrived.
         self.last_received = 0.0
         self.is_paused = False
-        #: Why the link has ended, if it has.
+        #: Why the link has ended, if it has, and the error that this is before the handshake.
         self.end_reason: Optional[str] = None
+        self.end_error: Type[ConnectError] = TransientConnectError
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -246,6 +247,18 @@ class WebSocketLink(Link, asyncio.Protocol):
         return f"the server closed the connection with code {received.code}{reason}"
 
 
+#: Exit codes with which `exec-server` commands say that another attempt will not help.
+_FINAL_EXIT_CODES: Dict[int, Type[ConnectError]] = {
+    2: ConnectError,
+    77: AuthenticationError,
+    78: ConnectError,
+    126: ConnectError,
+    127: ConnectError,
+}
+#: What is kept of the errors of a program.
+_ERROR_BYTES = 4096
+
+
 class ProgramLink(Link):
     """A program that speaks the protocol on its standard input and output, one message a line."""
 
@@ -261,6 +274,10 @@ class ProgramLink(Link):
         self.last_received = self._loop.time()
         self.on_message = _ignore_message
         self.on_close = _ignore_reason
+        self._errors = b""
+        self._reading_errors: "Optional[asyncio.Task[None]]" = None
+        if process.stderr is not None:
+            self._reading_errors = self._loop.create_task(self._read_errors(process.stderr))
         self._task = self._loop.create_task(self._read())
         self._end: "Optional[asyncio.Task[None]]" = None
 
@@ -321,6 +338,27 @@ class ProgramLink(Link):
         except (asyncio.TimeoutError, asyncio.CancelledError):
             self._kill()
 
+    async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
+        while True:
+            data = await stderr.read(_ERROR_BYTES)
+            if not data:
+                return
+            self._errors = (self._errors + data)[-_ERROR_BYTES:]
+
+    async def _describe_end(self, reason: str) -> str:
+        """Describes the end of a program that has closed its output."""
+        try:
+            code = await asyncio.wait_for(self._process.wait(), 1)
+        except asyncio.TimeoutError:
+            return reason
+        self.end_error = _FINAL_EXIT_CODES.get(code, TransientConnectError)
+        if self._reading_errors is not None:
+            await asyncio.wait({self._reading_errors}, timeout=1)
+        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        errors = [line for line in lines if line.startswith("error: ")] or lines[-1:]
+        text = f": {errors[-1]}" if errors else ""
+        return f"the program ended with exit code {code}{text}"
+
     async def _read(self) -> None:
         stdout = self._process.stdout
         assert stdout is not None
@@ -348,11 +386,7 @@ class ProgramLink(Link):
                         reason = "the program sent a line that is too long"
                         break
             if self._reason is None and not parts:
-                try:
-                    code = await asyncio.wait_for(self._process.wait(), 1)
-                    reason = f"the program ended with exit code {code}"
-                except asyncio.TimeoutError:
-                    pass
+                reason = await self._describe_end(reason)
         finally:
             self._kill()
             self.end_reason = self._reason or reason
@@ -420,13 +454,19 @@ async def open_websocket(
     return link
 
 
-async def open_program(argv: "list[str]", env: "Optional[dict[str, str]]") -> ProgramLink:
-    """Starts a program that speaks the protocol on stdin and stdout."""
+async def open_program(
+    argv: "list[str]", env: "Optional[dict[str, str]]", keep_errors: bool
+) -> ProgramLink:
+    """Starts a program that speaks the protocol on stdin and stdout.
+
+    Its errors go to those of this program, or with `keep_errors` into the reason of its end.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE if keep_errors else None,
             env=env,
             limit=1 << 20,
             start_new_session=True,

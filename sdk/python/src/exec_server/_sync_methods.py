@@ -136,6 +136,29 @@ class EnvironmentMethods:
         """
         return cls._open(lambda: AsyncEnvironment.program(argv, env=env, client_name=client_name, reconnect_timeout=reconnect_timeout))
 
+    @classmethod
+    def hub(cls: Type[Self], url: str, environment_id: str, *, token: str, program: Optional[Union[str, 'os.PathLike[str]']]=None, client_name: Optional[str]=None, reconnect_timeout: Optional[float]=None) -> 'Self':
+        """Connects to a machine behind a hub, end-to-end encrypted.
+
+        The `exec-server` program runs as a local bridge, because the encryption is not implemented
+        in Python. It starts a server for this client alone on the machine, which has to be Linux.
+        A lost connection to the hub is replaced by the bridge. If the bridge ends, so does the
+        session, with its detached processes.
+
+        Args:
+            url: The hub, `https://…`.
+            environment_id: The machine's name there.
+            token: A token with the role `harness`.
+            program: The `exec-server` program. Default: as for :meth:`local`.
+            client_name: For the logs of the server.
+            reconnect_timeout: Seconds after which a broken connection is given up.
+
+        Raises:
+            AuthenticationError: The hub refuses the token.
+            ConnectError: The hub or the machine cannot be reached, or there is no program.
+        """
+        return cls._open(lambda: AsyncEnvironment.hub(url, environment_id, token=token, program=program, client_name=client_name, reconnect_timeout=reconnect_timeout))
+
     @property
     def info(self) -> EnvironmentInfo:
         """What the server says about its host."""

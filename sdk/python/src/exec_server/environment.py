@@ -25,7 +25,14 @@ from typing import (
 )
 
 from ._client import Client
-from ._connector import Connector, LocalConnector, ProgramConnector, TlsOption, UrlConnector
+from ._connector import (
+    Connector,
+    LocalConnector,
+    ProgramConnector,
+    TlsOption,
+    UrlConnector,
+    hub_connector,
+)
 from ._framing import Buffer, Json, decode_base64
 from ._paths import RemotePath, native_bytes, native_text, path_uri, uri_path
 from .errors import (
@@ -183,6 +190,39 @@ class AsyncEnvironment:
             reconnect_timeout: Seconds after which a broken connection is given up.
         """
         connector = ProgramConnector(argv, env)
+        return await cls._open(connector, client_name, reconnect_timeout)
+
+    @classmethod
+    async def hub(
+        cls,
+        url: str,
+        environment_id: str,
+        *,
+        token: str,
+        program: Optional[Union[str, "os.PathLike[str]"]] = None,
+        client_name: Optional[str] = None,
+        reconnect_timeout: Optional[float] = None,
+    ) -> "AsyncEnvironment":
+        """Connects to a machine behind a hub, end-to-end encrypted.
+
+        The `exec-server` program runs as a local bridge, because the encryption is not implemented
+        in Python. It starts a server for this client alone on the machine, which has to be Linux.
+        A lost connection to the hub is replaced by the bridge. If the bridge ends, so does the
+        session, with its detached processes.
+
+        Args:
+            url: The hub, `https://…`.
+            environment_id: The machine's name there.
+            token: A token with the role `harness`.
+            program: The `exec-server` program. Default: as for :meth:`local`.
+            client_name: For the logs of the server.
+            reconnect_timeout: Seconds after which a broken connection is given up.
+
+        Raises:
+            AuthenticationError: The hub refuses the token.
+            ConnectError: The hub or the machine cannot be reached, or there is no program.
+        """
+        connector = hub_connector(url, environment_id, token, program)
         return await cls._open(connector, client_name, reconnect_timeout)
 
     @classmethod
@@ -445,6 +485,8 @@ class AsyncEnvironment:
             params["size"] = size.to_wire()
         if sandbox is not None:
             params["sandbox"] = sandbox.to_wire(directory)
+            if sandbox.loopback:
+                params["managedNetwork"] = {"allowLocalBinding": True}
         if limits is not None:
             params["limits"] = limits.to_wire()
         if detached:

@@ -97,11 +97,13 @@ class SandboxPolicy:
     workspace_roots: Tuple[RemotePath, ...] = ()
     #: Depth to which patterns look for files.
     glob_depth: Optional[int] = None
+    #: Gives a process without network a loopback that only its tree and tunnels can use.
+    loopback: bool = False
 
     @classmethod
-    def read_only(cls, network: bool = False) -> "SandboxPolicy":
+    def read_only(cls, network: bool = False, loopback: bool = False) -> "SandboxPolicy":
         """Everything can be read, and nothing written."""
-        return cls(entries=(Entry.root("read"),), network=network)
+        return cls(entries=(Entry.root("read"),), network=network, loopback=loopback)
 
     @classmethod
     def workspace_write(
@@ -109,6 +111,7 @@ class SandboxPolicy:
         writable: Iterable[RemotePath] = (),
         network: bool = False,
         allow_git: bool = False,
+        loopback: bool = False,
     ) -> "SandboxPolicy":
         """Everything can be read, and directories and temporary files be written.
 
@@ -125,7 +128,9 @@ class SandboxPolicy:
         if allow_git:
             entries.append(Entry.project_roots("write", ".git"))
         entries += [Entry.path(path, "write", skip_missing=True) for path in writable]
-        return cls(entries=tuple(entries), network=network, workspace_roots=(".",))
+        return cls(
+            entries=tuple(entries), network=network, workspace_roots=(".",), loopback=loopback
+        )
 
     def with_entries(self, *entries: Entry) -> "SandboxPolicy":
         """Returns the policy with more entries."""
