@@ -23,6 +23,7 @@ from .errors import (
     UNKNOWN_METHOD,
     CallInterruptedError,
     ClosedError,
+    ConnectError,
     ConnectionLostError,
     ExecServerError,
     ProtocolError,
@@ -234,7 +235,11 @@ class Client:
             if self._state in ("connected", "reconnecting"):
                 return
             self._check_usable()
-            link, result = await self._handshake(None)
+            try:
+                link, result = await self._handshake(None)
+            except TransientConnectError as error:
+                # Only recovery makes another attempt.
+                raise ConnectError(str(error)) from error.__cause__
             if self._closing is not None:
                 link.close()
                 raise _closed()
