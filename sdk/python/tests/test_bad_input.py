@@ -96,6 +96,25 @@ def test_unix_socket_is_served(tmp_path: Path) -> None:
         Environment.connect(f"unix://{tmp_path}/socket")
 
 
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    request += ["-nodes", "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    request += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(request, check=True, capture_output=True)
+    arguments = ["--tls-cert", str(certificate), "--tls-key", str(key)]
+    server = Server(*arguments, listen="wss://127.0.0.1:0")
+    try:
+        assert server.url.startswith("wss://")
+        with pytest.raises(ConnectError, match="certificate is not trusted"):
+            Environment.connect(server.url)
+        with Environment.connect(server.url, tls=certificate) as env:
+            data = os.urandom(1 << 20)
+            assert env.run(["cat"], input=data, capture_output=True).stdout == data
+    finally:
+        server.stop()
+
+
 def test_missing_program_is_a_connect_error() -> None:
     with pytest.raises(ConnectError, match="cannot start"):
         Environment.program(["/no/such/program"])

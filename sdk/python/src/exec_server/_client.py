@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Protocol, Set, Tuple
 
 from ._connector import Connector
-from ._framing import Buffer, Json, decode_message, encode_message
+from ._framing import Buffer, Json, ReceivedMessage, decode_message, encode_message
 from ._link import Link, TransientConnectError
 from ._process_events import ProcessEvents
 from ._version import __version__
@@ -566,7 +566,7 @@ class Client:
 
     # Messages.
 
-    def _handle_message(self, link: Link, frame: bytes) -> None:
+    def _handle_message(self, link: Link, frame: ReceivedMessage) -> None:
         try:
             message, data = decode_message(frame)
             method = message.get("method")
@@ -692,7 +692,7 @@ class Client:
         try:
             response: "asyncio.Future[Json]" = self._loop.create_future()
 
-            def handle(frame: bytes) -> None:
+            def handle(frame: ReceivedMessage) -> None:
                 if frame[:1] != b"\x01" and not response.done():
                     try:
                         message, _ = decode_message(frame)

@@ -11,6 +11,8 @@ from .errors import ProtocolError
 
 Json = Dict[str, Any]
 Buffer = Union[bytes, bytearray, memoryview]
+#: A received message, which nothing else changes.
+ReceivedMessage = Union[bytes, bytearray]
 
 #: First byte of a message with raw data. No JSON text begins with it.
 _BINARY_MARK = 0x01
@@ -47,19 +49,20 @@ def encode_message(message: Json, data: Optional[Buffer], raw: bool) -> Tuple[by
     return _encode(message).encode("ascii"), False
 
 
-def decode_message(frame: bytes) -> Tuple[Json, Optional[bytes]]:
+def decode_message(frame: ReceivedMessage) -> Tuple[Json, Optional[bytes]]:
     """Returns a received message and the raw data beside it.
 
     Raises:
         ProtocolError: The frame is not a message.
     """
     data: Optional[bytes] = None
-    text: bytes = frame
+    text: ReceivedMessage = frame
     if frame[:1] == b"\x01":
         end = _PREFIX_BYTES + int.from_bytes(frame[1:_PREFIX_BYTES], "big")
         if end > len(frame):
             raise ProtocolError("a message is shorter than its header")
-        text, data = frame[_PREFIX_BYTES:end], frame[end:]
+        # One copy of the data.
+        text, data = frame[_PREFIX_BYTES:end], bytes(memoryview(frame)[end:])
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:

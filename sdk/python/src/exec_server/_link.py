@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import ssl
-from typing import Callable, Dict, List, Optional, Type
+from typing import Callable, Dict, List, Optional, Type, cast
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatus
@@ -18,6 +18,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import WebSocketURI
 
+from ._framing import ReceivedMessage
 from .errors import AuthenticationError, ConnectError
 
 #: Largest message that a server may send: a file of 512 MiB in base64.
@@ -36,7 +37,7 @@ class Link(abc.ABC):
     ``on_message`` and ``on_close`` are set by its user right after it was opened.
     """
 
-    on_message: Callable[[bytes], None]
+    on_message: Callable[[ReceivedMessage], None]
     on_close: Callable[[str], None]
     #: Whether raw data may travel beside a JSON header.
     carries_raw_data: bool
@@ -112,9 +113,9 @@ class WebSocketLink(Link, asyncio.Protocol):
     # The rest of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        # Other loops have transports of other classes.
+        self._transport = stream = cast(asyncio.Transport, transport)
+        stream.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         request = self._protocol.connect()
         for name, value in self._headers:
             request.headers[name] = value
@@ -228,7 +229,7 @@ class WebSocketLink(Link, asyncio.Protocol):
 
     def _handle_frame(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY) and frame.fin:
-            self.on_message(bytes(frame.data))
+            self.on_message(cast(ReceivedMessage, frame.data))
         elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             self._fragments.append(bytes(frame.data))
             self._fragment_bytes += len(frame.data)
@@ -395,7 +396,7 @@ class ProgramLink(Link):
             on_close(self.end_reason)
 
 
-def _ignore_message(message: bytes) -> None:
+def _ignore_message(message: ReceivedMessage) -> None:
     pass
 
 
