@@ -24,4 +24,5 @@ pub mod sandbox;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod server;
+pub mod signal_name;
 pub mod tunnel;

@@ -4,6 +4,7 @@ use exec_core::output_log::ExitInfo;
 use exec_wire::{
     id::{OutputSeq, WriteId},
     process::{ExitCause, OutputStream, ResourceUsage},
+    signal_name::known_signal_name,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -104,7 +105,7 @@ pub(crate) fn stream_name(stream: OutputStream) -> &'static str {
 mod exit_info {
     use super::{
         Deserialize, Deserializer, ExitCause, ExitInfo, ResourceUsage, Serialize, Serializer,
-        known_signal,
+        known_signal_name,
     };
 
     #[derive(Deserialize, Serialize)]
@@ -140,44 +141,12 @@ mod exit_info {
         let fields = ExitFields::deserialize(deserializer)?;
         Ok(ExitInfo {
             code: fields.code,
-            signal: fields.signal.as_deref().map(known_signal),
+            signal: fields.signal.as_deref().map(known_signal_name),
             cause: fields.cause,
             usage: fields.usage,
             sandbox_denied: fields.sandbox_denied,
         })
     }
-}
-
-/// Returns the static name of a signal.
-fn known_signal(name: &str) -> &'static str {
-    const SIGNALS: &[&str] = &[
-        "SIGHUP",
-        "SIGINT",
-        "SIGQUIT",
-        "SIGILL",
-        "SIGTRAP",
-        "SIGABRT",
-        "SIGBUS",
-        "SIGFPE",
-        "SIGKILL",
-        "SIGUSR1",
-        "SIGSEGV",
-        "SIGUSR2",
-        "SIGPIPE",
-        "SIGALRM",
-        "SIGTERM",
-        "SIGSTKFLT",
-        "SIGXCPU",
-        "SIGXFSZ",
-        "SIGVTALRM",
-        "SIGPROF",
-        "SIGIO",
-        "SIGPWR",
-        "SIGSYS",
-        "SIGRT",
-    ];
-    let known = SIGNALS.iter().find(|known| **known == name);
-    known.copied().unwrap_or("SIGUNKNOWN")
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use exec_wire::{
     id::OutputSeq,
     limits,
     process::{ExitCause, ResourceUsage},
+    signal_name::signal_name,
 };
 use tokio::{
     task::spawn_blocking,
@@ -392,37 +393,6 @@ async fn writable(fd: Option<&tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>) {
     {
         // The next write finds out whether the pipe has room; otherwise wait for the next event.
         ready.clear_ready();
-    }
-}
-
-/// Returns the POSIX name of a signal.
-fn signal_name(number: i32) -> &'static str {
-    match number {
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGINT => "SIGINT",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGTRAP => "SIGTRAP",
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGUSR1 => "SIGUSR1",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGUSR2 => "SIGUSR2",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGALRM => "SIGALRM",
-        libc::SIGTERM => "SIGTERM",
-        libc::SIGSTKFLT => "SIGSTKFLT",
-        libc::SIGXCPU => "SIGXCPU",
-        libc::SIGXFSZ => "SIGXFSZ",
-        libc::SIGVTALRM => "SIGVTALRM",
-        libc::SIGPROF => "SIGPROF",
-        libc::SIGIO => "SIGIO",
-        libc::SIGPWR => "SIGPWR",
-        libc::SIGSYS => "SIGSYS",
-        34..=64 => "SIGRT",
-        _ => "SIGUNKNOWN",
     }
 }
 

@@ -24,7 +24,6 @@ pub(crate) use self::{
         AttachWaiter, Call, CallResult, ConnectionNumber, MAX_QUEUED_CALLS, OpenedResource,
         RawResponse, RequestBuilder, ResponseSink, RetryPolicy,
     },
-    receive::signal_name,
     server_requests::NetworkHook,
 };
 

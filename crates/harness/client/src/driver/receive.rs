@@ -14,6 +14,7 @@ use exec_wire::{
     process::{
         ExitCause, ProcessClosed, ProcessExited, ProcessOutput, ProcessStarted, TerminateResult,
     },
+    signal_name::known_signal_name,
     tunnel::TunnelMessage,
 };
 use serde::Deserialize;
@@ -313,7 +314,7 @@ fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, Par
             let exited: ProcessExited = decode_params(message.params)?;
             let exit = ExitInfo {
                 code: exited.exit_code,
-                signal: exited.signal.as_deref().map(signal_name),
+                signal: exited.signal.as_deref().map(known_signal_name),
                 cause: exited.cause.unwrap_or(ExitCause::Unknown),
                 usage: exited.usage,
                 sandbox_denied: exited.sandbox_denied.unwrap_or(false),
@@ -351,40 +352,3 @@ fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, Par
         _ => Ok(ServerNotification::Unknown),
     }
 }
-
-/// Returns the static name of a signal.
-pub(crate) fn signal_name(name: &str) -> &'static str {
-    SIGNALS
-        .iter()
-        .find(|known| **known == name)
-        .copied()
-        .unwrap_or("SIGUNKNOWN")
-}
-
-const SIGNALS: &[&str] = &[
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-    "SIGEMT",
-    "SIGRT",
-];

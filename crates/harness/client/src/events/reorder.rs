@@ -12,9 +12,8 @@ use exec_wire::{
     error::RpcError,
     id::{OutputSeq, ProcessId},
     process::{ExitCause, OutputPage, PageChunk},
+    signal_name::known_signal_name,
 };
-
-use crate::driver::signal_name;
 
 /// Maximum number of events that wait for an earlier one. More than in the stock client, because
 /// after a resume live events arrive before the page with the earlier ones.
@@ -242,7 +241,7 @@ impl EventReorder {
 fn page_exit(page: &OutputPage) -> Option<ExitInfo> {
     Some(ExitInfo {
         code: page.exit_code?,
-        signal: page.signal.as_deref().map(signal_name),
+        signal: page.signal.as_deref().map(known_signal_name),
         cause: page.cause.unwrap_or(ExitCause::Unknown),
         usage: page.usage,
         sandbox_denied: page.sandbox_denied,
