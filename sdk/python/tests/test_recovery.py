@@ -239,3 +239,35 @@ def test_file_that_changed_behind_a_broken_connection_is_not_mixed(
                     await file.read(10)
 
     asyncio.run(run())
+
+
+def test_durable_process_goes_on_across_a_killed_server(tmp_path: Path) -> None:
+    async def run(servers: List[Server]) -> None:
+        proxy = CuttingProxy(servers[0].address)
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            process = await env.spawn(
+                ["sh", "-c", "n=0; while read line; do n=$((n+1)); echo $n $line; done"],
+                stdin=PIPE,
+                durable=True,
+            )
+            assert process.stdin is not None and process.stdout is not None
+            for number in range(1, 4):
+                await process.stdin.write(b"line\n")
+                assert await process.stdout.readline() == b"%d line\n" % number
+                servers[-1].kill()
+                servers.append(Server(*state))
+                proxy.redirect(servers[-1].address)
+                proxy.cut()
+            await process.stdin.close()
+            assert await process.stdout.read() == b""
+            assert await process.wait() == 0
+            assert env.connections >= 4
+        proxy.stop()
+
+    state = ["--state-dir", str(tmp_path / "state")]
+    servers = [Server(*state)]
+    try:
+        asyncio.run(asyncio.wait_for(run(servers), 60))
+    finally:
+        for server in servers:
+            server.stop()
