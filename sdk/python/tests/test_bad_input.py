@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import json
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ from typing import Any, Awaitable, Callable, Dict, Iterator
 
 import pytest
 from conftest import CuttingProxy, Server, is_running, wait_for
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from exec_server import (
@@ -35,6 +38,7 @@ from exec_server import (
     OutputGapError,
     OutputLimitError,
     RemoteError,
+    SessionLostError,
     StdinClosedError,
     TimeoutExpired,
     UnsupportedError,
@@ -148,6 +152,29 @@ def test_malformed_handshake_is_a_typed_error(answer: Any) -> None:
             port = server.socket.getsockname()[1]
             with pytest.raises(ExecServerError):
                 Environment.connect(f"ws://127.0.0.1:{port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_server_that_only_sends_malformed_messages_is_given_up() -> None:
+    def handle(connection: ServerConnection) -> None:
+        connection.recv()
+        result = {"sessionId": "s", "extensions": [], "sessionTtlMs": 80_000}
+        connection.send(json.dumps({"id": 0, "result": result}))
+        connection.recv()
+        connection.send('{"method": "process/output", "params": {"seq": "?"}}')
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            connection.recv(timeout=5)
+
+    with serve(handle, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            env = Environment.connect(f"ws://127.0.0.1:{server.socket.getsockname()[1]}")
+            with pytest.raises(SessionLostError, match="malformed"):
+                env.list()
+            env.close()
         finally:
             server.shutdown()
             thread.join()
@@ -520,9 +547,10 @@ def test_program_that_ends_without_a_close_leaves_nothing_running(server: Server
     script = """
         import sys
         from exec_server import Environment
-        env = Environment.connect(sys.argv[1])
-        process = env.spawn(["sleep", "4711474"])
-        print(process.returncode)
+        def spawn():
+            # Drops the environment and the process.
+            return Environment.connect(sys.argv[1]).spawn(["sleep", "4711474"]).returncode
+        print(spawn())
     """
     code, out = run_script(script, server.url)
     assert (code, out) == (0, "None\n")

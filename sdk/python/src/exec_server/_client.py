@@ -51,6 +51,8 @@ _MAX_FINISHED = 8192
 #: Unread output of a connection to a server without acknowledgements, above which nothing more is
 #: read from it.
 _MAX_BUFFERED_BYTES = 4 << 20
+#: Malformed messages after which another connection will not help.
+_MAX_MALFORMED = 10
 #: Time that closing spends on ending processes.
 _CLOSE_SECONDS = 5.0
 
@@ -204,6 +206,7 @@ class Client:
         self._raw = False
         self._session_ttl: Optional[float] = None
         self._buffered = 0
+        self._malformed = 0
         self._end = asyncio.Event()
         self._finished: "OrderedDict[str, None]" = OrderedDict()
         #: Closes of processes whose acknowledgement may not have arrived, with the last call sent
@@ -578,10 +581,18 @@ class Client:
             else:
                 self._handle_notification(method, message.get("params") or {}, data)
         except ProtocolError as error:
-            link.abort(f"the server sent a malformed message: {error}")
+            self._handle_malformed(link, str(error))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            name = type(error).__name__
-            link.abort(f"the server sent a malformed message: {name}: {error}")
+            self._handle_malformed(link, f"{type(error).__name__}: {error}")
+
+    def _handle_malformed(self, link: Link, what: str) -> None:
+        """Drops the connection, and the session if that keeps happening."""
+        reason = f"the server sent a malformed message: {what}"
+        self._malformed += 1
+        link.abort(reason)
+        if self._malformed > _MAX_MALFORMED and self._state in ("connected", "reconnecting"):
+            self._link = None
+            self._shut(SessionLostError(reason))
 
     def _handle_notification(self, method: str, params: Json, data: Optional[bytes]) -> None:
         if method == "process/output":

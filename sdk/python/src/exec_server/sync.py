@@ -9,9 +9,8 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import weakref
 from types import TracebackType
-from typing import IO, Any, Callable, Coroutine, Iterator, List, Optional, Type, TypeVar, cast
+from typing import IO, Any, Callable, Coroutine, Iterator, List, Optional, Set, Type, TypeVar, cast
 
 from ._framing import Buffer
 from ._loop_thread import LoopThread
@@ -28,7 +27,8 @@ Self = TypeVar("Self", bound="Environment")
 _BUFFER_BYTES = 64 << 10
 _FILE_BUFFER_BYTES = 4 << 20
 
-_open_environments: "weakref.WeakSet[Environment]" = weakref.WeakSet()
+#: What is not closed yet, also if the program dropped it.
+_open_environments: "Set[Environment]" = set()
 
 
 class Environment(EnvironmentMethods):
