@@ -297,14 +297,15 @@ impl RequestHandler {
             MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
             MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
             MethodCall::TunnelOpen(params) => {
-                handlers.tunnel_request(id, |tunnels| tunnels.open(params))
+                let network = handlers.network(params.process_id.as_ref());
+                handlers.tunnel_request(id, |tunnels| tunnels.open(network, params))
             }
             MethodCall::TunnelListen(params) => {
-                handlers.tunnel_request(id, |tunnels| tunnels.listen(params))
+                let network = handlers.network(params.process_id.as_ref());
+                handlers.tunnel_request(id, |tunnels| tunnels.listen(network, params))
             }
             MethodCall::PortsList(params) => {
-                let ports = handlers.session.tunnels.ports(params);
-                respond_when_ready(id, ports, |ports| ports)
+                respond_when_ready(id, handlers.ports(params), |ports| ports)
             }
             MethodCall::ServerStatus(_) => respond_now(
                 &id,

@@ -24,6 +24,7 @@ use exec_core::{
 use exec_env::{
     durable::{DurableOwner, DurableProcess, DurableSession, DurableState, HistorySelection},
     environment::Environment,
+    tunnel::EnvironmentNetwork,
 };
 use exec_transport::link::Principal;
 use exec_wire::{
@@ -124,7 +125,7 @@ impl Session {
         };
         Self {
             id,
-            tunnels: Arc::new(TunnelRegistry::new(Arc::clone(&environment.network))),
+            tunnels: Arc::default(),
             environment,
             principal,
             session_limits,
@@ -156,6 +157,20 @@ impl Session {
     pub(crate) fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.started().collect();
         processes.iter().map(|process| process.summary()).collect()
+    }
+
+    /// Returns the networks that know the running processes, up to a limit.
+    pub(crate) fn networks(&self, limit: usize) -> Vec<Arc<dyn EnvironmentNetwork>> {
+        let mut networks: Vec<Arc<dyn EnvironmentNetwork>> = Vec::new();
+        for process in self.started() {
+            let is_known = networks
+                .iter()
+                .any(|network| Arc::ptr_eq(network, &process.network));
+            if process.handle.status().exit.is_none() && !is_known && networks.len() < limit {
+                networks.push(Arc::clone(&process.network));
+            }
+        }
+        networks
     }
 
     /// Lists the processes that are not durable, and run or have unacknowledged output for a client.
@@ -339,6 +354,7 @@ impl Session {
             argv: restored.argv,
             cwd: restored.cwd,
             tty: restored.tty,
+            network: Arc::clone(&self.environment.network),
             owner: OwnerCell::new(self, restored.owner == DurableOwner::Server),
             watcher: None,
             unacked: UnackedOutput::default(),

@@ -157,6 +157,7 @@ impl HandlerContext<'_> {
                 argv,
                 cwd,
                 tty,
+                network: Arc::clone(&owner.environment.network),
                 owner: OwnerCell::new(&owner, detached),
                 watcher,
                 unacked: UnackedOutput::default(),

@@ -1,15 +1,62 @@
-//! `tunnel/open` and `tunnel/listen`. Their notifications go to the session's tunnels directly.
+//! `tunnel/open`, `tunnel/listen` and `ports/list`. Their notifications go to the session's tunnels directly.
 
 use std::sync::Arc;
 
-use exec_wire::{error::RpcError, message::RequestId};
-use futures_util::future::BoxFuture;
+use exec_env::tunnel::EnvironmentNetwork;
+use exec_wire::{
+    error::RpcError,
+    id::ProcessId,
+    message::RequestId,
+    tunnel::{ListPorts, PortList},
+};
+use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 
 use super::{Dispatch, HandlerContext, respond_now, respond_when_ready};
-use crate::session::TunnelRegistry;
+use crate::session::{ProcessLookup, TunnelRegistry};
+
+/// Detached processes whose environments are asked who has a port open.
+const MAX_DETACHED_NETWORKS: usize = 8;
 
 impl HandlerContext<'_> {
+    /// Returns the network that a request is about: the one that knows the process, which another
+    /// session may have started.
+    pub(super) fn network(&self, process: Option<&ProcessId>) -> Arc<dyn EnvironmentNetwork> {
+        match process.map(|id| self.find(id)) {
+            Some(ProcessLookup::Started(process)) => Arc::clone(&process.network),
+            Some(ProcessLookup::Starting(_) | ProcessLookup::Unknown) | None => {
+                Arc::clone(&self.session.environment.network)
+            }
+        }
+    }
+
+    /// Lists the ports that listen in the environment.
+    pub(super) fn ports(
+        &self,
+        params: ListPorts,
+    ) -> BoxFuture<'static, Result<PortList, RpcError>> {
+        let network = self.network(params.process_id.as_ref());
+        let others = match params.process_id {
+            Some(_) => Vec::new(),
+            None => self.shared.detached.networks(MAX_DETACHED_NETWORKS),
+        };
+        async move {
+            let mut ports = network.ports(params.process_id).await?;
+            for other in others {
+                // Detached processes are known to the environments that started them.
+                let known = other.ports(None).await.unwrap_or_default();
+                for port in ports.iter_mut().filter(|port| port.process_id.is_none()) {
+                    let same = known
+                        .iter()
+                        .find(|one| one.port == port.port && one.address == port.address);
+                    port.process_id = same.and_then(|one| one.process_id.clone());
+                }
+            }
+            Ok(PortList { ports })
+        }
+        .boxed()
+    }
+
     /// Makes a request of the session's tunnels, if the extension was granted.
     pub(super) fn tunnel_request<R: Serialize + 'static>(
         &self,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use exec_core::output_log::ExitInfo;
-use exec_env::process::ExecProcess;
+use exec_env::{process::ExecProcess, tunnel::EnvironmentNetwork};
 use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId},
     path_uri::PathUri,
@@ -40,6 +40,8 @@ pub(crate) struct SessionProcess {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathUri,
     pub(crate) tty: bool,
+    /// Network of the environment that started the process, which finds it by its id.
+    pub(crate) network: Arc<dyn EnvironmentNetwork>,
     /// Table that owns the process.
     pub(crate) owner: OwnerCell,
     /// Network watcher, if the process has a proxy.

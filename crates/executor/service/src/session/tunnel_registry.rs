@@ -23,7 +23,7 @@ use exec_wire::{
     limits,
     message::encode_json,
     process::EmptyResult,
-    tunnel::{ListPorts, ListenResult, ListenTunnel, OpenTunnel, PortList, TunnelMessage},
+    tunnel::{ListenResult, ListenTunnel, OpenTunnel, TunnelMessage},
 };
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -32,10 +32,9 @@ use tokio::sync::Notify;
 use crate::connection_files::AbortOnDrop;
 
 /// The tunnels and listeners of one session. Dropping it closes them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TunnelRegistry {
     tunnels: SessionTunnels,
-    network: Arc<dyn EnvironmentNetwork>,
     state: Mutex<State>,
     /// Number of the last connection that a listener accepted.
     accepted: Arc<AtomicU64>,
@@ -77,15 +76,6 @@ impl From<TunnelRefusal> for RpcError {
 }
 
 impl TunnelRegistry {
-    pub(crate) fn new(network: Arc<dyn EnvironmentNetwork>) -> Self {
-        Self {
-            tunnels: SessionTunnels::default(),
-            network,
-            state: Mutex::default(),
-            accepted: Arc::default(),
-        }
-    }
-
     /// Returns whether there are neither tunnels nor listeners.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.lock();
@@ -122,6 +112,7 @@ impl TunnelRegistry {
     /// Opens a tunnel. Repeating the request of an open tunnel has no effect.
     pub(crate) fn open(
         self: &Arc<Self>,
+        network: Arc<dyn EnvironmentNetwork>,
         params: OpenTunnel,
     ) -> BoxFuture<'static, Result<EmptyResult, RpcError>> {
         let this = Arc::clone(self);
@@ -136,7 +127,7 @@ impl TunnelRegistry {
                 process: params.process_id,
                 sandbox: params.sandbox,
             };
-            let stream = opening.run(this.network.open(target)).await?;
+            let stream = opening.run(network.open(target)).await?;
             let end = this.tunnels.open(&opening.id).map_err(TunnelRefusal::Id)?;
             this.remember(opening.id.clone(), request);
             tokio::spawn(pump(stream, end));
@@ -147,6 +138,7 @@ impl TunnelRegistry {
     /// Opens a listener. Repeating the request of an open listener has no effect.
     pub(crate) fn listen(
         self: &Arc<Self>,
+        network: Arc<dyn EnvironmentNetwork>,
         params: ListenTunnel,
     ) -> BoxFuture<'static, Result<ListenResult, RpcError>> {
         let this = Arc::clone(self);
@@ -163,7 +155,7 @@ impl TunnelRegistry {
                 process: params.process_id,
                 sandbox: params.sandbox,
             };
-            let listener = opening.run(this.network.listen(target)).await?;
+            let listener = opening.run(network.listen(target)).await?;
             let port = listener.port();
             let (tunnels, accepted) = (this.tunnels.clone(), Arc::clone(&this.accepted));
             let task = tokio::spawn(accept(tunnels, listener, listen_id, accepted));
@@ -174,20 +166,6 @@ impl TunnelRegistry {
             };
             this.lock().listeners.insert(opening.id.clone(), listener);
             Ok(ListenResult { port })
-        })
-    }
-
-    /// Lists the ports that listen in the environment.
-    pub(crate) fn ports(
-        &self,
-        params: ListPorts,
-    ) -> BoxFuture<'static, Result<PortList, RpcError>> {
-        let ports = self.network.ports(params.process_id);
-        Box::pin(async move {
-            match ports.await {
-                Ok(ports) => Ok(PortList { ports }),
-                Err(error) => Err(error.into()),
-            }
         })
     }
 
