@@ -22,6 +22,7 @@ mod ls;
 mod mcp;
 mod operand;
 mod overview;
+mod ports;
 mod print;
 pub(crate) mod process_session;
 pub(crate) mod ps;
@@ -32,6 +33,7 @@ pub(crate) mod run;
 mod schema;
 mod search;
 mod terminal;
+mod tunnel;
 mod upgrade;
 mod use_command;
 mod watch;
@@ -60,6 +62,7 @@ pub use self::{
     logs::{LogsCommand, SinceArg, SinceError},
     ls::LsCommand,
     overview::{is_interactive, show_overview},
+    ports::PortsCommand,
     print::TextTable,
     process_session::{DetachKeys, DetachKeysError},
     ps::PsCommand,
@@ -68,6 +71,7 @@ pub use self::{
     run::{ExecArgs, NetworkChoice, RunCommand, SandboxChoice, ShellCommand, VariableArg},
     schema::SchemaCommand,
     search::{FindCommand, GrepCommand},
+    tunnel::{TunnelArg, TunnelCommand, TunnelSpec, TunnelSpecError},
     upgrade::UpgradeCommand,
     use_command::UseCommand,
     watch::WatchCommand,
@@ -117,6 +121,10 @@ pub enum UserCommand {
     Watch(WatchCommand),
     /// Sets the environment of this directory and those below it.
     Use(UseCommand),
+    /// Makes ports of an environment reachable here, or ports of this machine there.
+    Tunnel(TunnelCommand),
+    /// Lists ports that listen.
+    Ports(PortsCommand),
     /// Lists, adds and checks environments.
     Env(EnvCommand),
     /// Serves the tools for agents as an MCP server.
@@ -164,6 +172,8 @@ impl UserCommand {
             Self::Grep(command) => command.run().await,
             Self::Watch(command) => command.run().await,
             Self::Use(command) => command.run(),
+            Self::Tunnel(command) => command.run().await,
+            Self::Ports(command) => command.run().await,
             Self::Env(command) => command.run().await,
             #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,

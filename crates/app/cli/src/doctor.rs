@@ -186,6 +186,7 @@ pub async fn examine_remote(
         limit: Some(REMOTE_TIMEOUT),
         keys: None,
         durability: ProcessDurability::NotDurable,
+        tunnels: &[],
     })
     .await?;
     Ok(outcome.status)

@@ -361,7 +361,7 @@ fn enforce_with_bubblewrap(
         return Err("without a PID namespace it lets commands signal other processes".to_owned());
     }
     if request.handoff.is_some() {
-        return Err("it denies every socket, also on a loopback of its own".to_owned());
+        return Err("it denies every socket, also on a private loopback".to_owned());
     }
     if let Some(forbidden) = view.forbidden.first() {
         let path = forbidden.directory.join(&forbidden.name);

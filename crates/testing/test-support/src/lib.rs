@@ -12,6 +12,7 @@
 
 pub mod bounded_wait;
 pub mod fake_environment;
+pub mod fake_network;
 pub mod fake_process;
 pub mod keeper_process;
 pub mod workspace_program;

@@ -21,6 +21,7 @@ use crate::command::{
         exit_byte, print_notice, show_outages,
     },
     terminal::{self, StandardStream},
+    tunnel::no_notices,
 };
 
 /// Follows a process and types into its terminal.
@@ -103,6 +104,7 @@ impl AttachCommand {
             keys: (found.tty && StandardStream::Input.is_terminal()).then_some(self.detach_keys),
             snapshot: snapshot.map(|snapshot| snapshot.bytes).unwrap_or_default(),
             limit: None,
+            notices: no_notices(),
         };
         let end = session.run().await.map_err(failed)?;
         end.status(SessionOwner::Server, &id, &env)

@@ -137,7 +137,7 @@ impl CompletionList {
 /// Returns whether the command on the line applies to a process in this state.
 fn is_wanted(line: &[String], is_running: bool) -> bool {
     let has = |word: &str| line.iter().any(|one| one == word);
-    if has("kill") || has("attach") {
+    if ["kill", "attach", "--process"].into_iter().any(has) {
         return is_running;
     }
     let removes = has("ps") && has("rm") || has("history") && has("purge");
@@ -187,6 +187,8 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
                 "(__fish_complete_users)",
                 "(__exec_server_list environments)",
             );
+            let hosts = "(__fish_print_hostnames)";
+            let text = text.replace(hosts, "(__exec_server_list processes)");
             format!("{text}{FISH}").into()
         }
         Shell::Elvish | Shell::PowerShell | _ => script,
@@ -202,8 +204,9 @@ fn with_hints(command: Command, parent: &str) -> Command {
         let is_environment = id == "env" && arg.get_short() == Some('E')
             || name == "use" && id == "name"
             || parent == "env" && name != "add" && matches!(id, "name" | "names");
-        let is_process = matches!(id, "id" | "ids")
-            && (matches!(name.as_str(), "attach" | "kill" | "wait") || parent == "ps");
+        let is_process = id == "process"
+            || matches!(id, "id" | "ids")
+                && (matches!(name.as_str(), "attach" | "kill" | "wait") || parent == "ps");
         let is_recorded = matches!(id, "id" | "ids")
             && (matches!(name.as_str(), "logs" | "replay") || parent == "history");
         match (is_environment, is_process, is_recorded) {
@@ -224,6 +227,8 @@ const BASH: &str = r#"_exec_server_complete() {
     local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" word
     if [[ $prev == -E || $prev == --env ]]; then
         kind=environments
+    elif [[ $prev == --process ]]; then
+        kind=processes
     elif [[ $cur != -* && $prev != -* ]]; then
         case "${COMP_WORDS[1]}" in
             use) kind=environments ;;

@@ -3,6 +3,7 @@
 use std::{fmt, process::ExitCode};
 
 use exec_client::error::{ConnectError, ExecServerError};
+use exec_env::tunnel::TunnelError;
 
 use super::print::printable;
 
@@ -125,5 +126,19 @@ impl From<ExecServerError> for CommandFailure {
             | _ => FailureKind::Failed,
         };
         Self::new(kind, error)
+    }
+}
+
+impl From<TunnelError> for CommandFailure {
+    fn from(error: TunnelError) -> Self {
+        match error {
+            TunnelError::Unsupported => Self::new(FailureKind::Failed, error)
+                .next("it needs an exec-server of this version there"),
+            TunnelError::Disconnected(_) => Self::new(FailureKind::Lost, error),
+            TunnelError::Remote(error) => Self::new(FailureKind::Failed, error.message),
+            TunnelError::Refused(_) | TunnelError::Host(_) | _ => {
+                Self::new(FailureKind::Failed, error)
+            }
+        }
     }
 }

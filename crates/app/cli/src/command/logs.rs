@@ -23,6 +23,7 @@ use crate::command::{
         output_failure, print_notice, show_outages,
     },
     recorded_output::{ChunkTimes, RecordedOutput},
+    tunnel::no_notices,
 };
 
 pub use self::since::{SinceArg, SinceError};
@@ -136,6 +137,7 @@ async fn follow(
         keys: None,
         snapshot: Vec::new(),
         limit: None,
+        notices: no_notices(),
     };
     let end = session.run().await.map_err(failed)?;
     // `wait` reports the exit status.

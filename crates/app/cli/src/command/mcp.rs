@@ -38,7 +38,6 @@ use self::mcp_environment::McpEnvironment;
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    run::NetworkChoice,
 };
 
 /// Serves the tools for agents as an MCP server.
@@ -74,7 +73,7 @@ pub struct McpCommand {
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full"
     )]
-    network: Option<NetworkChoice>,
+    network: Option<McpNetwork>,
 
     /// Additional directory that commands and tools may write to, repeatable.
     #[arg(long, value_name = "DIR")]
@@ -100,6 +99,15 @@ pub struct McpCommand {
     /// itself are always accepted. Requests for other hosts are rejected.
     #[arg(long, value_name = "HOST[:PORT]", requires = "http")]
     http_host: Vec<String>,
+}
+
+/// Network access of sandboxed commands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum McpNetwork {
+    /// Everything the host reaches.
+    Full,
+    /// Servers on the host's loopback.
+    Loopback,
 }
 
 /// What commands and tools may write.
@@ -172,8 +180,8 @@ impl McpCommand {
 
     fn network(&self) -> NetworkMode {
         match self.network {
-            Some(NetworkChoice::Full) => NetworkMode::Open,
-            Some(NetworkChoice::Loopback) => NetworkMode::Loopback,
+            Some(McpNetwork::Full) => NetworkMode::Open,
+            Some(McpNetwork::Loopback) => NetworkMode::Loopback,
             None => NetworkMode::Closed,
         }
     }

@@ -8,7 +8,7 @@ mod input;
 mod output;
 mod signals;
 
-use std::{cell::RefCell, io, pin::pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{cell::RefCell, io, mem, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use exec_client::client::{ConnectionState, ExecServerClient};
 use exec_core::output_log::{BackpressureMode, ExitInfo, FollowOptions, FollowStart as FollowFrom};
@@ -35,6 +35,7 @@ use crate::command::{
         signals::{ForwardedSignal, SignalEvent, StopRequests},
     },
     terminal::{self, RawTerminal, StandardStream, TerminalModeTracker},
+    tunnel::{NoticeReceiver, no_notices},
 };
 
 pub use self::input::{DetachKeys, DetachKeysError};
@@ -42,7 +43,8 @@ pub use self::input::{DetachKeys, DetachKeysError};
 pub(crate) use self::{
     input::StdinReader,
     output::{
-        ConnectionNotice, OutputSink, print_notice, show_outages, write_result, write_result_bytes,
+        ConnectionNotice, NoticeWriter, OutputSink, print_notice, show_outages, write_result,
+        write_result_bytes,
     },
     signals::SignalListener,
 };
@@ -75,6 +77,8 @@ pub(crate) struct ProcessSession {
     pub(crate) snapshot: Vec<u8>,
     /// Time limit.
     pub(crate) limit: Option<Duration>,
+    /// Messages about its ports, shown between its output.
+    pub(crate) notices: NoticeReceiver,
 }
 
 /// Owner of a process.
@@ -148,7 +152,14 @@ impl ProcessSession {
             backpressure: BackpressureMode::Pause,
         });
         let (exited, mut notice) = (RefCell::new(None), ConnectionNotice::new());
-        let mut output = pin!(show(events, self.after, &exited, modes));
+        let display = OutputDisplay {
+            after: self.after,
+            exited: &exited,
+            modes,
+            notices: mem::replace(&mut self.notices, no_notices()),
+            writer: NoticeWriter::new(raw.is_some()),
+        };
+        let mut output = pin!(display.show(events));
         let feed = self.input.take().map(|input| InputForwarder {
             process: &*process,
             input,
@@ -330,38 +341,61 @@ impl ProcessSession {
     }
 }
 
-/// Writes output until the process ends.
-async fn show(
-    mut events: EventStream,
+/// What shows the output of a process.
+struct OutputDisplay<'a> {
+    /// Last event that is not shown.
     after: OutputSeq,
-    exited: &RefCell<Option<ExitInfo>>,
-    modes: &RefCell<TerminalModeTracker>,
-) -> SessionEnd {
-    let mut last = after;
-    while let Some(event) = events.next().await {
-        if let Some(seq) = event.seq() {
-            if seq > last.next() {
-                print_notice("some output is missing here: it was written faster than it was read");
-            }
-            last = seq;
-        }
-        match event {
-            ExecProcessEvent::Output(chunk) => {
-                if chunk.stream == OutputStream::Pty {
-                    modes.borrow_mut().feed(&chunk.data);
+    exited: &'a RefCell<Option<ExitInfo>>,
+    modes: &'a RefCell<TerminalModeTracker>,
+    notices: NoticeReceiver,
+    writer: NoticeWriter,
+}
+
+impl OutputDisplay<'_> {
+    /// Writes output until the process ends.
+    async fn show(mut self, mut events: EventStream) -> SessionEnd {
+        let mut last = self.after;
+        loop {
+            // A full-screen program draws over a notice; its end is output, too.
+            let is_shown = !self.modes.borrow().is_alternate_screen();
+            let event = tokio::select! {
+                biased;
+                Some(notice) = self.notices.recv(), if is_shown => {
+                    self.writer.print(&notice.to_string());
+                    continue;
                 }
-                if let Err(error) = OutputSink.write(chunk.stream, chunk.data).await {
-                    return SessionEnd::OutputFailed(error);
+                event = events.next() => event,
+            };
+            let Some(event) = event else {
+                break;
+            };
+            if let Some(seq) = event.seq() {
+                if seq > last.next() {
+                    self.writer.print(
+                        "some output is missing here: it was written faster than it was read",
+                    );
                 }
+                last = seq;
             }
-            ExecProcessEvent::Exited(_, exit) => *exited.borrow_mut() = Some(exit),
-            ExecProcessEvent::Closed(_) => break,
-            ExecProcessEvent::Failed(error) => return SessionEnd::Lost(error),
+            match event {
+                ExecProcessEvent::Output(chunk) => {
+                    if chunk.stream == OutputStream::Pty {
+                        self.modes.borrow_mut().feed(&chunk.data);
+                    }
+                    self.writer.observe(chunk.stream, &chunk.data);
+                    if let Err(error) = OutputSink.write(chunk.stream, chunk.data).await {
+                        return SessionEnd::OutputFailed(error);
+                    }
+                }
+                ExecProcessEvent::Exited(_, exit) => *self.exited.borrow_mut() = Some(exit),
+                ExecProcessEvent::Closed(_) => break,
+                ExecProcessEvent::Failed(error) => return SessionEnd::Lost(error),
+            }
         }
-    }
-    match exited.borrow_mut().take() {
-        Some(exit) => SessionEnd::Exited(exit),
-        None => SessionEnd::Closed,
+        match self.exited.borrow_mut().take() {
+            Some(exit) => SessionEnd::Exited(exit),
+            None => SessionEnd::Closed,
+        }
     }
 }
 

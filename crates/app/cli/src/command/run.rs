@@ -26,7 +26,10 @@ use crate::command::{
     },
     quantity::DurationArg,
     terminal::{self, StandardStream},
+    tunnel::{CommandTunnels, TunnelArg},
 };
+
+use self::exec_args::private_loopback;
 
 pub use self::exec_args::{ExecArgs, NetworkChoice, SandboxChoice, VariableArg};
 
@@ -79,6 +82,12 @@ pub struct RunCommand {
     #[arg(long, value_name = "SPAN")]
     pub timeout: Option<DurationArg>,
 
+    /// Forwards a port that the command opens, repeatable: auto for all of them, or
+    /// [[BIND:]LOCAL:][HOST:]PORT, as with `tunnel`. Prints the local URL to stderr. Also reaches a
+    /// command in a sandbox without network.
+    #[arg(long = "tunnel", value_name = "SPEC", conflicts_with = "detach")]
+    pub tunnels: Vec<TunnelArg>,
+
     /// Keys that detach from a command with a terminal; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = DEFAULT_DETACH_KEYS)]
     pub detach_keys: DetachKeys,
@@ -115,6 +124,7 @@ impl RunCommand {
                 (false, true) => ProcessDurability::NotDurable,
                 (false, false) => ProcessDurability::ServerDefault,
             },
+            tunnels: &self.tunnels,
         };
         if !self.detach {
             return start_and_run(request).await;
@@ -161,6 +171,11 @@ pub struct ShellCommand {
     #[doc(hidden)]
     pub exec_args: ExecArgs,
 
+    /// Forwards a port that a program of the shell opens, repeatable: auto for all of them, or
+    /// [[BIND:]LOCAL:][HOST:]PORT, as with `tunnel`. Prints the local URL to stderr.
+    #[arg(long = "tunnel", value_name = "SPEC")]
+    pub tunnels: Vec<TunnelArg>,
+
     /// Keys that detach from the shell; `attach` returns to it.
     #[arg(long, value_name = "KEYS", default_value = DEFAULT_DETACH_KEYS)]
     pub detach_keys: DetachKeys,
@@ -187,6 +202,7 @@ impl ShellCommand {
             limit: None,
             keys: Some(self.detach_keys),
             durability: ProcessDurability::ServerDefault,
+            tunnels: &self.tunnels,
         })
         .await
     }
@@ -218,6 +234,8 @@ pub(crate) struct StartRequest<'a> {
     pub(crate) keys: Option<DetachKeys>,
     /// Whether it outlives its server.
     pub(crate) durability: ProcessDurability,
+    /// Ports to forward while it runs.
+    pub(crate) tunnels: &'a [TunnelArg],
 }
 
 /// Extra time before the server itself enforces the limit, in case this client cannot.
@@ -273,6 +291,7 @@ async fn run_session(
         }
     }
     let mut signals = SignalListener::listen().map_err(failed)?;
+    let tunnels = CommandTunnels::bind(request.tunnels, env, &id).await?;
     let backend = request.backend();
     let started = tokio::select! {
         biased;
@@ -286,6 +305,7 @@ async fn run_session(
     let started = started.map_err(|error| start_failure(error, env))?;
     let on_terminal = request.terminal == TerminalUse::Pty && StandardStream::Input.is_terminal();
     let process = started.process;
+    let (forwards, notices) = tunnels.start();
     let session = ProcessSession {
         client: env.client.clone(),
         process: Arc::clone(&process),
@@ -298,9 +318,17 @@ async fn run_session(
         keys: request.keys.filter(|_| on_terminal),
         snapshot: Vec::new(),
         limit: request.limit.map(|DurationArg(limit)| limit),
+        notices,
     };
     let end = session.run().await.map_err(failed)?;
+    forwards.drain().await;
     if matches!(end, SessionEnd::Detached) {
+        if !request.tunnels.is_empty() {
+            let tunnel = env.line("tunnel", &["--process", id.as_str(), "auto"]);
+            print_notice(&format!(
+                "its tunnels are closed; `{tunnel}` opens new ones"
+            ));
+        }
         hand_over(env, &id).await?;
         // Dropping the handle would terminate the process, which the server owns now.
         std::mem::forget(process);
@@ -381,6 +409,11 @@ impl StartRequest<'_> {
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
         self.exec_args.apply(&mut command, self.env).await?;
+        // A tunnel leads to what the command listens on.
+        if !self.tunnels.is_empty() && command.sandbox.is_some() && self.exec_args.network.is_none()
+        {
+            command.network.managed = Some(private_loopback());
+        }
         Ok(command)
     }
 }

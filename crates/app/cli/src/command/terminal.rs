@@ -113,6 +113,8 @@ const MODES: [u16; 12] = [
     // Bracketed paste.
     2004,
 ];
+/// Modes that show the alternate screen.
+const ALTERNATE_SCREEN: [u16; 3] = [47, 1047, 1049];
 /// Cursor visibility, for which disabled is the unusual state.
 const CURSOR: u16 = 25;
 
@@ -205,6 +207,17 @@ impl TerminalModeTracker {
         }
     }
 
+    /// Returns whether a full-screen program has the screen.
+    pub(crate) fn is_alternate_screen(&self) -> bool {
+        let is_on = |mode| {
+            MODES
+                .iter()
+                .zip(self.on)
+                .any(|(one, on)| *one == mode && on)
+        };
+        ALTERNATE_SCREEN.into_iter().any(is_on)
+    }
+
     /// Returns the sequences that disable every enabled mode.
     pub(crate) fn reset(&self) -> Vec<u8> {
         let mut reset = String::new();
@@ -252,6 +265,20 @@ mod tests {
             reset_after(b"\x1b[?1049h\x1b[?1002;1006h\x1b[?25l\x1b[1;32mx"),
             "\x1b[?1049l\x1b[?1002l\x1b[?1006l\x1b[?25h\x1b[0m"
         );
+    }
+
+    #[test]
+    fn alternate_screen_is_tracked() {
+        let mut modes = TerminalModeTracker::default();
+        for (output, is_on) in [
+            (&b"\x1b[?2004h"[..], false),
+            (b"\x1b[?1049h", true),
+            (b"\x1b[?1049l", false),
+            (b"\x1b[?47h\x1bc", false),
+        ] {
+            modes.feed(output);
+            assert_eq!(modes.is_alternate_screen(), is_on);
+        }
     }
 
     #[test]

@@ -282,6 +282,7 @@ impl WatchCommand {
             limit: None,
             keys: None,
             durability: ProcessDurability::ServerDefault,
+            tunnels: &[],
         };
         run::run_without_input(request).await
     }

@@ -1,5 +1,6 @@
 //! Tests of processes: run, detach, list and kill.
 
+mod command_tunnels;
 mod cuttable_link;
 mod detach;
 mod detached;
@@ -9,6 +10,7 @@ mod run;
 mod stock_server;
 pub(crate) mod terminal_window;
 mod terminals;
+mod tunnels;
 
 use std::{
     fs,
@@ -46,6 +48,14 @@ impl RunningCommand {
     async fn says(&mut self, line: &str) {
         let output = within_timeout(self.lines.next_line()).await.unwrap();
         assert_eq!(output.as_deref(), Some(line));
+    }
+
+    /// Waits for the next line on stderr. Later ones that arrive with it are lost.
+    async fn told(&mut self) -> String {
+        let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
+        let line = within_timeout(lines.next_line()).await.unwrap();
+        self.child.stderr = Some(lines.into_inner().into_inner());
+        line.unwrap()
     }
 
     fn signal(&self, signal: Signal) {

@@ -1,4 +1,5 @@
-//! `tunnel/open`, `tunnel/listen` and `ports/list`. Their notifications go to the session's tunnels directly.
+//! `tunnel/open`, `tunnel/listen` and `ports/list`. Their notifications go to the tunnels of the
+//! session directly.
 
 use std::sync::Arc;
 

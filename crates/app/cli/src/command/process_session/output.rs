@@ -72,6 +72,61 @@ pub(crate) fn print_notice(text: &str) {
     drop(write_all(StandardStream::Error.fd(), line.as_bytes()));
 }
 
+/// Prints notices on lines of their own between the output of a process.
+#[derive(Debug)]
+pub(crate) struct NoticeWriter {
+    /// Line end on stderr.
+    line_end: &'static str,
+    /// Streams that share a line with stderr.
+    shared: [bool; 2],
+    is_at_line_start: bool,
+}
+
+impl NoticeWriter {
+    /// Creates a writer. A terminal in raw mode needs a carriage return.
+    pub(crate) fn new(is_raw: bool) -> Self {
+        let is_terminal = StandardStream::Error.is_terminal();
+        Self::with(is_raw, is_terminal, StandardStream::Output.is_terminal())
+    }
+
+    fn with(is_raw: bool, is_terminal: bool, is_output_terminal: bool) -> Self {
+        Self {
+            line_end: match is_raw && is_terminal {
+                true => "\r\n",
+                false => "\n",
+            },
+            shared: [is_terminal && is_output_terminal, true],
+            is_at_line_start: true,
+        }
+    }
+
+    /// Notes where output leaves the cursor.
+    pub(crate) fn observe(&mut self, stream: OutputStream, data: &[u8]) {
+        let [output, error] = self.shared;
+        let is_shared = match stream {
+            OutputStream::Stdout | OutputStream::Pty => output,
+            OutputStream::Stderr => error,
+        };
+        if let (true, Some(last)) = (is_shared, data.last()) {
+            self.is_at_line_start = *last == b'\n';
+        }
+    }
+
+    /// Prints a notice to stderr.
+    pub(crate) fn print(&mut self, text: &str) {
+        write_stderr(&self.line(text));
+    }
+
+    fn line(&mut self, text: &str) -> String {
+        let end = self.line_end;
+        let start = match std::mem::replace(&mut self.is_at_line_start, true) {
+            true => "",
+            false => end,
+        };
+        format!("{start}exec-server: {}{end}", printable(text))
+    }
+}
+
 /// Prints the result of a command.
 pub(crate) fn write_result(text: &str) -> Result<ExitCode, CommandFailure> {
     write_result_bytes(text.as_bytes())
@@ -156,5 +211,29 @@ pub(crate) async fn show_outages<T>(client: &ExecServerClient, work: impl Future
             Ok(()) = connection.changed() => notice.show(*connection.borrow_and_update()),
             output = &mut work => return output,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notice_starts_and_ends_a_line_of_the_terminal() {
+        let mut writer = NoticeWriter::with(true, true, true);
+        writer.observe(OutputStream::Pty, b"$ ");
+        assert_eq!(writer.line("one"), "\r\nexec-server: one\r\n");
+        assert_eq!(writer.line("two"), "exec-server: two\r\n");
+        writer.observe(OutputStream::Pty, b"line\r\n");
+        assert_eq!(writer.line("\x1b"), "exec-server: ?\r\n");
+    }
+
+    #[test]
+    fn stdout_elsewhere_does_not_break_lines_of_stderr() {
+        let mut writer = NoticeWriter::with(false, false, false);
+        writer.observe(OutputStream::Stdout, b"partial");
+        assert_eq!(writer.line("one"), "exec-server: one\n");
+        writer.observe(OutputStream::Stderr, b"partial");
+        assert_eq!(writer.line("two"), "\nexec-server: two\n");
     }
 }

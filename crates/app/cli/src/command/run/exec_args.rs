@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsString, str::FromStr};
 use clap::{Args, ValueEnum};
 use exec_env::environment::{Command, ProcessIo};
 use exec_wire::{
-    network::NetworkProxy,
+    network::{ManagedNetwork, NetworkProxy},
     path_uri::PathUri,
     process::{EnvInherit, EnvPolicy},
     sandbox::{
@@ -41,9 +41,9 @@ pub struct ExecArgs {
     #[arg(long, value_name = "POLICY")]
     pub sandbox: Option<SandboxChoice>,
 
-    /// Allows a sandboxed command network access: everything the host reaches (full, the default),
-    /// or only servers on the host's loopback, through a proxy that its environment names
-    /// (loopback).
+    /// Allows a sandboxed command network access: everything the host reaches (full, the default);
+    /// only servers on the host's loopback, through a proxy that its environment names (loopback);
+    /// or only a private loopback, whose servers a tunnel reaches (private, implied by --tunnel).
     #[arg(
         long, value_name = "REACH", num_args = 0..=1, require_equals = true,
         default_missing_value = "full", requires = "sandbox"
@@ -81,6 +81,8 @@ pub enum NetworkChoice {
     Full,
     /// Servers on the host's loopback.
     Loopback,
+    /// A loopback without other processes.
+    Private,
 }
 
 /// Variable to set.
@@ -167,10 +169,13 @@ impl ExecArgs {
             }
             let sandbox = self.apply_sandbox(choice, &command.cwd, writable, env);
             command.sandbox = Some(Box::new(sandbox));
-            command.network.proxy = match self.network {
-                Some(NetworkChoice::Loopback) => Some(NetworkProxy::for_loopback()),
-                Some(NetworkChoice::Full) | None => None,
-            };
+            match self.network {
+                Some(NetworkChoice::Loopback) => {
+                    command.network.proxy = Some(NetworkProxy::for_loopback());
+                }
+                Some(NetworkChoice::Private) => command.network.managed = Some(private_loopback()),
+                Some(NetworkChoice::Full) | None => {}
+            }
         }
         Ok(())
     }
@@ -214,7 +219,9 @@ impl ExecArgs {
                 },
                 network: match self.network {
                     Some(NetworkChoice::Full) => NetworkAccess::Enabled,
-                    Some(NetworkChoice::Loopback) | None => NetworkAccess::Restricted,
+                    Some(NetworkChoice::Loopback | NetworkChoice::Private) | None => {
+                        NetworkAccess::Restricted
+                    }
                 },
             },
             cwd: Some(cwd.clone()),
@@ -227,6 +234,14 @@ impl ExecArgs {
             use_legacy_landlock: false,
             sandbox_override: None,
         }
+    }
+}
+
+/// Lets a command in a sandbox without network listen, and connect to itself.
+pub(super) fn private_loopback() -> ManagedNetwork {
+    ManagedNetwork {
+        allow_local_binding: true,
+        ..ManagedNetwork::default()
     }
 }
 

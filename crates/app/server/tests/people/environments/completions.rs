@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 31] = [
     "run",
     "shell",
     "ps",
@@ -28,6 +28,8 @@ const COMMANDS: [&str; 29] = [
     "grep",
     "watch",
     "use",
+    "tunnel",
+    "ports",
     "env",
     "mcp",
     "bench",
@@ -125,6 +127,7 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
         ("logs s", "serve short"),
         ("kill s", "serve"),
         ("kill -E box s", ""),
+        ("tunnel --process s", "serve"),
         ("ps rm ''", "short"),
         ("wa", "wait watch"),
         ("run --sand", "--sandbox"),

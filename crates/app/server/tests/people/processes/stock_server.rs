@@ -31,6 +31,7 @@ const UNKNOWN: &[&str] = &[
     "process/attach",
     "process/release",
     "process/list",
+    "ports/list",
     "fs/rename",
     "fs/setMetadata",
     "fs/createSymlink",
@@ -264,4 +265,20 @@ async fn copy_reports_links_and_times_that_a_stock_server_cannot_keep() {
         assert!(copy.stderr.contains(text), "{copy:?}");
     }
     assert_eq!(fs::read(remote.path().join("back/file")).unwrap(), b"x");
+}
+
+#[tokio::test]
+async fn tunnels_of_a_stock_server_are_refused_before_anything_starts() {
+    let user = TestUser::new();
+    let stock = StockServer::start(&user).await;
+    let unsupported = ["does not support tunnels", "exec-server of this version"];
+    for words in [
+        &["tunnel", "3000"][..],
+        &["ports"],
+        &["run", "--tunnel", "auto", "touch", "x"],
+    ] {
+        let line = [&words[..1], &["-E", &stock.url], &words[1..]].concat();
+        user.run(line).await.failed(1, &unsupported);
+    }
+    assert!(!fs::exists(user.work().join("x")).unwrap());
 }
