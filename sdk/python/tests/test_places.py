@@ -147,6 +147,18 @@ def test_streams_are_text_if_asked_for(server: Server) -> None:
         assert env.run(["printf", "\\377"], capture_output=True, errors="replace").stdout == "�"
 
 
+def test_communicate_again_after_a_timeout_loses_nothing(server: Server) -> None:
+    script = "cat; echo more; exec sleep 60"
+    with Environment.connect(server.url) as env:
+        process = env.spawn(["sh", "-c", script], stdin=PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired) as late:
+            process.communicate("input\n", timeout=0.5)
+        assert "input\nmore\n".startswith(late.value.output)
+        process.kill()
+        assert process.communicate() == ("input\nmore\n", "")
+        assert process.returncode == 137
+
+
 def test_completed_process_is_that_of_subprocess(server: Server) -> None:
     with Environment.connect(server.url) as env:
         done = env.run(["echo", "x"], capture_output=True)

@@ -388,6 +388,8 @@ class AsyncEnvironment:
         except BaseException as error:
             for task in copying:
                 task.cancel()
+            if process._feeding is not None:
+                process._feeding.cancel()
             await _kill(process)
             if is_text and isinstance(error, TimeoutExpired):
                 raise TimeoutExpired(

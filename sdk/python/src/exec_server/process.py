@@ -317,6 +317,9 @@ class AsyncProcess:
         self.stderr: Optional[OutputStream] = None if tty else OutputStream(events.stream("stderr"))
         if self.stdin is not None and tty:
             self.stdin.is_terminal = True
+        # What `communicate` has begun, so that it can be called again after a timeout.
+        self._collectors: "Optional[tuple[Collector, Collector]]" = None
+        self._feeding: "Optional[asyncio.Task[None]]" = None
 
     def __repr__(self) -> str:
         state = "running" if self.returncode is None else f"exited with {self.returncode}"
@@ -424,24 +427,30 @@ class AsyncProcess:
     ) -> "tuple[bytes, bytes]":
         """Writes `input`, ends stdin, and returns all output and all errors once both have ended.
 
+        Calling it again after a timeout goes on, and returns everything; its input is ignored.
+
         Raises:
             TimeoutExpired: It takes longer than `timeout` seconds. The process goes on, and its
                 output up to then is in the error.
             OutputLimitError: A stream has more than `max_output` bytes. The process is killed.
         """
         events = self._events
-        out, err = Collector(max_output), Collector(max_output)
         exceeded = asyncio.Event()
+        if self._collectors is None:
+            out, err = Collector(max_output), Collector(max_output)
+            if self.stdin is None and input:
+                raise ValueError("input needs stdin=PIPE")
+            if self.stdout is not None:
+                self.stdout._buffer.divert(out)
+            if self.stderr is not None:
+                self.stderr._buffer.divert(err)
+            if self.stdin is not None:
+                self._feeding = asyncio.ensure_future(self._feed(input))
+                # Marks an error as seen, if nothing waits for it any more.
+                self._feeding.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._collectors = (out, err)
+        out, err = self._collectors
         out.on_excess = err.on_excess = exceeded.set
-        if self.stdout is not None:
-            self.stdout._buffer.divert(out)
-        if self.stderr is not None:
-            self.stderr._buffer.divert(err)
-        feeding: "Optional[asyncio.Task[None]]" = None
-        if self.stdin is not None:
-            feeding = asyncio.ensure_future(self._feed(input))
-        elif input:
-            raise ValueError("input needs stdin=PIPE")
         limiting: "Optional[asyncio.Task[None]]" = None
         if max_output is not None:
             limiting = asyncio.ensure_future(self._kill_on(exceeded))
@@ -455,13 +464,15 @@ class AsyncProcess:
                 except asyncio.TimeoutError:
                     raise TimeoutExpired(self.args, timeout, out.value(), err.value()) from None
         finally:
-            for task in (feeding, limiting):
-                if task is not None:
-                    await _cancel(task)
-        if feeding is not None and not feeding.cancelled():
-            failure = feeding.exception()
-            if failure is not None:
-                raise failure
+            if limiting is not None:
+                await _cancel(limiting)
+        feeding = self._feeding
+        if feeding is not None:
+            await _cancel(feeding)
+            if not feeding.cancelled():
+                failure = feeding.exception()
+                if failure is not None:
+                    raise failure
         if out.exceeded or err.exceeded:
             text = f"command {self.args!r} wrote more than {max_output} bytes"
             raise OutputLimitError(text)

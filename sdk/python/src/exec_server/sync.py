@@ -238,6 +238,8 @@ class Process:
     ) -> "tuple[Any, Any]":
         """Writes `input`, ends stdin, and returns all output and all errors.
 
+        Calling it again after a timeout goes on, and returns everything; its input is ignored.
+
         Raises:
             TimeoutExpired: It takes longer than `timeout` seconds. The process goes on.
             OutputLimitError: A stream has more than `max_output` bytes. The process is killed.
