@@ -228,7 +228,7 @@ def test_errors_are_those_of_subprocess_and_of_files(server: Server, tmp_path: P
             b"err\n",
         )
         with pytest.raises(subprocess.TimeoutExpired) as late:
-            env.run(["sh", "-c", "echo early; sleep 60"], capture_output=True, timeout=0.3)
+            env.run(["sh", "-c", "echo early; sleep 60"], capture_output=True, timeout=1)
         assert isinstance(late.value, TimeoutExpired) and late.value.stdout == b"early\n"
         with pytest.raises(FileNotFoundError):
             env.read_file(tmp_path / "none")

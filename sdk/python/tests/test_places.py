@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator
 
@@ -157,6 +158,22 @@ def test_communicate_again_after_a_timeout_loses_nothing(server: Server) -> None
         process.kill()
         assert process.communicate() == ("input\nmore\n", "")
         assert process.returncode == 137
+
+
+def test_threads_share_an_environment(server: Server) -> None:
+    with Environment.connect(server.url) as env:
+
+        def work(number: int) -> bool:
+            with env.spawn(["cat"], stdin=PIPE) as process:
+                assert process.stdin is not None and process.stdout is not None
+                for count in range(10):
+                    line = b"%d %d\n" % (number, count)
+                    process.stdin.write(line)
+                    assert process.stdout.readline() == line
+            return process.returncode == 0
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(16)))
 
 
 def test_completed_process_is_that_of_subprocess(server: Server) -> None:
