@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import OrderedDict
-from typing import Any, Callable, Dict, Optional, Protocol, Set, Tuple
+from collections import OrderedDict, deque
+from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Tuple
 
 from ._connector import Connector
 from ._framing import Buffer, Json, ReceivedMessage, decode_message, encode_message
@@ -46,6 +46,8 @@ _PING_SECONDS = 15.0
 _PONG_SECONDS = 20.0
 #: Calls that wait for their response at once. A server accepts 4096.
 _MAX_CALLS = 1024
+#: Listeners that a session may have.
+_MAX_LISTENERS = 64
 #: Remembered ids of finished processes, as many as a server retains.
 _MAX_FINISHED = 8192
 #: Unread output of a connection to a server without acknowledgements, above which nothing more is
@@ -228,6 +230,7 @@ class Client:
         #: Tunnels and listeners by id, and what all tunnels have sent without acknowledgement.
         self.tunnels: Dict[str, Tunnel] = {}
         self.listeners: Dict[str, TunnelListener] = {}
+        self._closed_listeners: "Deque[str]" = deque(maxlen=_MAX_LISTENERS)
         self.tunnel_bytes = 0
 
     # Opening and closing.
@@ -418,6 +421,11 @@ class Client:
         """Returns an id for a tunnel or a listener, which the session may keep."""
         self._next_handle += 1
         return f"py-{self._nonce}-{self._next_handle}"
+
+    def close_listener(self, listen_id: str) -> None:
+        """Closes a listener, also if there is no connection now."""
+        self._closed_listeners.append(listen_id)
+        self.notify("tunnel/close", {"tunnelId": listen_id})
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Calls a function in the event loop, from any thread, unless the loop has ended."""
@@ -862,6 +870,9 @@ class Client:
             watch.handle_resume()
         for tunnel in list(self.tunnels.values()):
             tunnel.handle_resume()
+        for listen_id in self._closed_listeners:
+            # The connection may have taken the close with it. Unknown ids are ignored.
+            self.notify("tunnel/close", {"tunnelId": listen_id})
         for call in queued.values():
             if not call.sent and call.future is not None and call.future.cancelled():
                 # The server has never seen it, and need not.

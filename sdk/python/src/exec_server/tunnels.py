@@ -421,7 +421,7 @@ class AsyncListener:
     async def close(self) -> None:
         """Closes the port. Its tunnels stay."""
         if self._failure is None:
-            self._client.notify("tunnel/close", {"tunnelId": self._id})
+            self._client.close_listener(self._id)
             self._finish(TunnelClosedError("the listener is closed"))
             while self._incoming:
                 self._incoming.popleft().abort()
@@ -461,7 +461,7 @@ class AsyncListener:
         client = self._client
 
         def close() -> None:
-            client.notify("tunnel/close", {"tunnelId": params["listenId"]})
+            client.close_listener(params["listenId"])
 
         try:
             result, _ = await client.request("tunnel/listen", params, on_orphaned=close)
