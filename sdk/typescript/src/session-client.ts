@@ -514,7 +514,8 @@ export class SessionClient implements EventsOwner {
   }
 
   #acknowledge(events: ProcessEvents): void {
-    if (!this.#extensions.has("acknowledge")) {
+    // Between connections nothing is taken for sent: the next one acknowledges what is due.
+    if (this.#link === undefined || !this.#extensions.has("acknowledge")) {
       return;
     }
     const seq = events.takeAck();

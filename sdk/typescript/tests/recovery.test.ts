@@ -275,6 +275,38 @@ test("slow reader pauses its process and memory stays bounded", { timeout: 60_00
   }
 });
 
+test("output that is taken between connections is acknowledged on the next one", { timeout: 20_000 }, async () => {
+  const proxy = await CuttingProxy.start(server.url);
+  const env = await connect(proxy.url);
+  try {
+    const size = 8 << 20;
+    const argv = ["head", "-c", String(size), "/dev/zero"];
+    const { process, events } = await env.start(argv, { stdin: "ignore" });
+    // The process waits for acknowledgements, and those for the reader.
+    await until(() => events.stdout.received >= 1 << 20, "output arrives");
+    proxy.refusing = true;
+    proxy.cut();
+    await until(() => env.state === "reconnecting", "the client notices the cut");
+    const reader = process.stdout.getReader();
+    let read = 0;
+    while (read < events.stdout.received) {
+      read += (await reader.read()).value?.byteLength ?? 0;
+    }
+    proxy.refusing = false;
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) {
+        break;
+      }
+      read += value.byteLength;
+    }
+    assert.equal(read, size);
+  } finally {
+    await env.close();
+    await proxy.stop();
+  }
+});
+
 for (const detached of [false, true]) {
   const kind = detached ? "detached durable" : "durable";
   test(`slow reader of a ${kind} process gets everything with bounded memory`, async () => {

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { type AddressInfo, connect as connectSocket, createServer, type Socket } from "node:net";
+import { type AddressInfo, connect as connectSocket, createServer, type Server, type Socket } from "node:net";
 import { after, before, test } from "node:test";
 
 import {
@@ -27,17 +27,29 @@ before(async () => {
 });
 
 after(async () => {
+  for (const listener of listeners) {
+    listener.close();
+  }
+  for (const socket of sockets) {
+    socket.destroy();
+  }
   await env.close();
   await proxy.stop();
   await server.stop();
 });
 
+const listeners: Server[] = [];
+const sockets = new Set<Socket>();
+
 /** Listens on a free port of the host, which is this machine. */
 async function listenOn(serve: (socket: Socket) => void): Promise<{ port: number; close(): void }> {
   const listener = createServer({ allowHalfOpen: true }, (socket) => {
+    sockets.add(socket);
     socket.on("error", () => {});
+    socket.on("close", () => sockets.delete(socket));
     serve(socket);
   });
+  listeners.push(listener);
   listener.listen(0, "127.0.0.1");
   await once(listener, "listening");
   return { port: (listener.address() as AddressInfo).port, close: () => listener.close() };
