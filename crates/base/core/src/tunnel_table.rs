@@ -261,7 +261,8 @@ impl TunnelTable {
     pub fn send_close(&mut self, id: TunnelId, reason: Option<String>) {
         // Above the bound the peer learns it with its next message.
         if self.closes.len() < limits::MAX_TUNNELS {
-            self.closes.insert(id, reason.map(cut_reason));
+            // The first reason stays: data that follows it is about an unknown tunnel.
+            self.closes.entry(id).or_insert(reason.map(cut_reason));
         }
     }
 

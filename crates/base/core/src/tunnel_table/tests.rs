@@ -102,6 +102,15 @@ fn message_about_an_unknown_tunnel_is_answered_with_a_close() {
 }
 
 #[test]
+fn data_that_crosses_a_close_does_not_change_its_reason() {
+    let (mut table, key) = table();
+    table.close(key, Some("reset".to_owned()));
+    table.handle_message(data(1, 1));
+    assert_eq!(close_reason(&mut table), "reset");
+    assert_eq!(table.poll_message(), None);
+}
+
+#[test]
 fn received_data_can_be_read_after_a_close() {
     let (mut table, key) = table();
     table.handle_message(data(1, 3));
