@@ -245,6 +245,19 @@ impl Client {
         note["params"].take()
     }
 
+    /// Takes the params of the notifications with this method that were received while waiting for
+    /// something else.
+    pub(crate) fn queued_notes(&mut self, method: &str) -> Vec<Value> {
+        let is_wanted = |message: &Value| message["method"] == method;
+        let (notes, others) = self.aside.drain(..).partition(is_wanted);
+        self.aside = others;
+        let notes: VecDeque<Value> = notes;
+        notes
+            .into_iter()
+            .map(|mut note| note["params"].take())
+            .collect()
+    }
+
     async fn find(&mut self, predicate: impl Fn(&Value) -> bool) -> Value {
         if let Some(index) = self.aside.iter().position(&predicate) {
             return self.aside.remove(index).unwrap();

@@ -66,6 +66,7 @@ mod stdio_lines;
 mod supervisor_attacks;
 mod termination;
 mod tls;
+mod tunnels;
 mod unix_socket;
 mod upstream_server;
 mod websocket;
