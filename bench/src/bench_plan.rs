@@ -39,6 +39,10 @@ pub(crate) struct BenchPlan {
     pub(crate) frames: u32,
     /// Executors on one hub, each with a harness.
     pub(crate) pairs: u32,
+    /// Tunnels that are open at once.
+    pub(crate) tunnels: usize,
+    /// Cuts of the hub's socket during a transfer of `copy_bytes` through a tunnel.
+    pub(crate) tunnel_cuts: u32,
     /// Writers connected through the hub nodes when one is killed.
     pub(crate) writers: usize,
     /// Size of the file measures.
@@ -101,6 +105,8 @@ impl BenchPlan {
             copy_bytes: 1 << 30,
             frames: 300_000,
             pairs: 1000,
+            tunnels: 1000,
+            tunnel_cuts: 50,
             writers: 12,
             files: FilePlan {
                 calls: SampleBudget {
@@ -157,6 +163,8 @@ impl BenchPlan {
             copy_bytes: 8 << 20,
             frames: 5000,
             pairs: 30,
+            tunnels: 100,
+            tunnel_cuts: 3,
             writers: 3,
             files: FilePlan {
                 calls: SampleBudget {

@@ -17,6 +17,7 @@ mod bench_plan;
 mod bench_target;
 mod cli;
 mod contender;
+mod cutting_forwarder;
 mod helper_process;
 mod hub_process;
 mod measures;

@@ -16,6 +16,7 @@ mod output_transfer;
 mod process_start;
 mod sandbox_cost;
 mod server_footprint;
+mod tunnel_transfer;
 
 use std::path::PathBuf;
 
@@ -49,7 +50,7 @@ impl MeasureGroup {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [MeasureGroup; 23] = [
+pub(crate) const GROUPS: [MeasureGroup; 24] = [
     MeasureGroup::new("spawn", process_start::measure_latency),
     MeasureGroup::new("inflight", process_start::measure_rate),
     MeasureGroup::new("echo", echo_latency::measure_echo),
@@ -70,6 +71,7 @@ pub(crate) const GROUPS: [MeasureGroup; 23] = [
     MeasureGroup::new("tools", client_overhead::measure_tools),
     MeasureGroup::new("people", cli_commands::measure_commands),
     MeasureGroup::new("relay", hub_relay::measure_relay),
+    MeasureGroup::new("tunnel", tunnel_transfer::measure_tunnels),
     MeasureGroup::new("hub-frames", hub_capacity::measure_frames),
     MeasureGroup::new("hub-crowd", hub_capacity::measure_many_connections),
     MeasureGroup::new("hub-nodes", node_failover::measure_failover),

@@ -25,7 +25,7 @@ use crate::measures::measure_ours;
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
 /// Id of the measured environment.
-const ENVIRONMENT: &str = "bench";
+pub(super) const ENVIRONMENT: &str = "bench";
 /// Unmeasured keystrokes of each contender.
 const WARM_UP: usize = 50;
 /// Longest time for one transfer.
@@ -102,20 +102,25 @@ pub(crate) fn measure_relay(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<Re
 
 /// A client and its runtime.
 pub(super) struct StreamingClient {
-    runtime: Runtime,
-    client: ExecServerClient,
+    pub(super) runtime: Runtime,
+    pub(super) client: ExecServerClient,
     started: u64,
 }
 
 impl StreamingClient {
-    fn direct(url: &str) -> Result<Self> {
+    pub(super) fn direct(url: &str) -> Result<Self> {
         let args = RemoteExecServerConnectArgs::new(url, "exec-bench");
         Self::connect(|| ExecServerClient::connect_websocket(args))
     }
 
-    fn relayed(hub: &HubProcess) -> Result<Self> {
+    pub(super) fn relayed(hub: &HubProcess) -> Result<Self> {
+        Self::relayed_through(hub.url(), hub)
+    }
+
+    /// Connects through an address in front of the hub.
+    pub(super) fn relayed_through(registry: &str, hub: &HubProcess) -> Result<Self> {
         let args =
-            RelayExecServerConnectArgs::new(hub.url(), ENVIRONMENT, hub.token(), "exec-bench");
+            RelayExecServerConnectArgs::new(registry, ENVIRONMENT, hub.token(), "exec-bench");
         Self::connect(|| ExecServerClient::connect_relay(args))
     }
 
@@ -157,7 +162,7 @@ pub(super) async fn start_script(
     Ok(client.environment().backend.start(command).await?.process)
 }
 
-fn output_sampler(
+pub(super) fn output_sampler(
     plan: &BenchPlan,
     mut client: StreamingClient,
 ) -> impl FnMut(&mut Vec<f64>) -> Result<()> {
@@ -192,7 +197,7 @@ async fn receive_output(mut events: EventStream) -> Result<u64> {
     }
 }
 
-fn echo_sampler(
+pub(super) fn echo_sampler(
     plan: &BenchPlan,
     mut client: StreamingClient,
 ) -> Result<impl FnMut(&mut Vec<f64>) -> Result<()>> {
