@@ -283,7 +283,10 @@ test("output that is taken between connections is acknowledged on the next one",
     const argv = ["head", "-c", String(size), "/dev/zero"];
     const { process, events } = await env.start(argv, { stdin: "ignore" });
     // The process waits for acknowledgements, and those for the reader.
-    await until(() => events.stdout.received >= 1 << 20, "output arrives");
+    for (let before = -1; before !== events.stdout.received || before < 3 << 19; ) {
+      before = events.stdout.received;
+      await env.run(["sleep", "0.1"]);
+    }
     proxy.refusing = true;
     proxy.cut();
     await until(() => env.state === "reconnecting", "the client notices the cut");
