@@ -159,6 +159,9 @@ fn read_message(message: &[u8]) -> Option<ListeningSocket> {
 fn sockets_of_proc(process: &str) -> io::Result<Vec<ListeningSocket>> {
     let mut sockets = Vec::new();
     for (name, is_required) in [("tcp", true), ("tcp6", false)] {
+        if socket_count(process, name) == Some(0) {
+            continue;
+        }
         let file = match File::open(format!("/proc/{process}/net/{name}")) {
             // The host has no IPv6.
             Err(error) if !is_required && error.kind() == io::ErrorKind::NotFound => continue,
@@ -170,6 +173,27 @@ fn sockets_of_proc(process: &str) -> io::Result<Vec<ListeningSocket>> {
         }
     }
     Ok(sockets)
+}
+
+/// Returns how many sockets a namespace has in one of these tables. The kernel counts them, while
+/// it walks the hash table of the whole host to list them. `None`: it does not say.
+fn socket_count(process: &str, table: &str) -> Option<u64> {
+    let (file, label) = match table {
+        "tcp" => ("sockstat", "TCP:"),
+        _ => ("sockstat6", "TCP6:"),
+    };
+    let text = std::fs::read_to_string(format!("/proc/{process}/net/{file}")).ok()?;
+    read_count(&text, label)
+}
+
+/// Reads the sockets in use from a line such as `TCP: inuse 4 orphan 0`.
+fn read_count(text: &str, label: &str) -> Option<u64> {
+    let mut fields = text
+        .lines()
+        .find_map(|line| line.strip_prefix(label))?
+        .split_ascii_whitespace();
+    (fields.next() == Some("inuse")).then_some(())?;
+    fields.next()?.parse().ok()
 }
 
 /// Reads a line of `/proc/net/tcp`. `None`: the socket does not listen.
@@ -229,6 +253,18 @@ mod tests {
                 assert_eq!(link.to_str().unwrap(), format!("socket:[{}]", socket.inode));
             }
         }
+    }
+
+    #[test]
+    fn counters_of_sockets_are_read() {
+        let text = "sockets: used 64\nTCP: inuse 11 orphan 0 tw 3\nTCP6: inuse 0\n";
+        assert_eq!(read_count(text, "TCP:"), Some(11));
+        assert_eq!(read_count(text, "TCP6:"), Some(0));
+        assert_eq!(read_count("TCP: used 1", "TCP:"), None);
+        assert_eq!(read_count("", "TCP:"), None);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(socket_count("self", "tcp").is_none_or(|count| count > 0));
+        drop(listener);
     }
 
     #[test]
