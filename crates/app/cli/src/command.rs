@@ -7,9 +7,11 @@ mod bench;
 mod cat;
 mod completions;
 pub(crate) mod connect;
+mod connect_command;
 mod cp;
 mod detached;
 mod directory_env;
+mod dist;
 mod edit;
 mod env;
 pub(crate) mod failure;
@@ -52,8 +54,10 @@ pub use self::{
     cat::CatCommand,
     completions::{CompletionList, CompletionsCommand, ManCommand},
     connect::EnvArgs,
+    connect_command::ConnectCommand,
     cp::CpCommand,
     detached::{KillCommand, NamedSignal, WaitCommand},
+    dist::DistCommand,
     edit::EditCommand,
     env::{EnvCommand, warn_of_foreign_keys},
     failure::{CommandFailure, FailureKind},
@@ -127,6 +131,10 @@ pub enum UserCommand {
     Ports(PortsCommand),
     /// Lists, adds and checks environments.
     Env(EnvCommand),
+    /// Makes an environment of any place with a shell, for a client on stdin and stdout.
+    Connect(ConnectCommand),
+    /// Lists the programs that can be pushed to other machines.
+    Dist(DistCommand),
     /// Serves the tools for agents as an MCP server.
     #[cfg(feature = "mcp")]
     Mcp(McpCommand),
@@ -175,6 +183,8 @@ impl UserCommand {
             Self::Tunnel(command) => command.run().await,
             Self::Ports(command) => command.run().await,
             Self::Env(command) => command.run().await,
+            Self::Connect(command) => command.run().await,
+            Self::Dist(command) => command.run(),
             #[cfg(feature = "mcp")]
             Self::Mcp(command) => command.run().await,
             Self::Upgrade(command) => command.run().await,

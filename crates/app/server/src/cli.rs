@@ -15,9 +15,7 @@ mod tests;
 
 use std::{ffi::OsString, path::PathBuf};
 
-#[cfg(feature = "cli")]
-use clap::Args;
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 #[cfg(feature = "cli")]
 use crate::command::{EnvArgs, UserCommand};
@@ -85,6 +83,10 @@ pub struct Cli {
     #[arg(long, hide = true)]
     pub takeover: bool,
 
+    /// Creates no file or directory of its own, for a place where nothing shall be left.
+    #[arg(long, hide = true, requires = "listen")]
+    pub ephemeral: bool,
+
     /// Accepted for compatibility and ignored with a warning.
     #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
     pub enable: Vec<String>,
@@ -122,12 +124,24 @@ pub enum Command {
     /// This process acts as the executor: registration, relay, encryption. It forwards messages
     /// over one websocket per harness.
     Forward(Box<ForwardArgs>),
+    /// Passes bytes between stdin and stdout and this account's background server, which it starts
+    /// if none is running. Clients run it on other machines.
+    #[command(hide = true)]
+    Bridge(BridgeArgs),
     /// Runs a hub: the registry and relay through which harnesses reach executors.
     ///
     /// It prints its URL to stdout once it is bound. Clients need a token: `exec-server hub token
     /// create` makes one.
     #[cfg(feature = "hub")]
     Hub(Box<HubArgs>),
+}
+
+/// Options of `exec-server bridge`.
+#[derive(Args, Clone, Debug)]
+pub struct BridgeArgs {
+    /// Prints what this program is, for clients that look for it.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Options of `exec-server doctor`.

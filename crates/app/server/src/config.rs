@@ -90,6 +90,8 @@ pub struct ServerConfig {
     pub durable: Option<DurableConfig>,
     /// Whether the server takes over from the one at the other end of stdin.
     pub takeover: bool,
+    /// Whether the server creates no file or directory of its own.
+    pub ephemeral: bool,
     /// Concurrent requests per connection.
     pub concurrent_requests: ConcurrentRequests,
     /// Whether a listener that other machines reach may lack authentication.
@@ -146,6 +148,7 @@ impl Default for ServerConfig {
             allow_prepared_exec: true,
             durable: None,
             takeover: false,
+            ephemeral: false,
             concurrent_requests: ConcurrentRequests::default(),
             insecure_no_auth: false,
             stdin_close: StdinClose::Ignored,

@@ -89,6 +89,8 @@
 //! [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of their subject.
 
 #[cfg(feature = "executor")]
+pub mod bridge;
+#[cfg(feature = "executor")]
 pub mod cli;
 pub mod config;
 #[cfg(feature = "hub")]

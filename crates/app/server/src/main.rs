@@ -123,6 +123,14 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
             let config = ForwardConfig::find(forward, lookup)?;
             return block_on_current_thread(completed(remote::run_forward(config)));
         }
+        Some(Command::Bridge(bridge)) => {
+            if bridge.check {
+                let version = env!("CARGO_PKG_VERSION");
+                writeln!(std::io::stdout(), "exec-server-bridge {version}")?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            return block_on_current_thread(completed(exec_server::bridge::run_bridge()));
+        }
         #[cfg(feature = "hub")]
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
         #[cfg(feature = "cli")]
@@ -188,6 +196,7 @@ fn is_for_people(command: &Command) -> bool {
         Command::Doctor(_) => false,
         #[cfg(feature = "hub")]
         Command::Hub(_) => false,
+        Command::Bridge(_) => true,
         Command::Forward(_) => false,
     }
 }

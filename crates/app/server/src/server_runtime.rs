@@ -39,7 +39,9 @@ use tokio::{
 use crate::telemetry::continue_trace;
 use crate::{
     config::{ConcurrentRequests, DurableConfig, ServerConfig},
-    local_machine::{ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, run_if_helper},
+    local_machine::{
+        ExecServerRuntimePaths, LocalMachine, LocalMachineSettings, SocketDirectory, run_if_helper,
+    },
     service_manager,
     shutdown_signal::{ShutdownSignal, StdinClose},
     telemetry::{MetricsRenderer, serve_metrics},
@@ -406,6 +408,10 @@ impl ServerRuntime {
             sandbox: config.sandbox,
             protected: protected_paths(config),
             state,
+            socket_directory: match config.ephemeral {
+                true => SocketDirectory::IfPresent,
+                false => SocketDirectory::Created,
+            },
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
         let open = {

@@ -26,7 +26,8 @@ use crate::{
 
 pub use self::{
     endpoint::{
-        EndpointError, EnvEndpoint, ProgramEndpoint, RelayEndpoint, TokenSource, UrlEndpoint,
+        EndpointError, EnvEndpoint, ProgramEndpoint, RelayEndpoint, TargetEndpoint, TokenSource,
+        UrlEndpoint, dist_sources,
     },
     file::{ForeignKey, RemoteEntry, foreign_keys, parse, parse_over},
     reader::{EnvironmentsError, EnvironmentsFault},

@@ -5,6 +5,8 @@
 //! options of the server, and its command line.
 
 #[cfg(feature = "remote")]
+pub mod background_server;
+#[cfg(feature = "remote")]
 pub mod environments;
 pub mod local_machine;
 pub mod local_socket;

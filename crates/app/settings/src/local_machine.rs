@@ -50,6 +50,18 @@ pub struct LocalMachineSettings {
     pub protected: Vec<PathBuf>,
     /// State directory of durable processes.
     pub state: Option<StateDir>,
+    /// What happens to a missing directory of the local socket.
+    pub socket_directory: SocketDirectory,
+}
+
+/// What happens to a missing directory of the local socket.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SocketDirectory {
+    /// It is created, so that no sandboxed command creates it before a server listens there.
+    #[default]
+    Created,
+    /// It stays missing.
+    IfPresent,
 }
 
 impl Default for LocalMachineSettings {
@@ -59,6 +71,7 @@ impl Default for LocalMachineSettings {
             sandbox: exec_sandbox::SandboxSettings::default(),
             protected: Vec::new(),
             state: None,
+            socket_directory: SocketDirectory::default(),
         }
     }
 }
@@ -94,7 +107,11 @@ impl LocalMachine {
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
         let helper = find_helper(paths)?;
-        let mut protected = LocalSocket::protected_directories(&|name| std::env::var_os(name));
+        let lookup = &|name: &str| std::env::var_os(name);
+        let mut protected = match settings.socket_directory {
+            SocketDirectory::Created => LocalSocket::protected_directories(lookup),
+            SocketDirectory::IfPresent => LocalSocket::existing_directories(lookup),
+        };
         protected.extend_from_slice(&settings.protected);
         let config = config(&settings)?;
         let http = LocalHttpClient::new(config.env.clone());

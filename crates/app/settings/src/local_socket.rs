@@ -40,8 +40,15 @@ impl LocalSocket {
     /// Returns directories that no sandbox may write to: the socket's directory, which is created
     /// now, and those of allowed directories and of the state directory's socket, if they exist.
     pub fn protected_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
+        // Without it, there is nothing to protect.
+        drop(Self::find(lookup).secure());
+        Self::existing_directories(lookup)
+    }
+
+    /// Returns those of the protected directories that exist.
+    pub fn existing_directories(lookup: VariableLookup<'_>) -> Vec<PathBuf> {
         let socket = Self::find(lookup);
-        let own = socket.secure().ok().and_then(|()| socket.0.parent());
+        let own = socket.0.parent().filter(|own| check(own).is_ok());
         let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
         let mut directories: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
         directories.extend(state.filter(|state| own != Some(state.as_path())));

@@ -17,4 +17,6 @@ mod raw;
 pub mod sandbox_setup;
 pub mod spawner;
 
-pub use self::own_process::{release_free_memory, set_descriptors_close_on_exec};
+pub use self::own_process::{
+    release_free_memory, set_descriptors_close_on_exec, set_foreground_group,
+};

@@ -1,5 +1,9 @@
 //! Memory and descriptors of the process that links this crate.
 
+use std::{io, mem::MaybeUninit, os::fd::BorrowedFd, ptr};
+
+use rustix::process::Pid;
+
 use crate::raw;
 
 /// Returns all free pages of the allocator to the kernel. glibc keeps free pages below a page in
@@ -11,6 +15,31 @@ pub fn release_free_memory() {
         // SAFETY: no precondition; the allocator takes its own locks.
         let _released = unsafe { libc::malloc_trim(0) };
     }
+}
+
+/// Makes a process group the foreground group of a terminal, also from a background group: SIGTTOU,
+/// which would stop this process, is blocked meanwhile.
+///
+/// # Errors
+/// When the terminal is not that of this session, or the group does not exist.
+pub fn set_foreground_group(terminal: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointer is valid for writes; this initialises the set.
+    let _always_zero = unsafe { libc::sigemptyset(blocked.as_mut_ptr()) };
+    // SAFETY: the set was initialised above.
+    let _always_zero = unsafe { libc::sigaddset(blocked.as_mut_ptr(), libc::SIGTTOU) };
+    // SAFETY: both pointers are valid; `before` is written.
+    let masked =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr()) };
+    if masked != 0 {
+        return Err(io::Error::from_raw_os_error(masked));
+    }
+    let outcome = rustix::termios::tcsetpgrp(terminal, group);
+    // SAFETY: `before` was written by the successful call above.
+    let _same_set =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    Ok(outcome?)
 }
 
 /// Marks every descriptor except the standard ones close-on-exec, so that programs started from now

@@ -24,7 +24,7 @@ use crate::tls::TlsError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::websocket_connector::fuzz_response;
 pub use self::{
-    program::{ProgramExit, ServerProgram},
+    program::{ProgramExit, ProgramPipes, ServerProgram},
     proxy::{HttpProxy, HttpProxyError},
     request_headers::{BearerToken, InvalidBearerToken, RequestHeaderError, RequestHeaders},
     server_address::{ServerAddress, ServerAddressError, ServerHost, WebSocketScheme},
@@ -58,6 +58,19 @@ pub enum ConnectError {
         program: String,
         /// Cause.
         source: io::Error,
+    },
+    /// Peer: the program at the other end of the link exited before the server answered.
+    #[error("server program {0}")]
+    Exited(ProgramExit),
+    /// A place behind a shell could not be made an environment.
+    #[error("{error}")]
+    Place {
+        /// The party that has to act.
+        fault: ConnectFault,
+        /// Whether a retry may succeed.
+        is_transient: bool,
+        /// What is wrong there, with the next step.
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Caller: the working directory of the program cannot be used.
     #[error("cannot use working directory `{}`", path.display())]
@@ -207,6 +220,7 @@ impl ConnectError {
             | Self::Untrusted { .. }
             | Self::Tls { .. }
             | Self::Refused { .. }
+            | Self::Exited(_)
             | Self::Closed
             | Self::NotWebSocket(_)
             | Self::ExecutorChanged
@@ -216,7 +230,7 @@ impl ConnectError {
             | Self::NotProxy(_) => ConnectFault::Peer,
             #[cfg(feature = "relay")]
             Self::Handshake(_) => ConnectFault::Peer,
-            Self::Grant { fault, .. } => *fault,
+            Self::Grant { fault, .. } | Self::Place { fault, .. } => *fault,
         }
     }
 
@@ -227,8 +241,8 @@ impl ConnectError {
             Self::Refused { status, .. } | Self::ProxyRefused { status } => {
                 matches!(status, 408 | 429 | 500..=599)
             }
-            Self::Grant { is_transient, .. } => *is_transient,
-            Self::Closed | Self::StreamRefused => true,
+            Self::Grant { is_transient, .. } | Self::Place { is_transient, .. } => *is_transient,
+            Self::Exited(_) | Self::Closed | Self::StreamRefused => true,
             // An executor that has just registered again rejects handshakes for its previous
             // registration.
             #[cfg(feature = "relay")]

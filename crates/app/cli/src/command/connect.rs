@@ -3,10 +3,10 @@
 //! Invariant: a command runs in the requested environment or not at all; it never falls back to
 //! this machine.
 
-mod local_server;
 #[cfg(feature = "mcp")]
 mod restarting_connector;
 mod route;
+mod target_progress;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +24,7 @@ use exec_client::{
 };
 use exec_env::environment::Environment;
 use exec_settings::{
+    background_server,
     environments::{EndpointError, EnvEndpoint, TokenSource},
     settings_source::VariableLookup,
 };
@@ -106,14 +107,19 @@ impl ConnectedEnv {
     pub(crate) async fn connect_route(route: EnvRoute) -> Result<Self, CommandFailure> {
         let EnvRoute { name, route_kind } = route.clone();
         let (client, is_this_machine) = match route_kind {
-            RouteKind::Local(socket) => {
-                (local_server::connect(&socket, &client_name()).await?, true)
-            }
+            RouteKind::Local(socket) => (
+                background_server::connect(&socket, &client_name()).await?,
+                true,
+            ),
             RouteKind::Named(endpoint) => {
                 (connect(&name, endpoint, EnvOrigin::Named).await?, false)
             }
             RouteKind::Typed(url) => {
                 let endpoint = EnvEndpoint::Url(url);
+                (connect(&name, endpoint, EnvOrigin::Typed).await?, false)
+            }
+            RouteKind::Target(target) => {
+                let endpoint = EnvEndpoint::Target(target);
                 (connect(&name, endpoint, EnvOrigin::Typed).await?, false)
             }
         };
@@ -177,9 +183,14 @@ async fn connect(
     endpoint: EnvEndpoint,
     origin: EnvOrigin,
 ) -> Result<ExecServerClient, CommandFailure> {
-    let connecting = endpoint.clone().connect(&client_name()).await;
+    let connecting = if let EnvEndpoint::Target(target) = &endpoint {
+        let connector = target_progress::connector(name, target);
+        target.connect_with(connector, &client_name()).await
+    } else {
+        endpoint.clone().connect(&client_name()).await
+    };
     let client = connecting.map_err(|error| connect_failure(name, &endpoint, origin, error))?;
-    if matches!(endpoint, EnvEndpoint::Relay(_)) {
+    if matches!(endpoint, EnvEndpoint::Relay(_) | EnvEndpoint::Target(_)) {
         drain_connection(&client);
     }
     Ok(client)
@@ -195,13 +206,13 @@ fn client_name() -> String {
 /// Selects the environment.
 #[derive(Args, Clone, Debug, Default)]
 pub struct EnvArgs {
-    /// Environment: a name from `env list`, `local`, or the ws://, wss:// or unix:// URL of a
-    /// server [default: the one of the directory (`use`), else the one set with `env default`, else
-    /// this machine].
+    /// Environment: a name from `env list`, `local`, the ws://, wss:// or unix:// URL of a server,
+    /// or any place with a shell, such as ssh:HOST, docker:NAME or k8s:NAMESPACE/POD [default: the
+    /// one of the directory (`use`), else the one set with `env default`, else this machine].
     #[arg(
         short = 'E',
         long = "env",
-        value_name = "NAME|URL",
+        value_name = "NAME|URL|TARGET",
         env = "EXEC_SERVER_ENV",
         help_heading = ENVIRONMENT
     )]
@@ -225,6 +236,11 @@ pub struct EnvArgs {
         help_heading = ENVIRONMENT
     )]
     pub reconnect_timeout: Option<DurationArg>,
+
+    /// Leaves nothing in the place with a shell: its server ends with the connection, and so does
+    /// everything it runs.
+    #[arg(long, hide_short_help = true, help_heading = ENVIRONMENT)]
+    pub ephemeral: bool,
 }
 
 const ENVIRONMENT: &str = "Environment";
@@ -291,6 +307,10 @@ fn connect_failure(
         EndpointError::Connect(error) => return error.into(),
     };
     let failure = |kind| CommandFailure::new(kind, format!("cannot reach `{name}`: {error}"));
+    if let EnvEndpoint::Target(_) = endpoint {
+        // Its errors name the next step themselves.
+        return failure(FailureKind::Unreachable);
+    }
     match &error {
         ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match origin {
             EnvOrigin::Typed => {
@@ -304,7 +324,9 @@ fn connect_failure(
         ConnectError::Address(_) => match endpoint {
             EnvEndpoint::Program(_) => failure(FailureKind::Unreachable)
                 .next("check its command in environments.toml by running it yourself"),
-            EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => failure(FailureKind::Usage),
+            EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) | EnvEndpoint::Target(_) => {
+                failure(FailureKind::Usage)
+            }
         },
         ConnectError::Link(_) => {
             failure(FailureKind::Unreachable).next(unreachable(name, endpoint))
@@ -342,7 +364,7 @@ fn access_denied(endpoint: &EnvEndpoint) -> String {
         EnvEndpoint::Url(url) if url.auth_bearer_token.is_none() => {
             "pass its token with --token-file FILE, or name it in environments.toml".to_owned()
         }
-        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) => {
+        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) | EnvEndpoint::Target(_) => {
             "check its token in environments.toml".to_owned()
         }
     }
@@ -354,7 +376,9 @@ fn environment_offline(endpoint: &EnvEndpoint) -> String {
             "start it there: exec-server --remote {} --environment-id {} --remote-token-file FILE",
             relay.registry_url, relay.environment_id
         ),
-        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) => "start its server".to_owned(),
+        EnvEndpoint::Url(_) | EnvEndpoint::Program(_) | EnvEndpoint::Target(_) => {
+            "start its server".to_owned()
+        }
     }
 }
 
@@ -372,6 +396,7 @@ fn unreachable(name: &str, endpoint: &EnvEndpoint) -> String {
             format!("check the network, and the hub at {}", relay.registry_url)
         }
         EnvEndpoint::Program(_) => format!("check the command of `{name}` in environments.toml"),
+        EnvEndpoint::Target(_) => "check the way there by hand".to_owned(),
     }
 }
 
@@ -382,7 +407,7 @@ fn is_tls(endpoint: &EnvEndpoint) -> bool {
             Ok(ServerAddress::Network(host)) if host.scheme == WebSocketScheme::Wss
         ),
         EnvEndpoint::Relay(relay) => relay.registry_url.url().scheme() == "https",
-        EnvEndpoint::Program(_) => false,
+        EnvEndpoint::Program(_) | EnvEndpoint::Target(_) => false,
     }
 }
 

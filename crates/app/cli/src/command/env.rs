@@ -9,6 +9,7 @@ mod status;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgGroup, Args, Subcommand};
+use exec_connect::target::Target;
 use exec_environments::manager::EnvironmentId;
 use exec_settings::environments::EnvironmentsFault;
 use toml::Value;
@@ -81,7 +82,9 @@ pub(crate) struct EnvAddCommand {
     /// Name of the environment: letters, digits, `_` and `-`.
     pub(crate) name: String,
 
-    /// URL of its server: ws://HOST:PORT or wss://HOST:PORT.
+    /// URL of its server (ws://HOST:PORT or wss://HOST:PORT), or a place with a shell: ssh:HOST,
+    /// docker:NAME, podman:NAME, k8s:NAMESPACE/POD or exec:'COMMAND'.
+    #[arg(value_name = "URL|TARGET")]
     pub(crate) url: Option<String>,
 
     /// URL of its hub: http://HOST:PORT or https://HOST:PORT.
@@ -169,7 +172,11 @@ impl EnvAddCommand {
         let text = |text: &str| Value::String(text.to_owned());
         let mut keys = vec![("id", text(&self.name))];
         if let Some(url) = &self.url {
-            keys.push(("url", text(url)));
+            let key = match Target::is_target(url) {
+                true => "target",
+                false => "url",
+            };
+            keys.push((key, text(url)));
         }
         if let Some(hub) = &self.hub {
             keys.push(("registry_url", text(hub)));

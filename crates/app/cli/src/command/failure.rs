@@ -4,6 +4,7 @@ use std::{fmt, process::ExitCode};
 
 use exec_client::error::{ConnectError, ExecServerError};
 use exec_env::tunnel::TunnelError;
+use exec_settings::background_server::BackgroundServerError;
 
 use super::print::printable;
 
@@ -103,6 +104,12 @@ impl FailureKind {
 impl From<FailureKind> for ExitCode {
     fn from(kind: FailureKind) -> Self {
         Self::from(kind.status())
+    }
+}
+
+impl From<BackgroundServerError> for CommandFailure {
+    fn from(error: BackgroundServerError) -> Self {
+        Self::new(FailureKind::Unreachable, &error).next(error.next_step())
     }
 }
 

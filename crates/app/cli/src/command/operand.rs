@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
 };
 
+use exec_connect::target::Target;
 use exec_wire::path_uri::PathUri;
 
 use crate::command::{
@@ -34,7 +35,11 @@ impl PathOperand {
         let Some(colon) = mark.filter(|&mark| bytes[mark] == b':') else {
             return Ok(Self::Local(PathBuf::from(typed)));
         };
-        let (name, path) = (&bytes[..colon], &bytes[colon + 1..]);
+        let target = typed.to_str().and_then(Target::split_path);
+        let (name, path) = match target {
+            Some((target, path)) => (target.as_bytes(), path.as_bytes()),
+            None => (&bytes[..colon], &bytes[colon + 1..]),
+        };
         if !name.is_empty() && path.starts_with(b"//") {
             let what = format!("`{}` is a URL, not a path", typed.display());
             return Err(CommandFailure::new(FailureKind::Usage, what)
@@ -185,6 +190,8 @@ mod tests {
         assert_eq!(read(":logs"), remote(None, "logs"));
         assert_eq!(read("box:/x:y"), remote(Some("box"), "/x:y"));
         assert_eq!(read("box:"), remote(Some("box"), "."));
+        assert_eq!(read("ssh:box:/x"), remote(Some("ssh:box"), "/x"));
+        assert_eq!(read("docker:web:x"), remote(Some("docker:web"), "x"));
         assert_eq!(read(":"), remote(None, "."));
         for local in ["notes.txt", "./a:b", "/tmp/a:b", "."] {
             assert_eq!(read(local), PathOperand::Local(local.into()));

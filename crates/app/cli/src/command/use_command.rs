@@ -151,5 +151,6 @@ const EXAMPLES: &str = "\
 Examples:
   exec-server use box
   exec-server use wss://devbox.example:8443
+  exec-server use ssh:me@box
   exec-server use --allow      after `git clone`, or after a change
   exec-server use              which environment, and why";

@@ -96,7 +96,9 @@ fn doctor_accepts_server_options_before_it() {
         let cli = Cli::read(line).unwrap();
         let doctor = cli.command.map(|command| match command {
             Command::Doctor(doctor) => doctor.json,
-            Command::Forward(_) | Command::Hub(_) | Command::People(_) => panic!("another command"),
+            Command::Bridge(_) | Command::Forward(_) | Command::Hub(_) | Command::People(_) => {
+                panic!("another command")
+            }
         });
         (doctor, cli.settings.sandbox_mechanism)
     };

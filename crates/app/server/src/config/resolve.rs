@@ -108,6 +108,7 @@ pub fn resolve(
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
         durable,
         takeover: cli.takeover,
+        ephemeral: cli.ephemeral,
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
         stdin_close: match cli.registration.exit_on_stdin_close {

@@ -22,6 +22,14 @@ mod example_scripts;
 mod files;
 mod lying_server;
 mod processes;
+/// Tests of places with a shell: ssh hosts, containers, pods.
+mod reach {
+    mod bad_places;
+    mod containers;
+    mod ssh;
+    mod ssh_host;
+    mod stdio;
+}
 mod sandbox_flags;
 /// Tests of metrics, logs, spans and packaging.
 mod telemetry {

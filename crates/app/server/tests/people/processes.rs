@@ -1,7 +1,7 @@
 //! Tests of processes: run, detach, list and kill.
 
 mod command_tunnels;
-mod cuttable_link;
+pub(crate) mod cuttable_link;
 mod detach;
 mod detached;
 mod disconnects;
@@ -31,13 +31,13 @@ use tokio::{
 use crate::test_user::{TIMEOUT, within_timeout};
 
 /// A running program and its output by line.
-struct RunningCommand {
+pub(crate) struct RunningCommand {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl RunningCommand {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -45,7 +45,7 @@ impl RunningCommand {
     }
 
     /// Waits for the next line, which must equal `line`.
-    async fn says(&mut self, line: &str) {
+    pub(crate) async fn says(&mut self, line: &str) {
         let output = within_timeout(self.lines.next_line()).await.unwrap();
         assert_eq!(output.as_deref(), Some(line));
     }
@@ -58,12 +58,12 @@ impl RunningCommand {
         line.unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
     /// Waits for the exit, and returns status and stderr.
-    async fn end(&mut self) -> (ExitStatus, String) {
+    pub(crate) async fn end(&mut self) -> (ExitStatus, String) {
         let mut output = String::new();
         let mut stderr = self.child.stderr.take().unwrap();
         within_timeout(stderr.read_to_string(&mut output))
@@ -94,7 +94,7 @@ pub(crate) fn wait_until_gone(file: &Path) {
 }
 
 /// Returns pseudo-random bytes of every value.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
         state = state

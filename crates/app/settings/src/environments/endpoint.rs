@@ -4,11 +4,17 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use exec_client::{
-    client::ExecServerClient,
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     connect::{
         RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
     },
     error::ExecServerError,
+};
+use exec_connect::{
+    TargetPrograms,
+    connector::{ServerLifetime, TargetConnector},
+    dist::DistSources,
+    target::Target,
 };
 use exec_env::environment::Environment;
 use exec_environments::manager::{
@@ -27,6 +33,7 @@ use crate::{
     environments::EnvironmentSelection,
     local_machine::{ExecServerRuntimePaths, LocalMachine},
     outbound_network::OutboundNetwork,
+    settings_source::{self, VariableLookup},
     token_file::TokenFile,
 };
 
@@ -39,6 +46,8 @@ pub enum EnvEndpoint {
     Program(ProgramEndpoint),
     /// Executor behind a relay, end-to-end encrypted. Connected as soon as the environment exists.
     Relay(RelayEndpoint),
+    /// Place with a shell, which becomes an environment when it is first used.
+    Target(TargetEndpoint),
 }
 
 /// Listening server. `Debug` hides possible secrets.
@@ -84,6 +93,66 @@ pub struct ProgramEndpoint {
     pub program: ServerProgram,
     /// Timeout of `initialize`.
     pub initialize_timeout: Duration,
+}
+
+/// Place with a shell.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TargetEndpoint {
+    /// The place.
+    pub target: Target,
+    /// How long its server lives.
+    pub lifetime: ServerLifetime,
+    /// Timeout of `initialize`.
+    pub initialize_timeout: Duration,
+}
+
+impl TargetEndpoint {
+    /// Creates an endpoint that uses the background server there.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            lifetime: ServerLifetime::default(),
+            initialize_timeout: INITIALIZE_TIMEOUT,
+        }
+    }
+
+    /// Creates a connector that uses the configured programs. Starts nothing yet.
+    pub fn connector(&self, lookup: VariableLookup<'_>) -> TargetConnector {
+        let program = |name| lookup(name).filter(|text| !text.is_empty());
+        TargetConnector {
+            programs: TargetPrograms {
+                ssh: program("EXEC_SERVER_SSH"),
+                docker: program("EXEC_SERVER_DOCKER"),
+                podman: program("EXEC_SERVER_PODMAN"),
+                kubectl: program("EXEC_SERVER_KUBECTL"),
+            },
+            dist: dist_sources(lookup),
+            lifetime: self.lifetime,
+            ..TargetConnector::new(self.target.clone())
+        }
+    }
+
+    /// Connects with a connector under this client name.
+    ///
+    /// # Errors
+    /// When the place cannot be reached or used.
+    pub async fn connect_with(
+        &self,
+        connector: TargetConnector,
+        client_name: &str,
+    ) -> Result<ExecServerClient, EndpointError> {
+        let options = ExecServerClientConnectOptions {
+            client_name: client_name.to_owned(),
+            initialize_timeout: self.initialize_timeout,
+            ..ExecServerClientConnectOptions::default()
+        };
+        Ok(ExecServerClient::connect_with(Arc::new(connector), options).await?)
+    }
+}
+
+/// Returns where programs for other machines are sought.
+pub fn dist_sources(lookup: VariableLookup<'_>) -> DistSources {
+    DistSources::new(settings_source::path(lookup, "EXEC_SERVER_DIST"))
 }
 
 /// Server behind a relay.
@@ -150,7 +219,7 @@ impl EnvironmentSelection {
         for remote in self.remotes {
             let start = match &remote.endpoint {
                 EnvEndpoint::Url(_) | EnvEndpoint::Relay(_) => StartMode::Eager,
-                EnvEndpoint::Program(_) => StartMode::Lazy,
+                EnvEndpoint::Program(_) | EnvEndpoint::Target(_) => StartMode::Lazy,
             };
             let source = Arc::new(RemoteSource {
                 endpoint: remote.endpoint,
@@ -226,6 +295,10 @@ impl EnvEndpoint {
                     ..relay_args(relay).map_err(EndpointError::Settings)?
                 };
                 ExecServerClient::connect_relay(args).await
+            }
+            Self::Target(target) => {
+                let connector = target.connector(&|name| std::env::var_os(name));
+                return target.connect_with(connector, &client_name).await;
             }
         };
         Ok(client?)

@@ -14,7 +14,7 @@ use toml::de::DeTable;
 
 use crate::environments::{
     EnvEndpoint, EnvironmentSelection, EnvironmentsError, EnvironmentsFault, ProgramEndpoint,
-    SelectionInputs, UrlEndpoint, UrlSetting,
+    SelectionInputs, TargetEndpoint, UrlEndpoint, UrlSetting,
     endpoint::{INITIALIZE_TIMEOUT, network_address},
     reader::{TomlDocument, TomlItem, TomlSection},
     relay,
@@ -163,6 +163,7 @@ pub(super) const KEYS: &[&str] = &[
     "args",
     "env",
     "cwd",
+    "target",
     "registry_url",
     "environment_id",
     "auth_token",
@@ -172,7 +173,7 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Keys that say how to connect.
-const ENDPOINT_KEYS: [&str; 3] = ["url", "program", "registry_url"];
+const ENDPOINT_KEYS: [&str; 4] = ["url", "program", "target", "registry_url"];
 /// Keys that require one of the given connection keys.
 const DEPENDENT_KEYS: [(&str, &[&str]); 9] = [
     ("auth_bearer_token", &["url"]),
@@ -238,6 +239,7 @@ fn endpoint(
     }
     match kind {
         "program" => program_endpoint(section, item, context.home).map(EnvEndpoint::Program),
+        "target" => target_endpoint(section, item).map(EnvEndpoint::Target),
         "registry_url" => relay::read(section, item, id, context).map(EnvEndpoint::Relay),
         _ => url_endpoint(section, item, context).map(EnvEndpoint::Url),
     }
@@ -309,6 +311,18 @@ fn program_endpoint(
     Ok(ProgramEndpoint {
         program,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
+    })
+}
+
+fn target_endpoint(
+    section: &TomlSection<'_>,
+    item: &TomlItem<'_>,
+) -> Result<TargetEndpoint, EnvironmentsError> {
+    let target = item.text()?.parse();
+    let target = target.map_err(|error| item.wrong(EnvironmentsFault::Target(error)))?;
+    Ok(TargetEndpoint {
+        initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
+        ..TargetEndpoint::new(target)
     })
 }
 

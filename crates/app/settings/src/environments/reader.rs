@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use exec_connect::target::TargetParseError;
 use exec_environments::manager::{EnvironmentId, EnvironmentIdError};
 use exec_registry::{
     api::RegistryEnvironmentIdError as NameError, credentials, http::BaseUrlError,
@@ -326,10 +327,10 @@ pub enum EnvironmentsFault {
         first: usize,
     },
     /// More than one way to connect.
-    #[error("an environment has one of `url`, `program` and `registry_url`")]
+    #[error("an environment has one of `url`, `program`, `target` and `registry_url`")]
     ManyReaches,
     /// No way to connect.
-    #[error("an environment needs `url`, `program` or `registry_url`")]
+    #[error("an environment needs `url`, `program`, `target` or `registry_url`")]
     NoReach,
     /// The key belongs to another way to connect.
     #[error("only an environment with `{}` has this key", .0.join("` or `"))]
@@ -340,6 +341,9 @@ pub enum EnvironmentsFault {
     /// Invalid websocket URL.
     #[error("expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment")]
     Url,
+    /// Invalid target.
+    #[error(transparent)]
+    Target(TargetParseError),
     /// Invalid registry URL.
     #[error(transparent)]
     Registry(#[from] BaseUrlError),

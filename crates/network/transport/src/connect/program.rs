@@ -12,7 +12,9 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     ffi::{OsStr, OsString},
-    fmt, fs, io,
+    fmt, fs,
+    future::poll_fn,
+    io,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     pin::Pin,
@@ -25,17 +27,20 @@ use std::{
 use bytes::Bytes;
 use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::{FutureExt, Shared};
+use rustix::process::Pid;
 use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     process::{ChildStdin, ChildStdout, Command},
     sync::oneshot,
-    time::{Sleep, sleep},
+    time::{Sleep, sleep, timeout},
 };
 
 use self::child_task::{ChildTask, ProcessGroup, StderrLines};
-use super::ConnectError;
+use super::{ConnectError, websocket_connector};
 use crate::{
     lines,
     link::{DataEncoding, Link, LinkReadError, LinkRole, MessageReader, MessageWriter},
+    websocket,
 };
 
 /// A program that serves on its stdin and stdout. `Debug` hides the values of its environment.
@@ -66,6 +71,15 @@ impl ServerProgram {
     /// # Errors
     /// Fails if the program cannot be started. Then nothing runs.
     pub fn start(&self) -> Result<Link, ConnectError> {
+        self.open().map(ProgramPipes::into_link)
+    }
+
+    /// Starts the program for a conversation that comes before the protocol. Dropping the pipes
+    /// stops it as [`ServerProgram::start`] says.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started. Then nothing runs.
+    pub fn open(&self) -> Result<ProgramPipes, ConnectError> {
         let mut command = Command::new(&self.program);
         if let Some(cwd) = &self.cwd {
             command.current_dir(cwd);
@@ -82,7 +96,9 @@ impl ServerProgram {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let stderr = StderrLines::new(child.stderr.take());
         let group = ProcessGroup::new(child).map_err(|source| self.start_error(source))?;
-        let pipes = pipes.ok_or_else(|| self.start_error(io::ErrorKind::BrokenPipe.into()))?;
+        let (input, output) =
+            pipes.ok_or_else(|| self.start_error(io::ErrorKind::BrokenPipe.into()))?;
+        let leader = group.leader();
         let (handle, released) = ProgramHandle::new();
         let (exit, exited) = oneshot::channel();
         let task = ChildTask {
@@ -93,7 +109,14 @@ impl ServerProgram {
             exit,
         };
         tokio::spawn(task.run());
-        Ok(program_link(pipes, &handle, exited, &self.name()))
+        Ok(ProgramPipes {
+            input,
+            output,
+            handle,
+            exit: ExitFuture::Pending(exited.shared()),
+            name: self.name(),
+            group: leader,
+        })
     }
 
     /// Distinguishes a missing program from an unusable working directory.
@@ -135,8 +158,8 @@ impl fmt::Debug for ServerProgram {
 pub struct ProgramExit {
     /// Exit status. `None` if it was not observed.
     pub status: Option<ExitStatus>,
-    /// The last line it wrote to standard error.
-    pub last_stderr_line: Option<String>,
+    /// The last lines it wrote to standard error.
+    pub stderr_lines: Vec<String>,
 }
 
 impl fmt::Display for ProgramExit {
@@ -146,7 +169,7 @@ impl fmt::Display for ProgramExit {
             Some((None, Some(signal))) => write!(f, "was killed by signal {signal}")?,
             Some((None, None)) | None => f.write_str("ended")?,
         }
-        match &self.last_stderr_line {
+        match self.stderr_lines.last() {
             Some(line) => write!(f, ": {line}"),
             None => Ok(()),
         }
@@ -176,28 +199,108 @@ impl ProgramHandle {
     }
 }
 
-/// Makes a link of a program's stdin and stdout.
-fn program_link(
-    (input, output): (ChildStdin, ChildStdout),
-    handle: &ProgramHandle,
-    exit: oneshot::Receiver<ProgramExit>,
-    peer: &str,
-) -> Link {
-    let link = lines::link(output, input, LinkRole::Client, peer);
-    let exit = ExitFuture::Pending(exit.shared());
+/// Stdin and stdout of a program that does not speak the protocol yet. Dropping it stops the
+/// program.
+#[derive(Debug)]
+pub struct ProgramPipes {
+    input: ChildStdin,
+    output: ChildStdout,
+    handle: ProgramHandle,
+    exit: ExitFuture,
+    name: String,
+    group: Pid,
+}
+
+impl ProgramPipes {
+    /// Returns the process group of the program.
+    pub fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// Waits until the program has exited. Cancel safe.
+    pub async fn exit(&mut self) -> ProgramExit {
+        poll_fn(|cx| self.exit.poll_exit(cx)).await
+    }
+
+    /// Makes a link of a program that speaks the protocol from now on, one message a line.
+    pub fn into_link(self) -> Link {
+        let link = lines::link(self.output, self.input, LinkRole::Client, &self.name);
+        program_link(link, self.handle, self.exit)
+    }
+
+    /// Makes a link of a program that passes bytes to a websocket server from now on.
+    ///
+    /// # Errors
+    /// Fails if the server does not accept the websocket within the timeout.
+    pub async fn into_websocket(mut self, within: Duration) -> Result<Link, ConnectError> {
+        let upgraded = timeout(within, websocket_connector::upgrade(&mut self)).await;
+        let already_read = upgraded.unwrap_or_else(|_| {
+            let peer = self.name.clone();
+            Err(ConnectError::Timeout { peer, within })
+        });
+        let already_read = match already_read {
+            Ok(already_read) => already_read,
+            // The program knows better why there was no answer.
+            Err(ConnectError::Closed | ConnectError::Io(_)) => {
+                let exit = timeout(MAX_EXIT_SKEW, self.exit()).await;
+                return Err(exit.map_or(ConnectError::Closed, ConnectError::Exited));
+            }
+            Err(error) => return Err(error),
+        };
+        let link = websocket::link(
+            self.output,
+            self.input,
+            &already_read,
+            LinkRole::Client,
+            self.name,
+        );
+        Ok(program_link(link, self.handle, self.exit))
+    }
+}
+
+impl AsyncRead for ProgramPipes {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().output).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for ProgramPipes {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().input).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().input).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().input).poll_shutdown(cx)
+    }
+}
+
+/// Adds the exit of a program to the link over its pipes.
+fn program_link(link: Link, handle: ProgramHandle, exit: ExitFuture) -> Link {
     Link {
         reader: Box::new(ProgramReader {
-            lines: link.reader,
+            messages: link.reader,
             output_ended: false,
             timeout: LazyTimeout::default(),
             exit: exit.clone(),
             _handle: handle.clone(),
         }),
         writer: Box::new(ProgramWriter {
-            lines: link.writer,
+            messages: link.writer,
             timeout: LazyTimeout::default(),
             exit,
-            _handle: handle.clone(),
+            _handle: handle,
         }),
         ..link
     }
@@ -206,7 +309,7 @@ fn program_link(
 /// Reads messages from a program.
 #[derive(Debug)]
 struct ProgramReader {
-    lines: Box<dyn MessageReader>,
+    messages: Box<dyn MessageReader>,
     /// Whether its stdout has ended.
     output_ended: bool,
     timeout: LazyTimeout,
@@ -217,7 +320,7 @@ struct ProgramReader {
 impl MessageReader for ProgramReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
         if !self.output_ended {
-            match self.lines.poll_message(cx) {
+            match self.messages.poll_message(cx) {
                 Poll::Ready(Ok(None)) => self.output_ended = true,
                 Poll::Pending => {}
                 message @ Poll::Ready(_) => return message,
@@ -241,7 +344,7 @@ impl MessageReader for ProgramReader {
 /// Writes messages to a program.
 #[derive(Debug)]
 struct ProgramWriter {
-    lines: Box<dyn MessageWriter>,
+    messages: Box<dyn MessageWriter>,
     timeout: LazyTimeout,
     exit: ExitFuture,
     _handle: ProgramHandle,
@@ -272,24 +375,24 @@ impl ProgramWriter {
 
 impl MessageWriter for ProgramWriter {
     fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
-        self.lines.push(message, encoding);
+        self.messages.push(message, encoding);
     }
 
     fn buffered(&self) -> usize {
-        self.lines.buffered()
+        self.messages.buffered()
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let written = ready!(self.lines.poll_flush(cx));
+        let written = ready!(self.messages.poll_flush(cx));
         self.poll_exit_reason(cx, written)
     }
 
     fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.lines.poll_keepalive(cx)
+        self.messages.poll_keepalive(cx)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let written = ready!(self.lines.poll_close(cx));
+        let written = ready!(self.messages.poll_close(cx));
         self.poll_exit_reason(cx, written)
     }
 }
@@ -336,7 +439,7 @@ mod tests {
     fn exit_shows_status_and_last_stderr_line() {
         let exit = |raw, words: Option<&str>| ProgramExit {
             status: Some(ExitStatus::from_raw(raw)),
-            last_stderr_line: words.map(str::to_owned),
+            stderr_lines: words.map(str::to_owned).into_iter().collect(),
         };
         assert_eq!(exit(0, None).to_string(), "exited with status 0");
         assert_eq!(

@@ -169,8 +169,19 @@ impl WebSocketConnector {
     }
 
     async fn connect_unix(&self, path: &Path) -> Result<UpgradedStream, ConnectError> {
+        let mut stream = self.open_unix_stream(path).await?;
+        let already_read = self.request("localhost", "/").upgrade(&mut stream).await?;
+        let (read, write) = stream.into_split();
+        Ok(UpgradedStream::new(read, write, already_read))
+    }
+
+    /// Connects to a unix socket without a handshake, and checks the listener.
+    ///
+    /// # Errors
+    /// Fails if nothing listens there, or a process that this connector does not trust.
+    pub async fn open_unix_stream(&self, path: &Path) -> Result<UnixStream, ConnectError> {
         let connected = UnixStream::connect(path).await;
-        let mut stream = connected.map_err(|source| {
+        let stream = connected.map_err(|source| {
             if source.kind() != io::ErrorKind::PermissionDenied {
                 return self.unreachable(source);
             }
@@ -181,9 +192,7 @@ impl WebSocketConnector {
             let peer = self.peer();
             return Err(ConnectError::Untrusted { peer, source });
         }
-        let already_read = self.request("localhost", "/").upgrade(&mut stream).await?;
-        let (read, write) = stream.into_split();
-        Ok(UpgradedStream::new(read, write, already_read))
+        Ok(stream)
     }
 
     /// Connects to the first reachable address of a host.
@@ -245,6 +254,21 @@ impl WebSocketConnector {
     fn peer(&self) -> String {
         self.address.to_string()
     }
+}
+
+/// Upgrades a connection to a server on this or another machine that asks for no credentials.
+/// Returns the bytes that followed the response.
+pub(super) async fn upgrade<S>(stream: &mut S) -> Result<Vec<u8>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let request = UpgradeRequest {
+        authority: "localhost",
+        target: "/",
+        headers: &RequestHeaders::default(),
+        bearer_token: None,
+    };
+    request.upgrade(stream).await
 }
 
 /// An upgraded connection.

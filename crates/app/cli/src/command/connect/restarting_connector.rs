@@ -7,30 +7,33 @@ use exec_client::{
     client::ExecServerClient,
     connect::{BackoffDelay, RemoteConnector, ServerConnector, SessionContinuity},
 };
-use exec_settings::local_socket::LocalSocket;
+use exec_settings::{
+    background_server::{self, BackgroundServerError},
+    local_socket::LocalSocket,
+};
 use exec_transport::{connect::ConnectError, link::Link};
 use futures_util::future::{BoxFuture, FutureExt};
 
-use crate::command::{connect::local_server, failure::CommandFailure};
+use crate::command::failure::CommandFailure;
 
-/// Connects to the local server like [`local_server::connect`].
+/// Connects to the local server like [`background_server::connect`].
 pub(super) async fn connect_restarting(
     socket: &LocalSocket,
     client: &str,
 ) -> Result<ExecServerClient, CommandFailure> {
     // Starts the server if needed, and reports what is wrong. The second connection is the one that
     // stays.
-    drop(local_server::connect(socket, client).await?);
+    drop(background_server::connect(socket, client).await?);
     let connector = RestartingConnector {
         remote: RemoteConnector::own_unix(socket.path()),
         socket: socket.clone(),
         client: client.to_owned(),
     };
     let connecting =
-        ExecServerClient::connect_with(Arc::new(connector), local_server::options(client));
-    connecting
+        ExecServerClient::connect_with(Arc::new(connector), background_server::options(client));
+    Ok(connecting
         .await
-        .map_err(|error| local_server::unreachable(socket, &error))
+        .map_err(|error| BackgroundServerError::unreachable(socket, error))?)
 }
 
 /// Opens links to the local server, and starts it if none is listening.
@@ -44,9 +47,9 @@ struct RestartingConnector {
 impl RestartingConnector {
     /// Starts the server unless it answers. The caller's attempt reports what is wrong.
     async fn ensure_server(&self) {
-        if let Err(failure) = local_server::connect(&self.socket, &self.client).await {
+        if let Err(error) = background_server::connect(&self.socket, &self.client).await {
             tracing::warn!(
-                error = failure.what,
+                %error,
                 "failed to start the server of this machine"
             );
         }

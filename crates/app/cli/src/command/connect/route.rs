@@ -6,6 +6,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use exec_connect::{connector::ServerLifetime, target::Target};
 use exec_env::{
     credential::CredentialVariable,
     filesystem::{ExecutorFileSystem, FileError},
@@ -13,7 +14,8 @@ use exec_env::{
 use exec_environments::manager::EnvironmentId;
 use exec_settings::{
     environments::{
-        EnvEndpoint, EnvironmentSelection, RELAY_VARIABLES, SelectionInputs, UrlEndpoint,
+        EnvEndpoint, EnvironmentSelection, RELAY_VARIABLES, SelectionInputs, TargetEndpoint,
+        UrlEndpoint,
     },
     local_socket::LocalSocket,
     settings_source::{self, VariableLookup},
@@ -45,6 +47,8 @@ pub(crate) enum RouteKind {
     Named(EnvEndpoint),
     /// Server at a typed URL.
     Typed(UrlEndpoint),
+    /// Typed place with a shell.
+    Target(TargetEndpoint),
 }
 
 impl EnvRoute {
@@ -70,7 +74,8 @@ impl EnvRoute {
         lookup: VariableLookup<'_>,
     ) -> Result<Self, CommandFailure> {
         let name = env_args.env.as_deref().filter(|name| !name.is_empty());
-        match name {
+        let mut route = match name {
+            Some(target) if Target::is_target(target) => Self::target(target),
             Some(url) if url.contains("://") => typed(url, env_args, lookup),
             Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::local(lookup)),
             name => {
@@ -83,6 +88,36 @@ impl EnvRoute {
                     url.auth_bearer_token = token(env_args, lookup)?;
                 }
                 Ok(route)
+            }
+        }?;
+        if env_args.ephemeral {
+            route.make_ephemeral()?;
+        }
+        Ok(route)
+    }
+
+    /// Returns the route to a place with a shell.
+    pub(crate) fn target(text: &str) -> Result<Self, CommandFailure> {
+        let target = text
+            .parse()
+            .map_err(|error| CommandFailure::new(FailureKind::Usage, error))?;
+        Ok(Self {
+            name: text.to_owned(),
+            route_kind: RouteKind::Target(TargetEndpoint::new(target)),
+        })
+    }
+
+    /// Makes the server there end with its connection.
+    fn make_ephemeral(&mut self) -> Result<(), CommandFailure> {
+        match &mut self.route_kind {
+            RouteKind::Target(endpoint) | RouteKind::Named(EnvEndpoint::Target(endpoint)) => {
+                endpoint.lifetime = ServerLifetime::Ephemeral;
+                Ok(())
+            }
+            RouteKind::Local(_) | RouteKind::Named(_) | RouteKind::Typed(_) => {
+                let what = format!("--ephemeral has no effect on `{}`", self.name);
+                Err(CommandFailure::new(FailureKind::Usage, what)
+                    .next("use it with a target such as ssh:HOST"))
             }
         }
     }

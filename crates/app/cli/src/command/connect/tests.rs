@@ -195,7 +195,10 @@ fn token_applies_to_the_url_variable() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().route_kind {
         RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),
-        route_kind @ (RouteKind::Local(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => {
+        route_kind @ (RouteKind::Local(_)
+        | RouteKind::Named(_)
+        | RouteKind::Typed(_)
+        | RouteKind::Target(_)) => {
             panic!("{route_kind:?}")
         }
     };

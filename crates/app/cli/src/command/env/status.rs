@@ -260,6 +260,8 @@ pub(super) enum EnvKind {
     Command,
     /// Not known here.
     Unknown,
+    /// Place with a shell.
+    Target,
 }
 
 impl EnvKind {
@@ -271,6 +273,7 @@ impl EnvKind {
             Self::Hub => "hub",
             Self::Command => "command",
             Self::Unknown => "unknown",
+            Self::Target => "target",
         }
     }
 }
@@ -298,6 +301,7 @@ fn rows_here(lookup: VariableLookup<'_>) -> Result<Vec<EnvRow>, CommandFailure> 
         ),
         Ok(RouteKind::Named(endpoint)) => kind_and_address(&endpoint),
         Ok(RouteKind::Typed(url)) => kind_and_address(&EnvEndpoint::Url(url)),
+        Ok(RouteKind::Target(target)) => kind_and_address(&EnvEndpoint::Target(target)),
         Err(failure) => (EnvKind::Unknown, failure.what),
     };
     rows.push(EnvRow {
@@ -350,5 +354,6 @@ fn kind_and_address(endpoint: &EnvEndpoint) -> (EnvKind, String) {
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
             (EnvKind::Command, words.join(" "))
         }
+        EnvEndpoint::Target(endpoint) => (EnvKind::Target, endpoint.target.to_string()),
     }
 }

@@ -11,9 +11,10 @@ fn hub(arguments: &[&str]) -> HubArgs {
     let cli = Cli::read(line.iter().chain(arguments)).unwrap();
     match cli.command {
         Some(Command::Hub(hub)) => *hub,
-        Some(Command::Doctor(_) | Command::Forward(_) | Command::People(_)) | None => {
-            panic!("another command")
-        }
+        Some(
+            Command::Bridge(_) | Command::Doctor(_) | Command::Forward(_) | Command::People(_),
+        )
+        | None => panic!("another command"),
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 31] = [
+const COMMANDS: [&str; 33] = [
     "run",
     "shell",
     "ps",
@@ -31,6 +31,8 @@ const COMMANDS: [&str; 31] = [
     "tunnel",
     "ports",
     "env",
+    "connect",
+    "dist",
     "mcp",
     "bench",
     "completions",
@@ -140,7 +142,7 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     // The functions of the other shells exist, and zsh's works.
     let zsh = user.run(["completions", "zsh"]).await.expect_success();
     for used in [
-        ":NAME|URL:_exec_server_environments'",
+        ":NAME|URL|TARGET:_exec_server_environments'",
         ":_exec_server_processes'",
     ] {
         assert!(zsh.contains(used), "{used}");

@@ -15,8 +15,8 @@ use tokio::{
 use crate::test_user::Server;
 
 /// Link to a server. Dropping it cuts it for good.
-pub(super) struct CuttableLink {
-    pub(super) url: String,
+pub(crate) struct CuttableLink {
+    pub(crate) url: String,
     end: Arc<Mutex<SocketAddr>>,
     cuts: watch::Sender<u32>,
     accepting: AbortHandle,
@@ -24,10 +24,15 @@ pub(super) struct CuttableLink {
 
 impl CuttableLink {
     /// Creates a link to a server.
-    pub(super) async fn to(server: &Server) -> Self {
+    pub(crate) async fn to(server: &Server) -> Self {
+        Self::to_address(address(server)).await
+    }
+
+    /// Creates a link to whatever listens there.
+    pub(crate) async fn to_address(end: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
-        let end = Arc::new(Mutex::new(address(server)));
+        let end = Arc::new(Mutex::new(end));
         let (cuts, cut) = watch::channel(0);
         let accepting = tokio::spawn(accept(listener, Arc::clone(&end), cut)).abort_handle();
         Self {
@@ -39,18 +44,18 @@ impl CuttableLink {
     }
 
     /// Cuts all connections. New ones are accepted at once.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Cuts the link for good: new connections are refused.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.accepting.abort();
         self.cut();
     }
 
     /// Cuts all connections and redirects new ones to another server.
-    pub(super) fn relay_to(&self, server: &Server) {
+    pub(crate) fn relay_to(&self, server: &Server) {
         *self.end.lock().unwrap() = address(server);
         self.cut();
     }

@@ -154,7 +154,9 @@ fn own_file_overrides_codex_settings() {
     let summary = |selection: EnvironmentSelection| {
         let url = |remote: &RemoteEntry| match &remote.endpoint {
             EnvEndpoint::Url(url) => format!("{}={}", remote.id, url.url),
-            endpoint @ (EnvEndpoint::Program(_) | EnvEndpoint::Relay(_)) => panic!("{endpoint:?}"),
+            endpoint @ (EnvEndpoint::Program(_)
+            | EnvEndpoint::Relay(_)
+            | EnvEndpoint::Target(_)) => panic!("{endpoint:?}"),
         };
         let urls: Vec<_> = selection.remotes.iter().map(url).collect();
         let default = selection.default.map(|id| id.to_string());

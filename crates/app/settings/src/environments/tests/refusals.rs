@@ -5,8 +5,8 @@ use super::*;
 const URL: &str = "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n";
 const PROGRAM: &str = "[[environments]]\nid = 'a'\nprogram = 'p'\n";
 const KEYS: &str = "unknown key, expected one of id, url, auth_bearer_token, connect_timeout_sec, \
-                    initialize_timeout_sec, program, args, env, cwd, registry_url, environment_id, \
-                    auth_token, auth_token_env, auth_token_file, skills";
+                    initialize_timeout_sec, program, args, env, cwd, target, registry_url, \
+                    environment_id, auth_token, auth_token_env, auth_token_file, skills";
 const SECONDS: &str = "expected seconds from 0 to 3162240000, such as 30 or 0.5";
 const WEBSOCKET: &str =
     "expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment";
@@ -140,7 +140,7 @@ fn missing_reserved_malformed_and_duplicate_ids_are_rejected() {
 
 #[test]
 fn environment_requires_exactly_one_way_to_connect() {
-    let both = "an environment has one of `url`, `program` and `registry_url`";
+    let both = "an environment has one of `url`, `program`, `target` and `registry_url`";
     refused(
         &format!("{URL}program = 'p'\n"),
         4,
@@ -162,7 +162,7 @@ fn environment_requires_exactly_one_way_to_connect() {
         "environments.registry_url",
         both,
     );
-    let none = "an environment needs `url`, `program` or `registry_url`";
+    let none = "an environment needs `url`, `program`, `target` or `registry_url`";
     refused(
         "[[environments]]\nid = 'a'\n",
         1,

@@ -1,6 +1,9 @@
 //! The task that owns a child process: logs its stderr, stops it, and reports its exit.
 
-use std::{convert::Infallible, future::pending, io, process::ExitStatus, time::Duration};
+use std::{
+    collections::VecDeque, convert::Infallible, future::pending, io, process::ExitStatus,
+    time::Duration,
+};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -16,6 +19,8 @@ use tokio::{
 
 use super::ProgramExit;
 
+/// How many of the last stderr lines are kept to explain the exit.
+const MAX_LINES: usize = 24;
 /// How long a program may take to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long to drain stderr after the exit, in case an escaped descendant still holds it.
@@ -44,7 +49,7 @@ impl ChildTask {
             released,
             exit,
         } = self;
-        let mut last_line = None;
+        let mut last_lines = VecDeque::new();
         let stop = async {
             tokio::select! {
                 () = group.exited() => return,
@@ -60,7 +65,7 @@ impl ChildTask {
         // Keep reading stderr during shutdown: a program whose stderr is full may block instead of
         // exiting.
         let logging = async {
-            log_stderr(&program, &mut stderr, &mut last_line).await;
+            log_stderr(&program, &mut stderr, &mut last_lines).await;
             pending::<Infallible>().await
         };
         tokio::select! {
@@ -73,13 +78,13 @@ impl ChildTask {
         drop(
             timeout(
                 STDERR_DRAIN_TIMEOUT,
-                log_stderr(&program, &mut stderr, &mut last_line),
+                log_stderr(&program, &mut stderr, &mut last_lines),
             )
             .await,
         );
         let outcome = ProgramExit {
             status,
-            last_stderr_line: last_line,
+            stderr_lines: last_lines.into(),
         };
         tracing::debug!(program, exit = %outcome, "server program exited");
         // The receiver is gone if the link was dropped.
@@ -91,12 +96,15 @@ impl ChildTask {
 async fn log_stderr(
     program: &str,
     stderr: &mut StderrLines<ChildStderr>,
-    last_line: &mut Option<String>,
+    last_lines: &mut VecDeque<String>,
 ) {
     while stderr.is_open() {
         for line in stderr.next().await {
             tracing::info!(program, line, "server program stderr");
-            *last_line = Some(line);
+            if last_lines.len() == MAX_LINES {
+                last_lines.pop_front();
+            }
+            last_lines.push_back(line);
         }
     }
 }
@@ -138,6 +146,11 @@ impl ProcessGroup {
                 Err(error)
             }
         }
+    }
+
+    /// Returns the leader, whose id is that of the group.
+    pub(super) fn leader(&self) -> Pid {
+        self.leader
     }
 
     /// Waits until the leader has exited.

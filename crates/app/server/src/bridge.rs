@@ -1,0 +1,65 @@
+//! Passes bytes between stdin and stdout and the background server of this account.
+//!
+//! A client on another machine runs it through `ssh` or a container engine, and speaks websocket to
+//! the server through it. Nothing here interprets the bytes.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::{fd::AsFd, unix::net::UnixStream},
+};
+
+use anyhow::{Context, anyhow};
+use exec_settings::{background_server, local_socket::LocalSocket};
+
+/// Joins the background server, or starts it, and passes bytes until either end closes.
+///
+/// # Errors
+/// When the server cannot be reached or started.
+pub async fn run_bridge() -> anyhow::Result<()> {
+    let socket = LocalSocket::find(&|name| std::env::var_os(name));
+    let stream = background_server::open_stream(&socket).await;
+    let stream = stream.map_err(|error| anyhow!("{error}; {}", error.next_step()))?;
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    let passed = tokio::task::spawn_blocking(move || pass(&stream)).await;
+    passed
+        .context("cannot start a thread")?
+        .context("connection broke")
+}
+
+/// Passes bytes in both directions. Ends with the server; the other thread may still wait for
+/// stdin then, and ends with the process.
+fn pass(server: &UnixStream) -> io::Result<()> {
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut input = server.try_clone()?;
+    std::thread::Builder::new().spawn(move || {
+        // The server notices the end, whatever the reason.
+        drop(copy(&mut stdin, &mut input));
+        drop(input.shutdown(Shutdown::Write));
+    })?;
+    let copied = copy(&mut &*server, &mut stdout);
+    match copied {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Copies until the end. `io::copy` would splice: that locks a pipe while it waits for the socket,
+/// and the reader of the pipe with it.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        match from.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&block[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Capacity of a pipe.
+const BLOCK_BYTES: usize = 64 << 10;

@@ -1,0 +1,238 @@
+# Runs in the POSIX shell of a place and ends as an exec-server there. Lines before it set
+#   m: start of each line that is meant for the client; everything else on stdout is ignored
+#   v: version of the client
+#   mode: `shared` or `ephemeral`
+#   want_x86_64, want_aarch64: digest, bytes and loader of the program for this architecture
+
+say() { printf '%s %s\n' "$m" "$*"; }
+
+# fail KIND TEXT: ends without leaving anything half-installed.
+fail() {
+  drop
+  k=$1
+  shift
+  say "fail $k $(printf '%s' "$*" | tr '\n' ' ')"
+  exit 1
+}
+
+drop() {
+  [ -z "$part" ] || rm -f "$part"
+  [ -z "$new" ] || rm -f "$new"
+  [ "$mode" = shared ] || [ -z "$d" ] || rmdir "$d" 2>/dev/null
+}
+
+digest() {
+  set -- $($tool <"$1")
+  printf '%s' "$1"
+}
+
+bytes() {
+  set -- $(wc -c <"$1")
+  printf '%s' "$1"
+}
+
+# owned DIRECTORY: nobody else can change it.
+owned() {
+  set -- $(ls -ldn "$1" 2>/dev/null)
+  case $1 in
+  drwx------*) [ "$3" = "$uid" ] ;;
+  *) false ;;
+  esac
+}
+
+# usable DIRECTORY: programs can be stored and started there. Otherwise says why in `why`.
+usable() {
+  t=$1/.probe.$$
+  if ! { mkdir -p "$1" && chmod 700 "$1" && owned "$1"; } 2>/dev/null; then
+    why="$why $1 is not writable,"
+    return 1
+  fi
+  s=$(command -v sh)
+  case $s in
+  /*) ;;
+  # A shell that is an applet of busybox has no path.
+  *) s=/bin/sh ;;
+  esac
+  if ! (printf '#!%s\nexit 7\n' "$s" >"$t") 2>/dev/null; then
+    why="$why $1 is not writable,"
+  else
+    chmod 700 "$t"
+    r=7
+    if [ -x "$s" ]; then
+      ("$t") 2>/dev/null
+      r=$?
+    fi
+    rm -f "$t"
+    r2=$((size / 1024 * 2 + 1024))
+    free=$(df -Pk "$1" 2>/dev/null | tail -n 1)
+    free=$(set -- $free && printf '%s' "$4")
+    if [ "$r" != 7 ]; then
+      why="$why $1 does not allow programs (noexec),"
+    elif [ "$free" -lt "$r2" ] 2>/dev/null; then
+      why="$why $1 has $((free / 1024)) of $((r2 / 1024)) MiB free,"
+    else
+      return 0
+    fi
+  fi
+  rm -f "$t" 2>/dev/null
+  rmdir "$1" 2>/dev/null
+  return 1
+}
+
+# receive BYTES
+receive() {
+  if [ "$(printf ab | head -c 1 2>/dev/null)" = a ]; then
+    head -c "$1"
+  else
+    dd ibs=1 obs=65536 count="$1" 2>/dev/null
+  fi
+}
+
+# start PROGRAM HOW: becomes the program.
+start() {
+  say "run $2 $1"
+  if [ "$mode" = ephemeral ]; then
+    exec "$1" --ephemeral --listen stdio
+  fi
+  exec "$1" bridge
+}
+
+connect() {
+  umask 077
+  say shell
+  d= part= new= why=
+
+  p=$(command -v exec-server 2>/dev/null)
+  case $p in
+  /*)
+    if [ "$("$p" bridge --check 2>/dev/null </dev/null)" = "exec-server-bridge $v" ]; then
+      start "$p" found
+    fi
+    ;;
+  esac
+
+  a=$(uname -s 2>/dev/null)
+  [ "$a" = Linux ] || fail system "$a"
+  a=$(uname -m)
+  case $a in
+  x86_64 | amd64) a=x86_64 program=$want_x86_64 ;;
+  aarch64 | arm64) a=aarch64 program=$want_aarch64 ;;
+  *) program= ;;
+  esac
+  [ -n "$program" ] || fail architecture "$a"
+  set -- $program
+  want=$1 size=$2
+  [ "$3" = static ] || [ -e "$3" ] || fail libc "$3"
+  tool=
+  for t in sha256sum 'busybox sha256sum' 'shasum -a 256' 'openssl dgst -sha256 -r'; do
+    if command -v "${t%% *}" >/dev/null 2>&1; then
+      tool=$t
+      break
+    fi
+  done
+  [ -n "$tool" ] || fail tool sha256sum
+
+  uid=$(id -u)
+  home=${HOME:-/nonexistent}
+  set -- "${XDG_CACHE_HOME:-$home/.cache}/exec-server" "${TMPDIR:-/tmp}/exec-server-$uid" \
+    "/var/tmp/exec-server-$uid" "/dev/shm/exec-server-$uid"
+  for d in "$@"; do
+    f=$d/exec-server-$want
+    if [ -f "$f" ] && owned "$d"; then
+      if [ "$(digest "$f")" = "$want" ]; then
+        touch "$f" 2>/dev/null
+        place_socket
+        start "$f" kept
+      fi
+      say "note replacing $f, which was changed"
+      rm -f "$f"
+    fi
+  done
+
+  if [ "$mode" = ephemeral ]; then
+    set -- "${TMPDIR:-/tmp}/exec-server-$uid.$$" "/var/tmp/exec-server-$uid.$$" \
+      "/dev/shm/exec-server-$uid.$$" "$home/.exec-server.$$"
+  fi
+  for d in "$@"; do
+    usable "$d" && break
+    d=
+  done
+  [ -n "$d" ] || fail directory "${why%,}"
+
+  z=plain
+  command -v gzip >/dev/null 2>&1 && z=gzip
+  say "need $a $z"
+  read -r zsum zsize || exit 1
+
+  # Continues what a connection that was cut has left, and removes what nobody will continue.
+  for o in "$d"/*.part "$d"/*.new; do
+    [ -f "$o" ] || continue
+    q=${o%.*}
+    kill -0 "${q##*.}" 2>/dev/null && continue
+    case ${o##*/} in
+    "$zsum".*.part)
+      if [ -z "$part" ] && mv "$o" "$d/$zsum.$$.part"; then
+        part=$d/$zsum.$$.part
+        continue
+      fi
+      ;;
+    esac
+    rm -f "$o"
+  done
+  have=0
+  if [ -n "$part" ]; then
+    have=$(bytes "$part")
+    if [ "$have" -gt "$zsize" ]; then
+      rm -f "$part"
+      have=0
+    fi
+  fi
+  part=$d/$zsum.$$.part
+  new=$d/exec-server-$want.$$.new
+  say "have $have"
+  e=$( (receive $((zsize - have)) >>"$part") 2>&1) || fail write "$e"
+  if [ "$(bytes "$part")" != "$zsize" ]; then
+    # The connection was cut. The next one continues.
+    [ "$mode" = shared ] || drop
+    exit 1
+  fi
+  [ "$(digest "$part")" = "$zsum" ] || fail digest "$part"
+  if [ "$z" = gzip ]; then
+    e=$( (gzip -dc <"$part" >"$new") 2>&1) || fail write "$e"
+    rm -f "$part"
+  else
+    e=$(mv "$part" "$new" 2>&1) || fail write "$e"
+  fi
+  [ "$(digest "$new")" = "$want" ] || fail digest "$new"
+  chmod 700 "$new"
+  e=$("$new" bridge --check 2>&1 </dev/null)
+  [ "$e" = "exec-server-bridge $v" ] || fail run "$e"
+
+  if [ "$mode" = ephemeral ]; then
+    # From here on the program has no name: nothing is left even if it is killed.
+    exec 9<"$new"
+    drop
+    start /proc/self/fd/9 pushed
+  fi
+  f=$d/exec-server-$want
+  e=$(mv -f "$new" "$f" 2>&1) || fail write "$e"
+  find "$d" -name 'exec-server-*' -type f -mtime +30 -exec rm -f {} \; 2>/dev/null
+  place_socket
+  start "$f" pushed
+}
+
+# A home that cannot be written to has no place for the socket of the background server.
+place_socket() {
+  [ -z "$EXEC_SERVER_SOCKET" ] || return 0
+  if [ -n "$XDG_RUNTIME_DIR" ] && [ -w "$XDG_RUNTIME_DIR" ]; then
+    return 0
+  fi
+  s=${XDG_STATE_HOME:-$home/.local/state}/exec-server/run
+  mkdir -p "$s" 2>/dev/null
+  [ -w "$s" ] && return 0
+  mkdir -p "$d/run"
+  EXEC_SERVER_SOCKET=$d/run/server.sock
+  export EXEC_SERVER_SOCKET
+}
+
+connect

@@ -1,0 +1,220 @@
+//! The conversation with the shell at a place, until a server has taken its place.
+//!
+//! The script is sent once and speaks in marked lines; everything else on its stdout is noise of
+//! profiles. Nothing is sent ahead of an answer, because shells may read their stdin in blocks.
+
+use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+
+use exec_transport::connect::ProgramPipes;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::timeout,
+};
+
+use crate::error::{ClosedConnection, PlaceError, ShellRefusal};
+
+/// The script.
+const SCRIPT: &str = include_str!("connect.sh");
+/// Most bytes of noise before an answer, and of a line.
+const MAX_NOISE_BYTES: usize = 1 << 20;
+/// Limit for each answer, and for each block of the program to be taken.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a program may take to exit after its output has ended.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes written at once.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// What the script says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum ShellReport {
+    /// The shell has read the script.
+    Shell,
+    /// It needs the program for this architecture, compressed if `is_gzip`.
+    Need { architecture: String, is_gzip: bool },
+    /// It has so many bytes already.
+    Have(u64),
+    /// It became a server: this program, found, kept from before or pushed.
+    Run { how: String, path: String },
+}
+
+/// The shell at a place.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    pipes: ProgramPipes,
+    marker: String,
+    buffer: Vec<u8>,
+    noise: usize,
+    has_answered: bool,
+}
+
+impl Conversation {
+    /// Starts a conversation.
+    pub(crate) fn new(pipes: ProgramPipes) -> Self {
+        Self {
+            pipes,
+            marker: format!("exec-server:{}", uuid::Uuid::new_v4().simple()),
+            buffer: Vec::new(),
+            noise: 0,
+            has_answered: false,
+        }
+    }
+
+    /// Sends the script with these variables, and waits for the shell to answer.
+    pub(crate) async fn send_script(
+        &mut self,
+        variables: &[(&str, String)],
+        limit: Duration,
+    ) -> Result<(), PlaceError> {
+        // An echo of the script does not contain the marker.
+        let (start, end) = self.marker.split_at(4);
+        let mut text = format!("m='{start}''{end}'\n");
+        for (name, value) in variables {
+            text.push_str(&format!("{name}='{}'\n", value.replace('\'', r"'\''")));
+        }
+        text.push_str(SCRIPT);
+        // A target that closes at once is explained by its exit.
+        drop(timeout(limit, self.pipes.write_all(text.as_bytes())).await);
+        drop(self.pipes.flush().await);
+        match self.report(limit).await? {
+            ShellReport::Shell => Ok(()),
+            ShellReport::Need { .. } | ShellReport::Have(_) | ShellReport::Run { .. } => {
+                Err(PlaceError::Noise)
+            }
+        }
+    }
+
+    /// Sends content, and returns what the script says afterwards, or instead of taking it.
+    pub(crate) async fn send_content(&mut self, content: &[u8]) -> Result<ShellReport, PlaceError> {
+        for block in content.chunks(BLOCK_BYTES) {
+            if let Some(report) = self.send_block(block).await? {
+                return Ok(report);
+            }
+        }
+        self.report(STEP_TIMEOUT).await
+    }
+
+    /// Waits for the next report.
+    pub(crate) async fn report(&mut self, limit: Duration) -> Result<ShellReport, PlaceError> {
+        loop {
+            if let Some(report) = self.take_report()? {
+                return Ok(report);
+            }
+            let read = timeout(limit, self.pipes.read_buf(&mut self.buffer)).await;
+            match read {
+                Ok(Ok(count)) if count > 0 => {}
+                Ok(_) => return Err(self.closed().await),
+                Err(_) => return Err(PlaceError::Silent(limit)),
+            }
+        }
+    }
+
+    /// Sends a line.
+    pub(crate) async fn send_line(&mut self, line: &str) -> Result<(), PlaceError> {
+        match self.send_block(format!("{line}\n").as_bytes()).await? {
+            None => Ok(()),
+            Some(_) => Err(PlaceError::Noise),
+        }
+    }
+
+    /// Ends the conversation when the script has become a server.
+    ///
+    /// # Errors
+    /// When something followed its last line, which a server would not have sent.
+    pub(crate) fn into_pipes(self) -> Result<ProgramPipes, PlaceError> {
+        match self.buffer.is_empty() {
+            true => Ok(self.pipes),
+            false => Err(PlaceError::Noise),
+        }
+    }
+
+    /// Sends a block, unless the script reports something before it has taken all of it.
+    async fn send_block(&mut self, mut block: &[u8]) -> Result<Option<ShellReport>, PlaceError> {
+        while !block.is_empty() {
+            let Self { pipes, buffer, .. } = self;
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(wrote) = Pin::new(&mut *pipes).poll_write(cx, block) {
+                    // Without a reader, its last words explain why.
+                    return Poll::Ready(Some(wrote.unwrap_or(0)));
+                }
+                let mut space = [0; 4096];
+                let mut read = ReadBuf::new(&mut space);
+                let reading = Pin::new(&mut *pipes).poll_read(cx, &mut read);
+                reading.map(|result| {
+                    buffer.extend_from_slice(read.filled());
+                    (result.is_err() || read.filled().is_empty()).then_some(0)
+                })
+            });
+            match timeout(STEP_TIMEOUT, step).await {
+                Ok(Some(0)) => return self.report(EXIT_TIMEOUT).await.map(Some),
+                Ok(Some(count)) => block = &block[count..],
+                Ok(None) => {
+                    if let Some(report) = self.take_report()? {
+                        return Ok(Some(report));
+                    }
+                }
+                Err(_) => return Err(PlaceError::Silent(STEP_TIMEOUT)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the next marked line, and drops the noise before it.
+    fn take_report(&mut self) -> Result<Option<ShellReport>, PlaceError> {
+        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            // Noise may lack a newline at its end.
+            let Some((_, words)) = line.split_once(&self.marker) else {
+                self.noise += line.len();
+                continue;
+            };
+            self.has_answered = true;
+            if let Some(report) = report(words.trim())? {
+                return Ok(Some(report));
+            }
+        }
+        match self.noise + self.buffer.len() > MAX_NOISE_BYTES {
+            true => Err(PlaceError::Noise),
+            false => Ok(None),
+        }
+    }
+
+    /// Explains why the output has ended.
+    async fn closed(&mut self) -> PlaceError {
+        let exit = timeout(EXIT_TIMEOUT, self.pipes.exit()).await;
+        let exit = exit.unwrap_or_default();
+        PlaceError::Closed(ClosedConnection::new(exit, self.has_answered))
+    }
+}
+
+/// Parses a report. Notes are logged.
+fn report(words: &str) -> Result<Option<ShellReport>, PlaceError> {
+    let (kind, rest) = words.split_once(' ').unwrap_or((words, ""));
+    Ok(Some(match kind {
+        "shell" => ShellReport::Shell,
+        "need" => {
+            let (architecture, encoding) = rest.split_once(' ').unwrap_or((rest, ""));
+            ShellReport::Need {
+                architecture: architecture.to_owned(),
+                is_gzip: encoding == "gzip",
+            }
+        }
+        "have" => ShellReport::Have(rest.parse().map_err(|_| PlaceError::Noise)?),
+        "run" => {
+            let (how, path) = rest.split_once(' ').unwrap_or((rest, ""));
+            let (how, path) = (how.to_owned(), path.to_owned());
+            ShellReport::Run { how, path }
+        }
+        "fail" => {
+            let (kind, text) = rest.split_once(' ').unwrap_or((rest, ""));
+            return Err(match kind {
+                "architecture" => PlaceError::Architecture(text.to_owned()),
+                kind => PlaceError::Refused(ShellRefusal::new(kind, text)),
+            });
+        }
+        _ => {
+            tracing::warn!(note = rest, "note of the script at the place");
+            return Ok(None);
+        }
+    }))
+}
