@@ -10,7 +10,7 @@
 
 mod communicate;
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{any::Any, fmt, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use exec_core::output_log::{
@@ -98,6 +98,11 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
 
     /// Returns the name of the record of a durable process. `None`: the process is ordinary.
     fn record_id(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the process for a downcast by the environment that may have started it.
+    fn as_any(&self) -> Option<&dyn Any> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! Tunnels: byte streams to and from the network of an environment, and its open ports.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use exec_wire::{
     error::RpcError,
@@ -11,7 +11,7 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::environment::DisconnectReason;
+use crate::{environment::DisconnectReason, process::ExecProcess};
 
 /// Future of a tunnel operation.
 pub type TunnelFuture<T> = BoxFuture<'static, Result<T, TunnelError>>;
@@ -28,6 +28,11 @@ pub trait EnvironmentNetwork: fmt::Debug + Send + Sync {
 
     /// Lists the TCP ports that listen in the environment, or in the network of one process.
     fn ports(&self, process: Option<ProcessId>) -> TunnelFuture<Vec<ListeningPort>>;
+
+    /// Makes the id of a process name it here, although an earlier server has started it.
+    fn adopt(&self, process: &Arc<dyn ExecProcess>) {
+        let _ = process;
+    }
 }
 
 /// One end of a tunnel.

@@ -13,7 +13,7 @@ use exec_core::output_log::RetentionLimits;
 use exec_env::environment::{
     Command, ExecBackend, ProcessIo, StartError, StartedProcess, StdinMode,
 };
-use exec_env::process::ExecProcess as _;
+use exec_env::process::ExecProcess;
 use exec_journal::JournalHead;
 use exec_process::{
     DurableStore, LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
@@ -234,6 +234,7 @@ impl LocalBackend {
                 (launched.process, placement, rules)
             }
         };
+        let process: Arc<dyn ExecProcess> = process;
         let entry = SessionEntry {
             process: Arc::downgrade(&process),
             placement,

@@ -19,12 +19,12 @@ use std::{
     time::Duration,
 };
 
+use exec_env::process::ExecProcess;
 use exec_env::tunnel::{
     EnvironmentNetwork, TunnelError, TunnelFuture, TunnelListener, TunnelStream, TunnelTarget,
 };
-use exec_process::{
-    LocalProcess,
-    spawner::{NetworkNamespaceHandle, SocketFamily, SocketRequestError, Spawner, TreeMember},
+use exec_process::spawner::{
+    NetworkNamespaceHandle, SocketFamily, SocketRequestError, Spawner, TreeMember,
 };
 use exec_proxy::{
     policy_gate::{Connector, TunnelGate, TunnelGateError},
@@ -53,7 +53,7 @@ use self::{
 use crate::{
     backend::LocalBackend,
     process_network::has_host_network,
-    session_processes::{NetworkPlacement, NetworkRules, SessionEntry, SessionProcesses},
+    session_processes::{NetworkPlacement, NetworkRules, SessionEntry, SessionProcesses, local},
 };
 
 #[cfg(test)]
@@ -160,6 +160,11 @@ impl LocalNetwork {
             NetworkRules::Proxy(gate) => Ok(TunnelRoute::Managed(gate)),
             NetworkRules::Unmanaged => Err(TunnelError::Refused(
                 "sandbox: the policy allows no network".to_owned(),
+            )),
+            NetworkRules::Unknown => Err(TunnelError::Refused(
+                "sandbox: an earlier server has started the process, so this one does not know \
+                 the rules of its network"
+                    .to_owned(),
             )),
             NetworkRules::ClientProxy => Err(TunnelError::Refused(
                 "sandbox: a proxy of the client manages the network of the process, so this \
@@ -285,9 +290,7 @@ impl LocalNetwork {
             };
             let sockets = listening_sockets(member.as_ref())?;
             let trees = || {
-                let pids = |process: &LocalProcess| process.tree_pids();
-                let all = processes.all().into_iter();
-                let mut trees: Vec<_> = all.map(|(id, process)| (id, pids(&process))).collect();
+                let mut trees = processes.trees();
                 trees.sort_by_key(|(id, _)| Some(id) != first.as_ref());
                 trees
             };
@@ -318,6 +321,10 @@ impl EnvironmentNetwork for LocalNetwork {
 
     fn ports(&self, process: Option<ProcessId>) -> TunnelFuture<Vec<ListeningPort>> {
         self.clone().list_ports(process).boxed()
+    }
+
+    fn adopt(&self, process: &Arc<dyn ExecProcess>) {
+        self.processes.adopt(process);
     }
 }
 
@@ -379,10 +386,14 @@ impl NetworkPlace {
 /// Opens a process in the network of a process, as [`NetworkPlacement`] says where.
 fn open_member(entry: &SessionEntry) -> io::Result<TreeMember> {
     let process = entry.process.upgrade().ok_or(Errno::SRCH)?;
+    let process = local(&process).ok_or(Errno::SRCH)?;
+    let is_elsewhere = |member: &TreeMember| matches!(member.network_namespace(), Ok(Some(_)));
     let member = match entry.placement {
         NetworkPlacement::Command => process.open_member(|_| true),
-        NetworkPlacement::BelowWrapper => {
-            process.open_member(|member| matches!(member.network_namespace(), Ok(Some(_))))
+        NetworkPlacement::BelowWrapper => process.open_member(is_elsewhere),
+        NetworkPlacement::Unknown => {
+            let member = process.open_member(is_elsewhere);
+            member.or_else(|| process.open_member(|_| true))
         }
     };
     Ok(member.ok_or(Errno::SRCH)?)

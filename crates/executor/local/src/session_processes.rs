@@ -1,11 +1,12 @@
-//! The processes that an environment has started, by id: what a tunnel needs to find the network of
-//! one, and the rules of that network.
+//! The processes that an environment has started or adopted, by id: what a tunnel needs to find the
+//! network of one, and the rules of that network.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
+use exec_env::process::ExecProcess;
 use exec_process::LocalProcess;
 use exec_proxy::policy_gate::TunnelGate;
 use exec_wire::id::ProcessId;
@@ -19,7 +20,7 @@ pub(crate) struct SessionProcesses {
 /// A process, and how its network was arranged.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionEntry {
-    pub(crate) process: Weak<LocalProcess>,
+    pub(crate) process: Weak<dyn ExecProcess>,
     pub(crate) placement: NetworkPlacement,
     pub(crate) rules: NetworkRules,
 }
@@ -31,6 +32,8 @@ pub(crate) enum NetworkPlacement {
     Command,
     /// That of the processes that a wrapper has started in a namespace of their own.
     BelowWrapper,
+    /// An earlier server has started the process, perhaps with a wrapper.
+    Unknown,
 }
 
 /// Which destinations the managed network of a process allows.
@@ -42,6 +45,8 @@ pub(crate) enum NetworkRules {
     Proxy(TunnelGate),
     /// What a proxy of the client allows.
     ClientProxy,
+    /// They are not known, because an earlier server has started the process.
+    Unknown,
 }
 
 impl SessionProcesses {
@@ -53,23 +58,39 @@ impl SessionProcesses {
         entries.insert(id, entry);
     }
 
+    /// Enters a process that an earlier server has started.
+    pub(crate) fn adopt(&self, process: &Arc<dyn ExecProcess>) {
+        let entry = SessionEntry {
+            process: Arc::downgrade(process),
+            placement: NetworkPlacement::Unknown,
+            rules: NetworkRules::Unknown,
+        };
+        self.insert(process.id().clone(), entry);
+    }
+
     /// Returns the process that the id names, if it has not been dropped.
     pub(crate) fn find(&self, id: &ProcessId) -> Option<SessionEntry> {
         let entry = self.lock().get(id).cloned();
         entry.filter(|entry| entry.process.strong_count() > 0)
     }
 
-    /// Returns all processes.
-    pub(crate) fn all(&self) -> Vec<(ProcessId, Arc<LocalProcess>)> {
-        let entries = self.lock();
-        let processes = entries
-            .iter()
-            .filter_map(|(id, entry)| Some((id.clone(), entry.process.upgrade()?)));
-        processes.collect()
+    /// Returns the OS pids of each process tree.
+    pub(crate) fn trees(&self) -> Vec<(ProcessId, Vec<i32>)> {
+        let entries = self.lock().clone();
+        let trees = entries.into_iter().filter_map(|(id, entry)| {
+            let process = entry.process.upgrade()?;
+            Some((id, local(&process)?.tree_pids()))
+        });
+        trees.collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ProcessId, SessionEntry>> {
         // No code panics while holding the lock. If one did, the table would still be consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the process as one of this host.
+pub(crate) fn local(process: &Arc<dyn ExecProcess>) -> Option<&LocalProcess> {
+    process.as_any()?.downcast_ref()
 }

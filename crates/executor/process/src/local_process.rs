@@ -4,6 +4,7 @@
 //! Invariant: the lock of the shared state is held briefly and never across an await.
 
 use std::{
+    any::Any,
     collections::VecDeque,
     os::fd::OwnedFd,
     pin::Pin,
@@ -308,6 +309,10 @@ impl ExecProcess for LocalProcess {
     fn record_id(&self) -> Option<String> {
         let archive = self.shared.archive.as_ref();
         archive.map(|archive| archive.id.to_string())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn record_detached(&self) {

@@ -360,6 +360,7 @@ impl Session {
             unacked: UnackedOutput::default(),
             released: AtomicBool::default(),
         });
+        process.network.adopt(&process.handle);
         let ended = process.handle.status().closed;
         {
             let mut state = self.lock();

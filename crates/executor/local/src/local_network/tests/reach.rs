@@ -149,6 +149,27 @@ async fn process_that_has_ended_is_refused() {
 }
 
 #[tokio::test]
+async fn process_of_another_session_is_reached_once_it_is_adopted() {
+    let machine = TestMachine::new();
+    let server = machine
+        .start("server", &ECHO_SERVER, Confinement::OwnLoopback)
+        .await;
+    let port = server.port().await;
+    let backend = machine.backend.clone();
+    let other = TestMachine {
+        network: LocalNetwork::new(&backend),
+        backend,
+    };
+    let text = other.refusal(in_process("server", port)).await;
+    assert_eq!(text, "process id `server` is unknown");
+    // The other session may have a process with this id, which has ended.
+    let own = other.start("server", &["true"], Confinement::Nothing).await;
+    own.kill().await;
+    other.network.adopt(&server.process);
+    other.expect_echo(in_process("server", port)).await;
+}
+
+#[tokio::test]
 async fn listener_in_the_network_of_a_process_accepts_from_there_only() {
     let machine = TestMachine::new();
     let argv = ["sleep", "1000"];
