@@ -277,6 +277,8 @@ pub enum AuditAction {
     DirectExecutor,
     /// A harness opened a socket to a direct executor.
     DirectConnect,
+    /// An invite was redeemed for a token.
+    RedeemInvite,
     /// A principal listed environments.
     List,
     /// A principal removed an environment.

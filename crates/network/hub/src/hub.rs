@@ -32,13 +32,16 @@ use crate::{
     config::{HubConfig, JwtConfig},
     direct::{AccessKeys, AccessKeysError, DirectService},
     executor_table::ExecutorTable,
+    invites::InviteService,
     limits,
     metrics::HubMetrics,
     rate_limit::RateLimiter,
     registry::{HubServices, RegistryService, RequestGate},
     rendezvous::RendezvousAcceptor,
     store::{NodeName, RedbStore, Store, StoreError, StoreOpenError, Timestamp},
-    tokens::{ActiveTokens, HubTokenFileError, JwtAuthority, TokenAuthenticator},
+    tokens::{
+        ActiveTokens, HubTokenFileError, InvitedTokenSigner, JwtAuthority, TokenAuthenticator,
+    },
     url::{PublicUrl, UrlSigner},
 };
 
@@ -211,7 +214,8 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
         .map_err(|_| HubStartError::Interrupted)??;
     let executor_table = Arc::new(ExecutorTable::default());
     let backend = HubBackend::new(&config, &executor_table).await?;
-    let signer = Arc::new(UrlSigner::new(&backend.store.signing_key().await?));
+    let key = backend.store.signing_key().await?;
+    let signer = Arc::new(UrlSigner::new(&key));
     let listener = Listener::bind_tcp(config.listen, files.tls.is_some())
         .await
         .map_err(|source| HubStartError::Listen {
@@ -229,7 +233,9 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     });
     let metrics = Arc::new(HubMetrics::default());
     let (stopping, stop) = watch::channel(false);
+    let invited = InvitedTokenSigner::new(&key);
     let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
+    let authenticator = authenticator.with_invites(invited.clone());
     let rates = RateLimiter::new(config.rates);
     let services = HubServices {
         gate: Arc::new(RequestGate::new(authenticator, rates, files.audit)),
@@ -252,6 +258,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     let endpoints = HubEndpoints {
         gate: Arc::clone(&services.gate),
         registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
+        invites: InviteService::new(services.clone(), invited),
         admin: AdminService::new(services, Arc::clone(&direct)),
         direct: Arc::clone(&direct),
         rendezvous: Arc::clone(&rendezvous),

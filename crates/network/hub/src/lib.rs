@@ -17,6 +17,7 @@ pub mod executor_table;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod hub;
+pub mod invites;
 pub mod limits;
 pub mod metrics;
 #[cfg(feature = "nats")]

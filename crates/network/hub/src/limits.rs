@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::circuit::QueueLimits;
+use crate::{circuit::QueueLimits, rate_limit::RateRule};
 
 /// Environments that one principal may own, however registered: more than a fleet needs, and few
 /// enough that one principal cannot exhaust the store.
@@ -98,6 +98,19 @@ pub const HARNESSES_PER_EXECUTOR: usize = 512;
 
 /// New circuits queued for an executor's task.
 pub const PENDING_CIRCUITS: usize = 64;
+
+/// Longest lifetime of an invite. Also bounds how long marks of redeemed ones are kept.
+pub const INVITE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Attempts to redeem an invite from one address at once, and per second after that. An invite has
+/// 256 random bits; this bounds the work that strangers cause.
+pub const INVITE_ATTEMPTS: RateRule = RateRule {
+    burst: 20,
+    per_second: 1,
+};
+
+/// Addresses whose attempts are counted one by one.
+pub const INVITE_ADDRESSES: usize = 4096;
 
 /// Lifetime of a harness URL. Harnesses use it immediately; their budget is ten seconds.
 pub const HARNESS_URL_LIFETIME: Duration = Duration::from_secs(60);

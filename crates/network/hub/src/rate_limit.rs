@@ -111,7 +111,7 @@ pub struct RateLimitExceeded {
 }
 
 /// Returns the network of one subscriber: an IPv4 address, or a /64 prefix of IPv6.
-fn subscriber_network(address: IpAddr) -> IpAddr {
+pub(crate) fn subscriber_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let prefix = address.to_bits() & !u128::from(u64::MAX);

@@ -123,6 +123,23 @@ pub trait Store: fmt::Debug + Send + Sync {
         token: TokenHash,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>>;
+
+    /// Redeems an invite for a claimant. Of all claimants of an invite, on any nodes, exactly one
+    /// gets `true`, and gets it again when it repeats the call.
+    fn redeem_invite(&self, claim: InviteClaim) -> BoxFuture<'_, Result<bool, StoreError>>;
+}
+
+/// A request to redeem an invite. Contains only hashes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct InviteClaim {
+    /// Hash of the invite.
+    pub invite: [u8; 32],
+    /// Hash of what the claimant identifies itself with.
+    pub claimant: [u8; 32],
+    /// Expiry of the invite, after which the record of its use is not needed.
+    pub expires_at: Timestamp,
+    /// Time of the request.
+    pub at: Timestamp,
 }
 
 /// An environment with its owner.

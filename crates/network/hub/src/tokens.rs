@@ -8,8 +8,8 @@ mod file;
 mod tests;
 
 pub use self::file::{
-    HubTokenFileError, NewToken, TokenEditError, TokenEntry, TokenEntryProblem, create, list,
-    revoke,
+    HubTokenFileError, NewToken, TokenEditError, TokenEntry, TokenEntryProblem, create, invite,
+    list, revoke,
 };
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use aws_lc_rs::{error::Unspecified, rand};
+use aws_lc_rs::{error::Unspecified, hmac, rand};
 use base64_simd::URL_SAFE_NO_PAD;
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use exec_transport::auth::{JwtRules, SecretTooShort, UnixSeconds};
@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use self::file::TokenTable;
 use crate::{
     principal::{AuthEvidence, EnvironmentGlobs, Principal, PrincipalName, Role, RoleSet},
-    store::Timestamp,
+    store::{SigningKey, Timestamp},
 };
 
 /// How often the file is checked: a revoked token is refused within a second.
@@ -160,6 +160,17 @@ impl ActiveTokens {
         table.find(token).cloned()
     }
 
+    /// Finds an invite, redeemed or not, expired or not.
+    pub(crate) fn find_invite(&self, invite: &str) -> Option<Arc<TokenEntry>> {
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.invite(invite).cloned()
+    }
+
+    fn find_invited(&self, id: &TokenId) -> Option<Arc<TokenEntry>> {
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.invited(id).cloned()
+    }
+
     fn put(&self, table: TokenTable) {
         let mut current = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(table);
@@ -192,17 +203,19 @@ pub struct HubToken(String);
 
 impl HubToken {
     const PREFIX: &str = "exh_";
+    /// Invites differ, so that one is not mistaken for a token.
+    const INVITE_PREFIX: &str = "exi_";
     const BYTES: usize = 32;
 
     /// Generates a token.
     ///
     /// # Errors
     /// Returns an error if the host provides no randomness.
-    fn generate() -> Result<Self, Unspecified> {
+    fn generate(prefix: &str) -> Result<Self, Unspecified> {
         let mut bytes = [0; Self::BYTES];
         rand::fill(&mut bytes)?;
         let text = URL_SAFE_NO_PAD.encode_to_string(bytes);
-        Ok(Self(format!("{}{text}", Self::PREFIX)))
+        Ok(Self(format!("{prefix}{text}")))
     }
 
     /// Returns the token, to be displayed once to its creator.
@@ -281,17 +294,81 @@ impl fmt::Display for TokenId {
     }
 }
 
+/// Derives the token of a redeemed invite from the hub's signing key, so that every node that has
+/// the invite in its file accepts it without stored state. Revoking the invite revokes it.
+#[derive(Clone)]
+pub struct InvitedTokenSigner(hmac::Key);
+
+impl InvitedTokenSigner {
+    const PREFIX: &str = "exj_";
+    /// Separates these signatures from other uses of the key.
+    const DOMAIN: &[u8] = b"exec-hub/invited-token/v1\0";
+
+    /// Creates a signer with the hub's key.
+    pub fn new(key: &SigningKey) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
+    }
+
+    /// Returns the token of an invite.
+    pub(crate) fn token(&self, invite: &TokenEntry) -> HubToken {
+        let signature = hmac::sign(&self.0, &Self::message(invite));
+        let text = URL_SAFE_NO_PAD.encode_to_string(signature.as_ref());
+        HubToken(format!("{}{}.{text}", Self::PREFIX, invite.id))
+    }
+
+    /// Splits a token into the id of its invite and the signature.
+    fn parse(token: &str) -> Option<(TokenId, Vec<u8>)> {
+        let (id, signature) = token.strip_prefix(Self::PREFIX)?.split_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode_to_vec(signature.as_bytes()).ok()?;
+        Some((TokenId::new(id)?, signature))
+    }
+
+    fn is_valid(&self, invite: &TokenEntry, signature: &[u8]) -> bool {
+        hmac::verify(&self.0, &Self::message(invite), signature).is_ok()
+    }
+
+    fn message(invite: &TokenEntry) -> Vec<u8> {
+        // The length of a hash is fixed, so the encoding is unambiguous.
+        [
+            Self::DOMAIN,
+            &invite.digest.0,
+            invite.id.as_str().as_bytes(),
+        ]
+        .concat()
+    }
+}
+
+impl fmt::Debug for InvitedTokenSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InvitedTokenSigner(..)")
+    }
+}
+
 /// Authenticates requests by their `Authorization` header. Every request needs a token.
 #[derive(Clone, Debug)]
 pub struct TokenAuthenticator {
     tokens: ActiveTokens,
     jwt: Option<JwtAuthority>,
+    invited: Option<InvitedTokenSigner>,
 }
 
 impl TokenAuthenticator {
     /// Creates an authenticator from tokens and, optionally, a JWT authority.
     pub fn new(tokens: ActiveTokens, jwt: Option<JwtAuthority>) -> Self {
-        Self { tokens, jwt }
+        Self {
+            tokens,
+            jwt,
+            invited: None,
+        }
+    }
+
+    /// Accepts tokens of redeemed invites, too.
+    #[must_use]
+    pub fn with_invites(self, signer: InvitedTokenSigner) -> Self {
+        Self {
+            invited: Some(signer),
+            ..self
+        }
     }
 
     /// Authenticates a request by its `Authorization: Bearer` header.
@@ -304,7 +381,8 @@ impl TokenAuthenticator {
         now: Timestamp,
     ) -> Result<Principal, AuthenticateError> {
         let token = bearer_token(headers)?;
-        if let Some(entry) = self.tokens.find(token) {
+        let entry = self.tokens.find(token);
+        if let Some(entry) = entry.or_else(|| self.find_invited(token)) {
             if entry.expires_at.is_some_and(|end| end <= now) {
                 return Err(AuthenticateError::Expired);
             }
@@ -320,6 +398,14 @@ impl TokenAuthenticator {
             Some(jwt) if token.matches('.').count() == 2 => Ok(jwt.check(token, now)?),
             Some(_) | None => Err(AuthenticateError::Unknown),
         }
+    }
+
+    /// Finds the invite that was redeemed for a token.
+    fn find_invited(&self, token: &str) -> Option<Arc<TokenEntry>> {
+        let signer = self.invited.as_ref()?;
+        let (id, signature) = InvitedTokenSigner::parse(token)?;
+        let invite = self.tokens.find_invited(&id)?;
+        signer.is_valid(&invite, &signature).then_some(invite)
     }
 
     /// Returns the tokens in use.

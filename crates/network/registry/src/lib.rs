@@ -14,4 +14,5 @@ pub mod executor;
 pub mod forward;
 pub mod harness;
 pub mod http;
+pub mod invite;
 pub mod registry;

@@ -19,6 +19,7 @@ use crate::{
     audit::{AuditAction, AuditEvent, AuditOutcome},
     circuit::ClusterNode,
     direct::{DirectService, DirectUpgrade},
+    invites::InviteService,
     metrics::HubMetrics,
     registry::{HttpRefusal, RegistryService, RequestGate, RequestTime},
     rendezvous::{self, RendezvousAcceptor, UpgradeAdmission},
@@ -29,6 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct HubEndpoints {
     pub(super) registry: RegistryService,
+    pub(super) invites: InviteService,
     pub(super) admin: AdminService,
     pub(super) direct: Arc<DirectService>,
     pub(super) rendezvous: Arc<RendezvousAcceptor>,
@@ -92,12 +94,16 @@ impl HubEndpoints {
             EndpointRoute::Ready => self.ready().await,
             EndpointRoute::Metrics => self.metrics(),
             EndpointRoute::Rendezvous => return self.rendezvous(&request, peer).await,
-            EndpointRoute::Registry | EndpointRoute::Admin | EndpointRoute::Direct
+            EndpointRoute::Registry
+            | EndpointRoute::Invite
+            | EndpointRoute::Admin
+            | EndpointRoute::Direct
                 if self.is_stopping() =>
             {
                 stopping()
             }
             EndpointRoute::Registry => self.registry.serve(request, peer).await,
+            EndpointRoute::Invite => self.invites.serve(request, peer).await,
             EndpointRoute::Admin => self.admin.serve(request, peer).await,
             EndpointRoute::Direct => {
                 let (parts, _) = request.into_parts();
@@ -244,6 +250,7 @@ enum EndpointRoute {
     Metrics,
     Rendezvous,
     Registry,
+    Invite,
     Admin,
     Direct,
     Unknown,
@@ -257,6 +264,7 @@ impl EndpointRoute {
             "/metrics" => Self::Metrics,
             path if path.starts_with("/rendezvous/") => Self::Rendezvous,
             path if RegistryService::answers(path) => Self::Registry,
+            path if InviteService::answers(path) => Self::Invite,
             path if AdminService::answers(path) => Self::Admin,
             path if DirectService::answers(path) => Self::Direct,
             _ => Self::Unknown,
@@ -270,6 +278,7 @@ impl EndpointRoute {
             Self::Metrics => "metrics",
             Self::Rendezvous => "rendezvous",
             Self::Registry => "registry",
+            Self::Invite => "invite",
             Self::Admin => "admin",
             Self::Direct => "direct",
             Self::Unknown => "unknown",

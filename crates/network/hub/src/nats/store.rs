@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use data_encoding::HEXLOWER;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
@@ -18,11 +19,12 @@ use super::{
     registration_bucket::{self, BucketFull, RecordContention, RegistrationBucket, json, parse},
 };
 use crate::{
+    limits,
     principal::PrincipalName,
     store::{
-        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
-        OwnedEnvironment, PendingAuthorizations, Presence, RegisterError, Registration, SigningKey,
-        Store, StoreError, Timestamp, TokenHash,
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, InviteClaim,
+        NewRegistration, OwnedEnvironment, PendingAuthorizations, Presence, RegisterError,
+        Registration, SigningKey, Store, StoreError, Timestamp, TokenHash,
     },
 };
 
@@ -39,6 +41,7 @@ pub struct NatsStore {
     registry: RegistrationBucket,
     presences: PresenceRecords,
     authorizations: AuthorizationBucket,
+    invites: KvBucket,
 }
 
 impl NatsStore {
@@ -67,6 +70,7 @@ impl NatsStore {
             registry,
             presences,
             authorizations,
+            invites: bucket(INVITES).await?,
         })
     }
 
@@ -87,7 +91,28 @@ impl NatsStore {
         if let Some(key) = self.signing_key.get() {
             self.registry.restore_signing_key(key).await?;
         }
-        self.authorizations.restore().await
+        self.authorizations.restore().await?;
+        self.invites.restore().await
+    }
+
+    /// Marks an invite as redeemed. The conditional write succeeds on one node only.
+    async fn mark_invite(&self, claim: InviteClaim) -> Result<bool, StoreError> {
+        let key = HEXLOWER.encode(&claim.invite);
+        // After a lost race the mark of the other claimant is there.
+        for _ in 0..2 {
+            let slot = self.invites.read(&key).await?;
+            if let Some(mark) = &slot.value {
+                return Ok(mark[..] == claim.claimant[..]);
+            }
+            let mark = claim.claimant.to_vec();
+            match self.invites.write(&key, mark, slot.revision).await {
+                Ok(_) => return Ok(true),
+                Err(WriteError::Raced) => {}
+                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
+                Err(WriteError::Store(error)) => return Err(error),
+            }
+        }
+        Err(StoreError::unavailable(RecordContention))
     }
 }
 
@@ -204,7 +229,20 @@ impl Store for NatsStore {
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
         Box::pin(self.authorizations.redeem(token, now))
     }
+
+    fn redeem_invite(&self, claim: InviteClaim) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.mark_invite(claim))
+    }
 }
+
+/// Bucket of redeemed invites. A mark outlives its invite, which lives for at most
+/// [`limits::INVITE_LIFETIME`].
+const INVITES: BucketConfig = BucketConfig {
+    name: "invites",
+    description: "hashes of redeemed invites",
+    max_age: Some(limits::INVITE_LIFETIME.saturating_add(Duration::from_secs(24 * 60 * 60))),
+    max_bytes: 16 * 1024 * 1024,
+};
 
 /// Bucket of authorizations. They live for a minute; the broker drops them after two, together with
 /// the markers of redeemed ones.

@@ -26,7 +26,7 @@ use crate::{
     principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::{RateLimitConfig, RateLimiter},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
-    tokens::{ActiveTokens, HubToken, NewToken, TokenAuthenticator, create},
+    tokens::{ActiveTokens, HubToken, InvitedTokenSigner, NewToken, TokenAuthenticator, create},
     url::{PublicUrl, UrlSigner},
 };
 
@@ -67,6 +67,7 @@ pub(crate) struct TestHub {
     pub(crate) direct: Arc<DirectService>,
     pub(crate) sockets: Arc<RecordingDialer>,
     registry: RegistryService,
+    pub(crate) invited: InvitedTokenSigner,
     /// The clock.
     pub(crate) moment: RequestTime,
 }
@@ -110,6 +111,9 @@ impl TestHub {
         let audit = AuditLog::file(&directory.path().join("audit.log")).unwrap();
         let now = Timestamp::from_seconds(1_700_000_000);
         let store = Arc::new(RedbStore::open(directory.path(), now).unwrap());
+        let key = store.signing_key().await.unwrap();
+        let invited = InvitedTokenSigner::new(&key);
+        let authenticator = authenticator.with_invites(invited.clone());
         let sockets = Arc::new(RecordingDialer::default());
         let services = HubServices {
             gate: Arc::new(RequestGate::new(
@@ -117,7 +121,7 @@ impl TestHub {
                 RateLimiter::new(rules),
                 audit,
             )),
-            signer: Arc::new(UrlSigner::new(&store.signing_key().await.unwrap())),
+            signer: Arc::new(UrlSigner::new(&key)),
             store,
             dialer: Arc::clone(&sockets) as Arc<dyn CircuitDialer>,
             address: PublicUrl::plain(),
@@ -129,6 +133,7 @@ impl TestHub {
             services,
             direct,
             sockets,
+            invited,
             moment: RequestTime {
                 at: now,
                 instant: Instant::now(),
@@ -139,6 +144,10 @@ impl TestHub {
     pub(crate) fn advance(&mut self, by: Duration) {
         self.moment.at = self.moment.at.plus(by);
         self.moment.instant += by;
+    }
+
+    pub(crate) fn token_file(&self) -> std::path::PathBuf {
+        self.directory.path().join("tokens.toml")
     }
 
     /// Creates a token with the roles to run executors and to use them.
@@ -204,6 +213,18 @@ impl TestHub {
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
         self.post(&format!("{environment}/register"), token, &body)
             .await
+    }
+
+    /// Registers with any text as the token. Returns the status.
+    pub(crate) async fn register_with(&self, environment: &str, token: &str) -> u16 {
+        let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});
+        let path = format!("/cloud/environment/{environment}/register");
+        let request = plain(Method::POST, &path)
+            .header("authorization", format!("Bearer {token}"))
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .unwrap();
+        self.send(request).await.status.as_u16()
     }
 
     pub(crate) async fn connect(

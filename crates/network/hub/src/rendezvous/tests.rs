@@ -29,9 +29,9 @@ use crate::{
     metrics::HubMetrics,
     principal::PrincipalName,
     store::{
-        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
-        OwnedEnvironment, Presence, RegisterError, Registration, RegistrationId, SigningKey, Store,
-        StoreError, Timestamp, TokenHash,
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, InviteClaim,
+        NewRegistration, OwnedEnvironment, Presence, RegisterError, Registration, RegistrationId,
+        SigningKey, Store, StoreError, Timestamp, TokenHash,
     },
     url::UrlSigner,
 };
@@ -352,6 +352,10 @@ impl Store for SingleEnvironmentStore {
         _: TokenHash,
         _: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn redeem_invite(&self, _: InviteClaim) -> BoxFuture<'_, Result<bool, StoreError>> {
         ready(Err(StoreError::Closed))
     }
 }

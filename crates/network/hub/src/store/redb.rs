@@ -31,9 +31,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::writer::{Reply, WriteJob, lock};
 use super::{
-    AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
-    OwnedEnvironment, PendingAuthorizations, Presence, PresenceRecord, RegisterError, Registration,
-    SigningKey, Store, StoreError, Timestamp, TokenHash,
+    AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, InviteClaim,
+    NewRegistration, OwnedEnvironment, PendingAuthorizations, Presence, PresenceRecord,
+    RegisterError, Registration, SigningKey, Store, StoreError, Timestamp, TokenHash,
 };
 use crate::principal::PrincipalName;
 
@@ -204,6 +204,11 @@ impl Store for RedbStore {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
         ready(Ok(lock(&self.live).redeem(token, now))).boxed()
+    }
+
+    fn redeem_invite(&self, claim: InviteClaim) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.write(move |reply| WriteJob::RedeemInvite(claim, reply))
+            .boxed()
     }
 }
 

@@ -7,7 +7,7 @@ use redb::TableDefinition;
 
 use super::{
     AttachError, Authorization, ClaimError, ConnectionId, EnvironmentId, EnvironmentRecord,
-    NewRegistration, NodeName, OwnedEnvironment, Presence, PresenceRecord, RedbStore,
+    InviteClaim, NewRegistration, NodeName, OwnedEnvironment, Presence, PresenceRecord, RedbStore,
     RegisterError, Registration, RegistrationId, SigningKey, Store, StoreOpenError, Timestamp,
     TokenHash,
 };
@@ -627,4 +627,29 @@ fn debug_redacts_secrets() {
         SigningKey::generate().unwrap(),
         SigningKey::generate().unwrap()
     );
+}
+
+#[tokio::test]
+async fn mark_of_an_invite_survives_a_restart_and_goes_a_day_after_its_expiry() {
+    let directory = tempfile::tempdir().unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let claim = |invite, claimant, at| InviteClaim {
+        invite: [invite; 32],
+        claimant: [claimant; 32],
+        expires_at: epoch().plus(day),
+        at,
+    };
+    {
+        let store = RedbStore::open(directory.path(), epoch()).unwrap();
+        assert!(store.redeem_invite(claim(1, 1, epoch())).await.unwrap());
+    }
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
+    assert!(!store.redeem_invite(claim(1, 2, epoch())).await.unwrap());
+    let before = epoch().plus(day * 2).minus(Duration::from_millis(1));
+    assert!(store.redeem_invite(claim(2, 2, before)).await.unwrap());
+    assert!(!store.redeem_invite(claim(1, 2, before)).await.unwrap());
+    // Redeeming another one cleans up; the hub refuses an expired invite before it gets here.
+    let after = epoch().plus(day * 2);
+    assert!(store.redeem_invite(claim(3, 2, after)).await.unwrap());
+    assert!(store.redeem_invite(claim(1, 2, after)).await.unwrap());
 }

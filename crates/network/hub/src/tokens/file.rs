@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::{HubToken, HubTokenDigest, TokenId};
 use crate::{
+    limits,
     principal::{EnvironmentGlobs, GlobError, PrincipalName, Role, RoleSet},
     store::Timestamp,
 };
@@ -49,6 +50,10 @@ pub struct TokenEntry {
     pub created_at: Timestamp,
     /// Expiry. Invalid from this time on. `None`: never expires.
     pub expires_at: Option<Timestamp>,
+    /// Set for an invite: until when it can be redeemed for the token. The hash is then that of the
+    /// invite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invite_expires_at: Option<Timestamp>,
     #[serde(skip)]
     pub(super) digest: HubTokenDigest,
 }
@@ -61,22 +66,45 @@ fn globs<S: serde::Serializer>(
     environments.globs().serialize(serializer)
 }
 
-/// All tokens of a file, by hash.
+/// All tokens of a file by hash, and its invites by hash and by id.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TokenTable(HashMap<HubTokenDigest, Arc<TokenEntry>>);
+pub(super) struct TokenTable {
+    tokens: HashMap<HubTokenDigest, Arc<TokenEntry>>,
+    invites: HashMap<HubTokenDigest, Arc<TokenEntry>>,
+    invited: HashMap<TokenId, Arc<TokenEntry>>,
+}
 
 impl TokenTable {
     pub(super) fn new(entries: Vec<TokenEntry>) -> Self {
-        let by_digest = |entry: TokenEntry| (entry.digest, Arc::new(entry));
-        Self(entries.into_iter().map(by_digest).collect())
+        let mut table = Self::default();
+        for entry in entries.into_iter().map(Arc::new) {
+            if entry.invite_expires_at.is_some() {
+                table.invited.insert(entry.id.clone(), Arc::clone(&entry));
+                table.invites.insert(entry.digest, entry);
+            } else {
+                table.tokens.insert(entry.digest, entry);
+            }
+        }
+        table
     }
 
+    /// Finds a token. Never finds an invite.
     pub(super) fn find(&self, token: &str) -> Option<&Arc<TokenEntry>> {
-        self.0.get(&HubTokenDigest::of(token))
+        self.tokens.get(&HubTokenDigest::of(token))
+    }
+
+    /// Finds an invite, redeemed or not.
+    pub(super) fn invite(&self, invite: &str) -> Option<&Arc<TokenEntry>> {
+        self.invites.get(&HubTokenDigest::of(invite))
+    }
+
+    /// Finds an invite by its id.
+    pub(super) fn invited(&self, id: &TokenId) -> Option<&Arc<TokenEntry>> {
+        self.invited.get(id)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.tokens.len() + self.invites.len()
     }
 }
 
@@ -181,12 +209,45 @@ pub fn create(
     if new.expires_at.is_some_and(|end| end <= now) {
         return Err(TokenEditError::Expired);
     }
+    add(path, new, None, now)
+}
+
+/// Creates an invite, which can be redeemed once for a token, and adds it to the file, creating that
+/// if missing. Blocks.
+///
+/// Only the caller gets the invite: it cannot be displayed again.
+///
+/// # Errors
+/// Returns an error if the invite would be useless or live too long, or the file cannot be read or
+/// written. Nothing is changed then.
+pub fn invite(
+    path: &Path,
+    new: NewToken,
+    lifetime: Duration,
+    now: Timestamp,
+) -> Result<(TokenEntry, HubToken), TokenEditError> {
+    if lifetime.is_zero() || lifetime > limits::INVITE_LIFETIME {
+        return Err(TokenEditError::InviteLifetime);
+    }
+    add(path, new, Some(now.plus(lifetime)), now)
+}
+
+fn add(
+    path: &Path,
+    new: NewToken,
+    invite_expires_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(TokenEntry, HubToken), TokenEditError> {
     let lock = FileLock::wait(path).map_err(TokenEditError::Write)?;
     let mut entries = read_or_none(lock.path())?;
     if entries.len() >= MAX_TOKENS {
         return Err(TokenEditError::Full);
     }
-    let token = HubToken::generate().map_err(|_| TokenEditError::Randomness)?;
+    let prefix = match invite_expires_at {
+        Some(_) => HubToken::INVITE_PREFIX,
+        None => HubToken::PREFIX,
+    };
+    let token = HubToken::generate(prefix).map_err(|_| TokenEditError::Randomness)?;
     let mut id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     while entries.iter().any(|entry| entry.id == id) {
         id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
@@ -198,6 +259,7 @@ pub fn create(
         environments: new.environments,
         created_at: now,
         expires_at: new.expires_at,
+        invite_expires_at,
         digest: HubTokenDigest::of(token.expose()),
     };
     entries.push(entry.clone());
@@ -263,6 +325,9 @@ pub enum TokenEditError {
     /// Caller: the token would already have expired.
     #[error("token would already have expired")]
     Expired,
+    /// Caller: an invite would live too long, or not at all.
+    #[error("invite must expire within {} days", limits::INVITE_LIFETIME.as_secs() / 86_400)]
+    InviteLifetime,
     /// Caller: the file has the maximum number of tokens.
     #[error("token file already has {MAX_TOKENS} tokens")]
     Full,
@@ -344,6 +409,8 @@ struct TokenRow {
     created_at: Datetime,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires_at: Option<Datetime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    invite_expires_at: Option<Datetime>,
 }
 
 impl TokenRow {
@@ -356,6 +423,7 @@ impl TokenRow {
             environments: entry.environments.globs().to_vec(),
             created_at: datetime(entry.created_at),
             expires_at: entry.expires_at.map(datetime),
+            invite_expires_at: entry.invite_expires_at.map(datetime),
         }
     }
 
@@ -371,6 +439,7 @@ impl TokenRow {
                 .map_err(TokenEntryProblem::Environments)?,
             created_at: timestamp(self.created_at)?,
             expires_at: self.expires_at.map(timestamp).transpose()?,
+            invite_expires_at: self.invite_expires_at.map(timestamp).transpose()?,
             digest: HubTokenDigest::from_hex(&self.sha256).ok_or(TokenEntryProblem::Digest)?,
         })
     }

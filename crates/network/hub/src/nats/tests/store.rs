@@ -7,7 +7,10 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     nats::NatsStore,
-    store::{AttachError, Authorization, AuthorizeError, ClaimError, RegisterError, TokenHash},
+    store::{
+        AttachError, Authorization, AuthorizeError, ClaimError, InviteClaim, RegisterError,
+        TokenHash,
+    },
 };
 
 async fn two_stores(broker: &Broker) -> ([Node; 2], [Arc<NatsStore>; 2]) {
@@ -395,4 +398,32 @@ async fn authorizations_per_principal_are_limited_per_node() {
     one.authorize(hash(most + 2), mine.clone(), now)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn of_claimants_on_two_nodes_exactly_one_redeems_an_invite() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let at = Timestamp::now();
+    for n in 0..20 {
+        let claim = |claimant| InviteClaim {
+            invite: [n; 32],
+            claimant: [claimant; 32],
+            expires_at: at.plus(Duration::from_secs(60)),
+            at,
+        };
+        let redeem = |store: &Arc<NatsStore>, claimant| {
+            let (store, claim) = (Arc::clone(store), claim(claimant));
+            tokio::spawn(async move { store.redeem_invite(claim).await.unwrap() })
+        };
+        let (first, second) = (redeem(&one, 1), redeem(&two, 2));
+        let won = (within(first).await.unwrap(), within(second).await.unwrap());
+        assert_ne!(won.0, won.1, "{n}");
+        // Both nodes agree for good, and the winner may repeat the request anywhere.
+        for store in [&one, &two] {
+            assert_eq!(store.redeem_invite(claim(1)).await.unwrap(), won.0);
+            assert_eq!(store.redeem_invite(claim(2)).await.unwrap(), won.1);
+            assert!(!store.redeem_invite(claim(3)).await.unwrap());
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! The writer thread. It applies queued jobs in order within one transaction, and replies when that
 //! is on disk.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use redb::{Database, ReadableTable as _, Table, TableDefinition};
@@ -17,8 +20,8 @@ use crate::{
     limits,
     principal::PrincipalName,
     store::{
-        AttachError, ClaimError, EnvironmentId, EnvironmentRecord, NewRegistration, Presence,
-        RegisterError, Registration, StoreError,
+        AttachError, ClaimError, EnvironmentId, EnvironmentRecord, InviteClaim, NewRegistration,
+        Presence, RegisterError, Registration, StoreError, Timestamp,
     },
 };
 
@@ -35,6 +38,7 @@ pub(super) enum WriteJob {
     Remove(EnvironmentId, Reply<bool, StoreError>),
     /// Writes nothing, but must not overtake a registration that supersedes it.
     Attach(Presence, Reply<(), AttachError>),
+    RedeemInvite(InviteClaim, Reply<bool, StoreError>),
     /// Changes nothing, but shows whether commits succeed.
     Check(Reply<(), StoreError>),
 }
@@ -72,9 +76,11 @@ fn write(
         {
             let environments = writing.open_table(ENVIRONMENTS);
             let owned = writing.open_table(OWNED);
+            let invites = writing.open_table(INVITES);
             let mut tables = WriteTables {
                 environments: environments.map_err(StoreError::unavailable)?,
                 owned: owned.map_err(StoreError::unavailable)?,
+                invites: invites.map_err(StoreError::unavailable)?,
             };
             for job in batch.drain(..) {
                 answers.push(apply(&mut tables, live, job));
@@ -97,6 +103,7 @@ fn write(
 struct WriteTables<'txn> {
     environments: EnvironmentTable<'txn>,
     owned: QuotaTable<'txn>,
+    invites: InviteTable<'txn>,
 }
 
 /// Sends the reply once the outcome of the transaction is known.
@@ -128,6 +135,10 @@ fn apply(tables: &mut WriteTables<'_>, live: &Mutex<LiveState>, job: WriteJob) -
         }
         WriteJob::Remove(environment, reply) => {
             let result = remove(tables, live, &environment);
+            answer(reply, result)
+        }
+        WriteJob::RedeemInvite(claim, reply) => {
+            let result = redeem_invite(&mut tables.invites, &claim);
             answer(reply, result)
         }
         WriteJob::Check(reply) => answer(reply, Ok(())),
@@ -215,6 +226,32 @@ fn attach(
     lock(live).attach(presence);
     Ok(())
 }
+
+/// Marks an invite as redeemed, unless another claimant did. Removes marks of expired invites.
+fn redeem_invite(table: &mut InviteTable<'_>, claim: &InviteClaim) -> Result<bool, StoreError> {
+    let found = table.get(&claim.invite).map_err(StoreError::unavailable)?;
+    if let Some(mark) = found {
+        return Ok(mark.value().0 == claim.claimant);
+    }
+    drop(found);
+    let is_kept = |_: &[u8; 32], (_, millis): ([u8; 32], u64)| {
+        Timestamp::from_millis(millis).plus(MARK_MARGIN) > claim.at
+    };
+    table.retain(is_kept).map_err(StoreError::unavailable)?;
+    let mark = (claim.claimant, claim.expires_at.millis());
+    let marked = table.insert(&claim.invite, mark);
+    drop(marked.map_err(StoreError::unavailable)?);
+    Ok(true)
+}
+
+/// How long the mark of an invite outlives it: the clock may be set back.
+const MARK_MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Maps hashes of redeemed invites to the hash of the claimant and to the expiry in milliseconds.
+const INVITES: TableDefinition<'_, &[u8; 32], ([u8; 32], u64)> = TableDefinition::new("invites");
+
+/// The table of redeemed invites within a write transaction.
+type InviteTable<'txn> = Table<'txn, &'static [u8; 32], ([u8; 32], u64)>;
 
 /// The data is consistent between any two statements, so poisoning can be ignored.
 pub(super) fn lock(live: &Mutex<LiveState>) -> std::sync::MutexGuard<'_, LiveState> {
