@@ -18,6 +18,7 @@ pub(crate) mod failure;
 mod file_changes;
 mod files;
 mod history;
+mod invite;
 mod logs;
 mod ls;
 #[cfg(feature = "mcp")]
@@ -63,6 +64,7 @@ pub use self::{
     failure::{CommandFailure, FailureKind},
     file_changes::{MkdirCommand, MvCommand, RmCommand},
     history::HistoryCommand,
+    invite::{RedeemedInvite, read_invite, redeem_invite},
     logs::{LogsCommand, SinceArg, SinceError},
     ls::LsCommand,
     overview::{is_interactive, show_overview},

@@ -26,8 +26,8 @@ pub use self::executor_args::{
 };
 #[cfg(feature = "hub")]
 pub use self::hub_args::{
-    HubArgs, HubCommand, HubEnvironments, HubFlags, ListTokens, MakeToken, NatsArgs, RevokeToken,
-    TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
+    HubArgs, HubCommand, HubEnvironments, HubFlags, HubInvite, ListTokens, MakeToken, NatsArgs,
+    RevokeToken, TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
 };
 pub use crate::remote::RemoteTransport;
 
@@ -128,6 +128,13 @@ pub enum Command {
     /// if none is running. Clients run it on other machines.
     #[command(hide = true)]
     Bridge(BridgeArgs),
+    /// Adds this machine to a hub by an invite, and runs its executor.
+    ///
+    /// The invite is the line that `exec-server hub invite` prints. It is exchanged once for a token,
+    /// which is stored for this account; the same line can be given again. Server options before the
+    /// command apply.
+    #[cfg(feature = "cli")]
+    Join(JoinArgs),
     /// Runs a hub: the registry and relay through which harnesses reach executors.
     ///
     /// It prints its URL to stdout once it is bound. Clients need a token: `exec-server hub token
@@ -142,6 +149,20 @@ pub struct BridgeArgs {
     /// Prints what this program is, for clients that look for it.
     #[arg(long)]
     pub check: bool,
+}
+
+/// Options of `exec-server join`.
+#[cfg(feature = "cli")]
+#[derive(Args, Clone, Debug)]
+pub struct JoinArgs {
+    /// Invite, as `exec-server hub invite` printed it.
+    #[arg(value_name = "LINE")]
+    pub line: String,
+
+    /// Installs the executor as a systemd service of this account and starts it, instead of running
+    /// here.
+    #[arg(long)]
+    pub service: bool,
 }
 
 /// Options of `exec-server doctor`.
@@ -289,7 +310,9 @@ Examples, for servers:
 
 const HUB_EXAMPLE: &str = "
   exec-server hub
-      A hub for executors and harnesses, on port 8765 of this machine";
+      A hub for executors and harnesses, on port 8765 of this machine
+  exec-server hub invite --name box-7
+      Prints a line for `exec-server join`, which adds a machine to that hub";
 
 const DOCTOR_EXAMPLE: &str = "
   exec-server doctor

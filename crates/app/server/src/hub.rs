@@ -4,6 +4,7 @@
 //! token is printed once, by the command that created it; no other secret is ever printed.
 
 mod environment_list;
+mod invites;
 #[cfg(test)]
 mod tests;
 
@@ -39,7 +40,7 @@ use crate::{
     telemetry::resident_bytes,
 };
 
-pub use self::environment_list::list_environments;
+pub use self::{environment_list::list_environments, invites::create_invite};
 
 /// Runs a hub until SIGTERM or SIGINT. Prints its URL to stdout once it is bound.
 ///
@@ -58,6 +59,7 @@ pub async fn run_hub(flags: &HubFlags, lookup: VariableLookup<'_>) -> anyhow::Re
         hub = starting => hub?,
         () = stop.recv() => return Ok(()),
     };
+    invites::remember_url(flags, lookup, &hub);
     announce(&hub.url())?;
     tokio::select! {
         () = stop.recv() => {}
@@ -390,6 +392,7 @@ fn list_tokens(
         "ENVIRONMENTS",
         "CREATED",
         "EXPIRES",
+        "INVITE UNTIL",
     ]);
     for row in rows {
         table.push([
@@ -399,6 +402,7 @@ fn list_tokens(
             row.environments.join(","),
             row.created_at,
             row.expires_at.unwrap_or_default(),
+            row.invite_expires_at.unwrap_or_default(),
         ]);
     }
     write!(out, "{table}")?;
@@ -430,6 +434,8 @@ struct TokenRow {
     environments: Vec<String>,
     created_at: String,
     expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invite_expires_at: Option<String>,
 }
 
 impl TokenRow {
@@ -441,6 +447,7 @@ impl TokenRow {
             environments: entry.environments.globs().to_vec(),
             created_at: seconds(entry.created_at),
             expires_at: entry.expires_at.map(seconds),
+            invite_expires_at: entry.invite_expires_at.map(seconds),
         }
     }
 }

@@ -95,6 +95,8 @@ pub mod cli;
 pub mod config;
 #[cfg(feature = "hub")]
 pub mod hub;
+#[cfg(feature = "cli")]
+pub mod join;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod server_runtime;

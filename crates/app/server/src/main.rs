@@ -19,6 +19,7 @@ use exec_server::{
     command::{CommandFailure, is_interactive, show_overview, warn_of_foreign_keys},
     config::ServerConfig,
     doctor,
+    join::join_hub,
 };
 #[cfg(feature = "hub")]
 use exec_server::{
@@ -110,11 +111,13 @@ fn status(error: &anyhow::Error) -> ExitCode {
 const USAGE_STATUS: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
+    #[cfg(feature = "cli")]
+    let mut cli = cli;
     let lookup: VariableLookup<'_> = &|name| std::env::var_os(name);
     if let Some(command) = &cli.command {
         let logs = LogConfig::of_command(&cli.settings, lookup);
         // Logging is set up only on request, to start commands quickly.
-        if !is_for_people(command) || logs.level.is_some() {
+        if !is_server(command) && (!is_for_people(command) || logs.level.is_some()) {
             Telemetry::logs(&logs).end();
         }
     }
@@ -148,6 +151,17 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         #[cfg(feature = "cli")]
         Some(Command::Doctor(_)) => {}
+        #[cfg(feature = "cli")]
+        Some(Command::Join(join)) => {
+            let joined = block_on_current_thread(async { Ok(join_hub(join, lookup).await?) })?;
+            let Some(joined) = joined else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            cli.command = None;
+            cli.registration.remote = Some(joined.hub);
+            cli.registration.environment_id = Some(joined.environment);
+            cli.registration.remote_token_file = Some(joined.token_file);
+        }
         #[cfg(feature = "cli")]
         None if is_bare_on_terminal(lookup) => {
             return block_on_current_thread(async { Ok(show_overview().await?) });
@@ -194,11 +208,23 @@ fn is_for_people(command: &Command) -> bool {
         Command::People(_) => true,
         #[cfg(feature = "cli")]
         Command::Doctor(_) => false,
+        #[cfg(feature = "cli")]
+        Command::Join(_) => false,
         #[cfg(feature = "hub")]
         Command::Hub(_) => false,
         Command::Bridge(_) => true,
         Command::Forward(_) => false,
     }
+}
+
+/// Returns whether a command becomes the server, which sets up its own logging.
+fn is_server(command: &Command) -> bool {
+    #[cfg(feature = "cli")]
+    if let Command::Join(join) = command {
+        return !join.service;
+    }
+    let _other = command;
+    false
 }
 
 /// Maps success to the exit status 0.
@@ -208,9 +234,7 @@ async fn completed(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Re
 
 /// Runs a future on a single-threaded runtime: keystrokes cross no queue between threads, and on a
 /// small machine the other cores belong to the commands.
-fn block_on_current_thread(
-    work: impl Future<Output = anyhow::Result<ExitCode>>,
-) -> anyhow::Result<ExitCode> {
+fn block_on_current_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING_THREADS)
@@ -228,6 +252,11 @@ fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode
         Some(HubCommand::Token(command)) => {
             let (mut out, mut messages) = (std::io::stdout().lock(), std::io::stderr().lock());
             hub::edit_tokens(command, lookup, &mut out, &mut messages)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(HubCommand::Invite(invite)) => {
+            let (mut out, mut messages) = (std::io::stdout().lock(), std::io::stderr().lock());
+            hub::create_invite(invite, lookup, &mut out, &mut messages)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(HubCommand::Environments(flags)) => block_on_current_thread(completed(async {

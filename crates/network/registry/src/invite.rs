@@ -275,7 +275,12 @@ impl RedeemInviteError {
             Self::Exchange(error) => error.is_transient(),
             Self::Limited => true,
             Self::Refused { status, .. } => *status >= 500,
-            _ => false,
+            Self::InTheClear
+            | Self::Unknown
+            | Self::Used
+            | Self::Expired
+            | Self::NotAHub(_)
+            | Self::Malformed => false,
         }
     }
 }

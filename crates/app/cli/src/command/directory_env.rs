@@ -186,7 +186,7 @@ fn digest(content: &[u8]) -> String {
     hex(&Sha256::digest(content))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -231,7 +231,7 @@ fn create(directory: &Path, content: &str) -> io::Result<PathBuf> {
 }
 
 /// Replaces a file atomically.
-fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let draft = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = OpenOptions::new();
     let opened = options.write(true).create_new(true).mode(mode).open(&draft);

@@ -11,7 +11,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{ArgGroup, Args, Subcommand};
 use exec_connect::target::Target;
 use exec_environments::manager::EnvironmentId;
-use exec_settings::environments::EnvironmentsFault;
+use exec_registry::invite::InviteRole;
+use exec_settings::{environments::EnvironmentsFault, settings_source::VariableLookup};
 use toml::Value;
 
 use crate::command::{
@@ -21,6 +22,7 @@ use crate::command::{
         status::{EnvListCommand, EnvStatusCommand},
     },
     failure::{CommandFailure, FailureKind},
+    invite::{read_invite, redeem_invite},
     print::print_stderr,
 };
 
@@ -58,7 +60,7 @@ impl EnvCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         match self.command {
             EnvSubcommand::List(list) => list.run(),
-            EnvSubcommand::Add(add) => add.run(),
+            EnvSubcommand::Add(add) => add.run().await,
             EnvSubcommand::Status(status) => status.run().await,
             EnvSubcommand::Default(default) => default.run(),
             EnvSubcommand::Remove(remove) => remove.run(),
@@ -74,7 +76,7 @@ impl EnvCommand {
 /// changed.
 #[derive(Args, Clone, Debug)]
 #[command(
-    group = ArgGroup::new("way").required(true).args(["url", "hub", "command"]),
+    group = ArgGroup::new("way").required(true).args(["url", "hub", "invite", "command"]),
     override_usage = USAGE,
     after_help = EXAMPLES
 )]
@@ -91,8 +93,12 @@ pub(crate) struct EnvAddCommand {
     #[arg(long, value_name = "URL")]
     pub(crate) hub: Option<String>,
 
-    /// Id of the environment at the hub [default: NAME].
-    #[arg(long, value_name = "ID", requires = "hub")]
+    /// Invite of a hub: the line that `exec-server hub invite --role harness` prints.
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["token_file", "token_env"])]
+    pub(crate) invite: Option<String>,
+
+    /// Id of the environment at the hub [default: that of the invite, else NAME].
+    #[arg(long, value_name = "ID", conflicts_with_all = ["url", "command"])]
     pub(crate) environment_id: Option<String>,
 
     /// File with the token for the server or hub.
@@ -118,23 +124,59 @@ pub(crate) struct EnvAddCommand {
 }
 
 impl EnvAddCommand {
-    /// Adds the environment to the file.
-    fn run(self) -> Result<ExitCode, CommandFailure> {
+    /// Adds the environment to the file, after redeeming an invite.
+    async fn run(mut self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
+        if let Some(line) = self.invite.take() {
+            self.redeem(&line, lookup).await?;
+        }
+        self.add(lookup)
+    }
+
+    /// Redeems an invite if the environment can be added, and fills in hub and token.
+    async fn redeem(
+        &mut self,
+        line: &str,
+        lookup: VariableLookup<'_>,
+    ) -> Result<(), CommandFailure> {
+        let invite = read_invite(line, InviteRole::Harness)?;
+        let id = self.id()?;
+        Self::check_new(&EnvironmentsFile::open(lookup)?, &id)?;
+        let is_pattern = invite.name.contains(['*', '?', '[', '{']);
+        if self.environment_id.is_none() && !is_pattern {
+            self.environment_id = Some(invite.name.clone());
+        }
+        let redeemed = redeem_invite(&invite, lookup).await?;
+        self.hub = Some(redeemed.hub.to_string());
+        self.token_file = Some(redeemed.token_file);
+        Ok(())
+    }
+
+    fn id(&self) -> Result<EnvironmentId, CommandFailure> {
+        EnvironmentId::parse_user_defined(&self.name)
+            .map_err(|error| CommandFailure::new(FailureKind::Usage, error))
+    }
+
+    /// Checks that the file has no environment with this id.
+    fn check_new(file: &EnvironmentsFile, id: &EnvironmentId) -> Result<(), CommandFailure> {
+        if ids(file.text()).iter().all(|other| other != id.as_str()) {
+            return Ok(());
+        }
+        let what = format!("`{id}` already exists in `{}`", file.path().display());
+        Err(CommandFailure::new(FailureKind::Failed, what)
+            .next(format!("remove it first: exec-server env remove {id}")))
+    }
+
+    fn add(self, lookup: VariableLookup<'_>) -> Result<ExitCode, CommandFailure> {
         let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
-        let id = EnvironmentId::parse_user_defined(&self.name)
-            .map_err(|error| usage(error.to_string()))?;
+        let id = self.id()?;
         if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
             return Err(usage("a hub requires a token".to_owned())
                 .next("pass --token-file FILE or --token-env VARIABLE"));
         }
         let file = EnvironmentsFile::open(lookup)?;
+        Self::check_new(&file, &id)?;
         let before = ids(file.text());
-        if before.iter().any(|other| other == id.as_str()) {
-            let what = format!("`{id}` already exists in `{}`", file.path().display());
-            return Err(CommandFailure::new(FailureKind::Failed, what)
-                .next(format!("remove it first: exec-server env remove {id}")));
-        }
         let mut text = appended(file.text(), &self.keys()?);
         if self.default {
             text = with_default(&text, id.as_str());
@@ -208,12 +250,14 @@ impl EnvAddCommand {
 const USAGE: &str = "\
 exec-server env add [OPTIONS] <NAME> <URL>
        exec-server env add [OPTIONS] <NAME> --hub <URL>
+       exec-server env add [OPTIONS] <NAME> --invite <LINE>
        exec-server env add [OPTIONS] <NAME> --command <COMMAND>...";
 
 const EXAMPLES: &str = "\
 Examples:
   exec-server env add devbox wss://devbox.example:8443 --token-file ~/.devbox-token --default
   exec-server env add box --hub https://hub.example --token-file ~/.hub-token
+  exec-server env add box --invite exec-invite-…
   exec-server env add build --command ssh build.example exec-server --listen stdio";
 
 /// Removes an environment from our environments.toml.

@@ -11,7 +11,7 @@ use exec_hub::{
     principal::{PrincipalName, Role},
     store::NodeName,
 };
-use exec_registry::http::BaseUrl;
+use exec_registry::{http::BaseUrl, invite::InviteRole};
 use exec_settings::settings_source::duration;
 use exec_transport::http::HostNames;
 
@@ -147,6 +147,13 @@ pub enum HubCommand {
     /// Creates, lists and revokes tokens. A running hub notices within a second.
     #[command(subcommand, disable_help_subcommand = true)]
     Token(TokenCommand),
+    /// Prints a line that adds a machine, or a harness that uses one, to this hub: once, until it
+    /// expires.
+    ///
+    /// On the machine: `exec-server join LINE`. Where it is used: `exec-server env add NAME --invite
+    /// LINE`. The line is exchanged for a token that lasts until `hub token revoke`. A running hub
+    /// notices within a second.
+    Invite(HubInvite),
     /// Lists the environments of a running hub that the token may see.
     ///
     /// The token is read from --token-file, else from EXEC_SERVER_HUB_TOKEN. The exit status is 77
@@ -218,6 +225,36 @@ pub struct RevokeToken {
     /// Id of the token, from `list`.
     #[arg(value_name = "ID")]
     pub id: String,
+
+    /// Where tokens are stored.
+    #[command(flatten)]
+    pub token_files: TokenFileArgs,
+}
+
+/// Options of `exec-server hub invite`.
+#[derive(Args, Clone, Debug)]
+pub struct HubInvite {
+    /// Environment: the id that the machine gets, or with --role harness, the one to be used, or a
+    /// glob such as 'box-*'.
+    #[arg(long, value_name = "ID")]
+    pub name: String,
+
+    /// Role of the invited: executor, a machine that runs commands, or harness, which uses it.
+    #[arg(long, value_name = "ROLE", default_value = "executor")]
+    pub role: InviteRole,
+
+    /// Principal of the token [default: the name]. The first that registers an environment owns it.
+    #[arg(long, value_name = "PRINCIPAL")]
+    pub principal: Option<PrincipalName>,
+
+    /// How long the line can be used, such as 30m, 24h or 7d, at most 30d.
+    #[arg(long, value_name = "SPAN", default_value = "24h")]
+    pub expires_in: TokenLifetime,
+
+    /// URL of the hub for the invited [default: that of the hub that ran last with this data
+    /// directory].
+    #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
+    pub url: Option<BaseUrl>,
 
     /// Where tokens are stored.
     #[command(flatten)]

@@ -96,7 +96,11 @@ fn doctor_accepts_server_options_before_it() {
         let cli = Cli::read(line).unwrap();
         let doctor = cli.command.map(|command| match command {
             Command::Doctor(doctor) => doctor.json,
-            Command::Bridge(_) | Command::Forward(_) | Command::Hub(_) | Command::People(_) => {
+            Command::Bridge(_)
+            | Command::Forward(_)
+            | Command::Hub(_)
+            | Command::Join(_)
+            | Command::People(_) => {
                 panic!("another command")
             }
         });

@@ -15,6 +15,7 @@ mod environments {
     mod directories;
     mod env_command;
     mod errors;
+    mod invites;
     mod local_server;
     mod overview;
 }

@@ -12,7 +12,11 @@ fn hub(arguments: &[&str]) -> HubArgs {
     match cli.command {
         Some(Command::Hub(hub)) => *hub,
         Some(
-            Command::Bridge(_) | Command::Doctor(_) | Command::Forward(_) | Command::People(_),
+            Command::Bridge(_)
+            | Command::Doctor(_)
+            | Command::Forward(_)
+            | Command::Join(_)
+            | Command::People(_),
         )
         | None => panic!("another command"),
     }

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::test_user::{OutputSoon, TestUser};
 
-const COMMANDS: [&str; 33] = [
+const COMMANDS: &[&str] = &[
     "run",
     "shell",
     "ps",
@@ -40,6 +40,7 @@ const COMMANDS: [&str; 33] = [
     "schema",
     "doctor",
     "forward",
+    "join",
     "hub",
 ];
 
