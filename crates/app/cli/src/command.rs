@@ -6,6 +6,7 @@ mod attach;
 mod bench;
 mod cat;
 mod completions;
+mod conformance;
 pub(crate) mod connect;
 mod connect_command;
 mod cp;
@@ -54,6 +55,7 @@ pub use self::{
     bench::BenchCommand,
     cat::CatCommand,
     completions::{CompletionList, CompletionsCommand, ManCommand},
+    conformance::{ConformanceCommand, ConformanceProfile},
     connect::EnvArgs,
     connect_command::ConnectCommand,
     cp::CpCommand,
@@ -144,6 +146,8 @@ pub enum UserCommand {
     Upgrade(UpgradeCommand),
     /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
+    /// Judges an implementation of the protocol.
+    Conformance(ConformanceCommand),
     /// Prints a completion script for a shell.
     Completions(CompletionsCommand),
     /// Prints the manual page.
@@ -191,6 +195,7 @@ impl UserCommand {
             Self::Mcp(command) => command.run().await,
             Self::Upgrade(command) => command.run().await,
             Self::Bench(command) => command.run().await,
+            Self::Conformance(command) => command.run().await,
             Self::Completions(command) => command.run(cli).await,
             Self::Man(command) => command.run(cli()),
             Self::Schema(command) => command.run(),

@@ -13,6 +13,7 @@ mod binary;
 mod cli;
 mod client;
 mod command_exec;
+mod conformance_kit;
 mod detached_processes;
 mod discovery;
 mod durable;

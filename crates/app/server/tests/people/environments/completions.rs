@@ -35,6 +35,7 @@ const COMMANDS: &[&str] = &[
     "dist",
     "mcp",
     "bench",
+    "conformance",
     "completions",
     "man",
     "schema",
