@@ -40,7 +40,7 @@ pub use self::conformance_case::ConformanceProfile;
 
 /// Judges an implementation of the protocol.
 ///
-/// Runs each case on a connection of its own and prints a line for it. Exits with 1 if one fails.
+/// Runs each case on a new connection and prints a line for it. Exits with 1 if one fails.
 /// The server's host needs `sh`, `cat` and `sleep`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
