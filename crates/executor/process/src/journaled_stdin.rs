@@ -9,11 +9,11 @@ use bytes::Bytes;
 use exec_journal::{JournalError, JournalEvent};
 use exec_spawn::keeper::KeeperSlot;
 use exec_wire::id::WriteId;
-use tokio::{io::unix::AsyncFd, sync::oneshot, task::spawn_blocking};
+use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
     durable_record::{DurableRecord, HoldingPipe},
-    stdin_queue::{AcceptedWrites, EnqueueOutcome},
+    stdin_queue::{AcceptedWrites, EnqueueOutcome, WriteCallers},
     stdio,
 };
 
@@ -50,7 +50,7 @@ struct UnrecordedInput {
     data: Bytes,
     /// The end of input, instead of data.
     end: bool,
-    accepted: oneshot::Sender<()>,
+    callers: WriteCallers,
 }
 
 /// Where input is delivered to.
@@ -139,18 +139,24 @@ impl JournaledStdin {
 
     /// Lets input wait until less is undelivered.
     fn postpone(&mut self, id: Option<WriteId>, data: Bytes, end: bool) -> EnqueueOutcome {
+        if id.is_some()
+            && let Some(input) = self.unrecorded.iter_mut().find(|input| input.id == id)
+        {
+            return EnqueueOutcome::Waiting(input.callers.join());
+        }
         let length = data.len() as u64;
         if self.unrecorded.len() >= WAITING_WRITES || self.unrecorded_bytes + length > WAITING_BYTES
         {
             return EnqueueOutcome::Overflow;
         }
-        let (accepted, wait) = oneshot::channel();
+        let mut callers = WriteCallers::default();
+        let wait = callers.join();
         self.unrecorded_bytes += length;
         self.unrecorded.push_back(UnrecordedInput {
             id,
             data,
             end,
-            accepted,
+            callers,
         });
         EnqueueOutcome::Waiting(wait)
     }
@@ -202,20 +208,14 @@ impl JournaledStdin {
             && let Some(input) = self.unrecorded.pop_front()
         {
             let length = input.data.len() as u64;
-            // A client that reconnects repeats a write that waits. Nothing follows the end.
-            let is_known = input
-                .id
-                .as_ref()
-                .is_some_and(|id| self.accepted.contains(id));
-            let is_obsolete = is_known || self.ended;
-            if !is_obsolete && !self.record_input(input.id.as_ref(), &input.data, input.end) {
+            // Nothing follows the end.
+            if !self.ended && !self.record_input(input.id.as_ref(), &input.data, input.end) {
                 // A full disk. The caller goes on waiting.
                 self.unrecorded.push_front(input);
                 return;
             }
             self.unrecorded_bytes -= length;
-            // The caller may have stopped waiting.
-            let _is_awaited = input.accepted.send(());
+            input.callers.release();
         }
     }
 
@@ -253,7 +253,7 @@ impl JournaledStdin {
         self.undelivered_bytes = 0;
         self.unrecorded_bytes = 0;
         for input in self.unrecorded.drain(..) {
-            let _is_awaited = input.accepted.send(());
+            input.callers.release();
         }
     }
 

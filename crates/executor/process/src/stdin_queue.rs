@@ -25,7 +25,7 @@ pub(crate) struct StdinQueue {
     target: StdinTarget,
     queue: VecDeque<StdinItem>,
     queued_bytes: usize,
-    waiting: VecDeque<(StdinItem, oneshot::Sender<()>)>,
+    waiting: VecDeque<WaitingInput>,
     waiting_bytes: usize,
     accepted: AcceptedWrites,
     /// Whether anything was enqueued since the process task last checked.
@@ -56,6 +56,37 @@ impl StdinItem {
         match self {
             Self::Data(data) => data.len(),
             Self::Eof => 0,
+        }
+    }
+}
+
+/// Input that waits for room in the queue.
+#[derive(Debug)]
+struct WaitingInput {
+    id: Option<WriteId>,
+    item: StdinItem,
+    callers: WriteCallers,
+}
+
+/// Callers that wait until a write is queued. A client that reconnects repeats the write and waits
+/// again: it must not take it for queued, and send more.
+#[derive(Debug, Default)]
+pub(crate) struct WriteCallers(Vec<oneshot::Sender<()>>);
+
+impl WriteCallers {
+    /// Adds a caller. Those of earlier connections have stopped waiting.
+    pub(crate) fn join(&mut self) -> oneshot::Receiver<()> {
+        self.0.retain(|caller| !caller.is_closed());
+        let (caller, wait) = oneshot::channel();
+        self.0.push(caller);
+        wait
+    }
+
+    /// Resolves all waits: the write is queued.
+    pub(crate) fn release(self) {
+        for caller in self.0 {
+            // It may have stopped waiting.
+            let _is_awaited = caller.send(());
         }
     }
 }
@@ -206,7 +237,11 @@ impl StdinQueue {
     fn enqueue(&mut self, id: Option<WriteId>, item: StdinItem) -> EnqueueOutcome {
         // Checked first: a repeated id is accepted again, even after the end of input.
         if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
-            return EnqueueOutcome::Accepted;
+            let waits = self.waiting.iter_mut().find(|input| input.id == id);
+            return match waits {
+                Some(input) => EnqueueOutcome::Waiting(input.callers.join()),
+                None => EnqueueOutcome::Accepted,
+            };
         }
         match &self.target {
             StdinTarget::Closed => return EnqueueOutcome::Closed,
@@ -230,25 +265,25 @@ impl StdinQueue {
         if self.waiting.len() >= WAITING_WRITES || self.waiting_bytes + length > WAITING_BYTES {
             return EnqueueOutcome::Overflow;
         }
-        id.into_iter().for_each(|id| self.accepted.insert(id));
-        let (queued, wait) = oneshot::channel();
+        id.iter().for_each(|id| self.accepted.insert(id.clone()));
+        let mut callers = WriteCallers::default();
+        let wait = callers.join();
         self.waiting_bytes += length;
-        self.waiting.push_back((item, queued));
+        self.waiting.push_back(WaitingInput { id, item, callers });
         EnqueueOutcome::Waiting(wait)
     }
 
     /// Moves waiting writes into the queue while there is room.
     fn admit_waiting(&mut self) {
         while self.queue.len() < limits::STDIN_QUEUE_CHUNKS
-            && let Some((item, queued)) = self.waiting.pop_front_if(|(item, _)| {
-                self.queue.is_empty() || self.queued_bytes + item.len() <= QUEUE_BYTES
+            && let Some(input) = self.waiting.pop_front_if(|input| {
+                self.queue.is_empty() || self.queued_bytes + input.item.len() <= QUEUE_BYTES
             })
         {
-            self.waiting_bytes -= item.len();
-            self.queued_bytes += item.len();
-            self.queue.push_back(item);
-            // The caller may have stopped waiting.
-            let _ = queued.send(());
+            self.waiting_bytes -= input.item.len();
+            self.queued_bytes += input.item.len();
+            self.queue.push_back(input.item);
+            input.callers.release();
         }
     }
 
@@ -256,8 +291,47 @@ impl StdinQueue {
         self.queue.clear();
         self.queued_bytes = 0;
         self.waiting_bytes = 0;
-        for (_, queued) in self.waiting.drain(..) {
-            let _ = queued.send(());
+        for input in self.waiting.drain(..) {
+            input.callers.release();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::{
+        fs::{OFlags, fcntl_setfl},
+        pipe::pipe,
+    };
+    use tokio::io::Interest;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn repeated_write_that_waits_is_queued_once_and_waits_again() {
+        let (_reader, writer) = pipe().unwrap();
+        fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        let writer = stdio::register(writer, Interest::WRITABLE).unwrap();
+        let mut queue = StdinQueue::pipe(Arc::new(writer));
+        let data = Bytes::from(vec![0; QUEUE_BYTES]);
+        let id = |number: u32| WriteId::new(&number.to_string()).unwrap();
+        assert!(matches!(
+            queue.write(Some(id(1)), data.clone()),
+            EnqueueOutcome::Accepted
+        ));
+        let EnqueueOutcome::Waiting(first) = queue.write(Some(id(2)), data.clone()) else {
+            panic!("the queue is full");
+        };
+        drop(first);
+        let EnqueueOutcome::Waiting(again) = queue.write(Some(id(2)), data.clone()) else {
+            panic!("the write is not queued yet");
+        };
+        assert_eq!((queue.waiting.len(), queue.waiting_bytes), (1, QUEUE_BYTES));
+        assert!(matches!(
+            queue.write(Some(id(1)), data),
+            EnqueueOutcome::Accepted
+        ));
+        queue.discard_input();
+        again.await.unwrap();
     }
 }
