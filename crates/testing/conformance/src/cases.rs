@@ -33,6 +33,7 @@ pub mod start;
 pub mod stdin;
 pub mod terminal;
 pub mod termination;
+pub mod tunnels;
 pub mod walk;
 pub mod watch;
 pub mod watch_missing;

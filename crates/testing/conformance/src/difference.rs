@@ -67,6 +67,8 @@ pub enum Difference {
     /// Installed skills and plugins are scanned only once at start-up, so later ones may or may not
     /// be listed.
     InventoryOfTheStart,
+    /// There are no tunnels and no list of ports.
+    NoTunnels,
     /// There is no `http/request/cancel`, so a cancelled request continues.
     NoHttpCancel,
     /// In a sandbox, missing metadata directories appear as empty read-only directories, and the
@@ -129,6 +131,7 @@ pub const STOCK: SubjectCapabilities = SubjectCapabilities {
         Difference::CopiesEmptyThemselves,
         Difference::WalksKnowOnlyText,
         Difference::InventoryOfTheStart,
+        Difference::NoTunnels,
         Difference::NoHttpCancel,
         Difference::MetadataIsSeen,
         Difference::NoWritableFiles,

@@ -19,6 +19,7 @@ use exec_env::{
     },
     filesystem::ExecutorFileSystem,
     http::HttpClient,
+    tunnel::EnvironmentNetwork,
 };
 use exec_transport::link::Link;
 use exec_wire::{
@@ -45,6 +46,7 @@ pub struct Subject {
     pub(crate) files: Arc<dyn ExecutorFileSystem>,
     pub(crate) http: Arc<dyn HttpClient>,
     pub(crate) catalog: Arc<dyn ExecutorCatalog>,
+    pub(crate) network: Arc<dyn EnvironmentNetwork>,
     pub(crate) capabilities: SubjectCapabilities,
     probe: PathBuf,
     _kept: Box<dyn Any + Send>,
@@ -112,6 +114,7 @@ impl Subject {
             files: environment.files,
             http: environment.http,
             catalog: environment.catalog,
+            network: environment.network,
             capabilities,
             probe,
             _kept: Box::new(kept),

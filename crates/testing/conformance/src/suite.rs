@@ -150,6 +150,15 @@ macro_rules! transport_families {
                 mixed_changes_apply_in_call_order,
                 reads_see_changes_answered_before,
                 unawaited_change_does_not_block_later_calls;
+            tunnels:
+                tunnel_keeps_a_half_closed_connection,
+                large_transfers_through_a_tunnel_are_complete,
+                dropped_tunnel_ends_its_connection,
+                reset_connection_is_a_read_error_of_its_tunnel,
+                tunnel_to_a_closed_port_is_an_error,
+                many_tunnels_are_open_concurrently,
+                listener_accepts_connections_until_it_is_dropped,
+                listening_ports_are_listed;
             watch:
                 watch_reports_changes_of_a_file,
                 watch_reports_both_names_of_a_rename,
