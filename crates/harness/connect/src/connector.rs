@@ -22,43 +22,43 @@ use crate::{
     target::Target,
 };
 
-/// Limit until the shell has answered, also if ssh waits for a password.
+/// Time limit until the shell answers, including the input of a password for ssh.
 const PROMPT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Limit until the shell has answered, if ssh may not ask for anything.
+/// Time limit until the shell answers if ssh must not prompt.
 const SHELL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit of an answer of the script. It may have to digest the program.
+/// Time limit for an answer of the script, which may have to compute the digest of the program.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit until the server there has accepted the websocket, including its start.
+/// Time limit until the server at the target accepts the websocket, including its start.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long the server at a target lives.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ServerLifetime {
-    /// It is the background server of the account there. Sessions survive lost connections.
+    /// It is the background server of the account. Sessions survive lost connections.
     #[default]
     Background,
-    /// It ends with its connection, and leaves no file.
+    /// It ends with its connection, and leaves no files.
     Ephemeral,
 }
 
 /// How to reach a target.
 #[derive(Clone, Debug)]
 pub struct TargetConnector {
-    /// The place.
+    /// The target.
     pub target: Target,
-    /// Programs that lead there.
+    /// Replacements for `ssh` and the other programs of the first hop.
     pub programs: TargetPrograms,
     /// Programs to push.
     pub dist: DistSources,
-    /// How long the server there lives.
+    /// How long the server lives.
     pub lifetime: ServerLifetime,
     /// Whether the first connection may ask for passwords on the terminal of this process.
     pub may_prompt: bool,
-    /// Receives what happens, for a person who waits.
+    /// Receives progress, for interactive use.
     pub progress: Option<PlaceObserver>,
 }
 
-/// Receives what happens while a place is made ready.
+/// Receives progress while a connection is being made.
 #[derive(Clone)]
 pub struct PlaceObserver(pub Arc<dyn Fn(PlaceProgress) + Send + Sync>);
 
@@ -68,21 +68,21 @@ impl fmt::Debug for PlaceObserver {
     }
 }
 
-/// What happens while a place is made ready.
+/// Progress of a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PlaceProgress {
     /// A program that may ask for a password was started, as this process group.
     PromptBegins(Pid),
-    /// That program asks for nothing any more: the place has answered, or the attempt has failed.
+    /// That program no longer prompts: the target has answered, or the attempt has failed.
     PromptEnds,
-    /// The program is being pushed: what is left to send, in bytes.
+    /// The program is being pushed.
     Pushing {
         /// Bytes to send.
         bytes: u64,
         /// Bytes that an earlier connection has sent.
         kept: u64,
     },
-    /// A server runs.
+    /// A server is running at the target.
     Running {
         /// Whether it was `found` there, `kept` from an earlier connection, or `pushed`.
         how: String,
@@ -108,7 +108,7 @@ impl TargetConnector {
         let command = self.programs.shell_at(&self.target, prompt);
         let pipes = command.open().map_err(|error| self.start_error(error))?;
         let prompt_guard = PromptGuard::begin(self, prompt, pipes.group());
-        // Found while ssh connects.
+        // The search runs while ssh connects.
         let sources = self.dist.clone();
         let found = blocking(move || sources.find().to_vec()).await;
         let mut conversation = Conversation::new(pipes);
@@ -135,7 +135,7 @@ impl TargetConnector {
         let ShellReport::Run { how, path } = report else {
             return Err(PlaceError::Noise);
         };
-        self.tell(PlaceProgress::Running { how, path });
+        self.report_progress(PlaceProgress::Running { how, path });
         let pipes = conversation.into_pipes()?;
         match self.lifetime {
             ServerLifetime::Ephemeral => Ok(pipes.into_link()),
@@ -166,7 +166,7 @@ impl TargetConnector {
         ]
     }
 
-    /// Sends the program, or what an earlier connection has not sent.
+    /// Sends the program, or the rest after an interrupted push.
     async fn push(
         &self,
         conversation: &mut Conversation,
@@ -195,12 +195,12 @@ impl TargetConnector {
         let start = usize::try_from(kept).unwrap_or(usize::MAX);
         let rest = content.get(start..).ok_or(PlaceError::Noise)?;
         let bytes = rest.len() as u64;
-        self.tell(PlaceProgress::Pushing { bytes, kept });
+        self.report_progress(PlaceProgress::Pushing { bytes, kept });
         tracing::info!(target = %self.target, bytes, kept, "pushing the program");
         conversation.send_content(rest).await
     }
 
-    fn tell(&self, progress: PlaceProgress) {
+    fn report_progress(&self, progress: PlaceProgress) {
         if let Some(PlaceObserver(observe)) = &self.progress {
             observe(progress);
         }
@@ -234,7 +234,7 @@ impl ServerConnector for TargetConnector {
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        // The terminal belongs to a command by now.
+        // A command may use the terminal now.
         async move { Ok(self.open(PromptMode::Never).await?) }.boxed()
     }
 
@@ -250,7 +250,7 @@ impl ServerConnector for TargetConnector {
     }
 
     fn backoff(&self, failures: u32) -> BackoffDelay {
-        // Each attempt starts processes here and there.
+        // Each attempt starts processes at both ends.
         match failures {
             0..10 => BackoffDelay::FromStart(Duration::from_millis(100)),
             10..60 => BackoffDelay::FromEnd(Duration::from_secs(1)),
@@ -259,7 +259,8 @@ impl ServerConnector for TargetConnector {
     }
 }
 
-/// Reports the time in which ssh may ask for a password, also if the attempt is given up.
+/// Reports when ssh may ask for a password, and when it no longer does: also if the attempt is
+/// cancelled.
 struct PromptGuard<'a>(Option<&'a TargetConnector>);
 
 impl<'a> PromptGuard<'a> {
@@ -267,7 +268,7 @@ impl<'a> PromptGuard<'a> {
         if prompt == PromptMode::Never {
             return Self(None);
         }
-        connector.tell(PlaceProgress::PromptBegins(group));
+        connector.report_progress(PlaceProgress::PromptBegins(group));
         Self(Some(connector))
     }
 }
@@ -275,7 +276,7 @@ impl<'a> PromptGuard<'a> {
 impl Drop for PromptGuard<'_> {
     fn drop(&mut self) {
         if let Some(connector) = self.0 {
-            connector.tell(PlaceProgress::PromptEnds);
+            connector.report_progress(PlaceProgress::PromptEnds);
         }
     }
 }
@@ -291,7 +292,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
-/// Compresses a program. The same program always gives the same bytes, so that a push can resume.
+/// Compresses a program. Deterministic, so that a push can resume.
 fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let packed = Vec::with_capacity(content.len() / 2);
     let mut encoder = GzEncoder::new(packed, Compression::new(6));

@@ -1,7 +1,8 @@
-//! The conversation with the shell at a place, until a server has taken its place.
+//! The conversation with the shell at a target, until the shell becomes a server.
 //!
-//! The script is sent once and speaks in marked lines; everything else on its stdout is noise of
-//! profiles. Nothing is sent ahead of an answer, because shells may read their stdin in blocks.
+//! The script is sent once and reports in marked lines; other lines on its stdout are noise from
+//! profiles. Nothing is sent before the shell has answered, because shells may read their stdin in
+//! blocks.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -15,29 +16,29 @@ use crate::error::{ClosedConnection, PlaceError, ShellRefusal};
 
 /// The script.
 const SCRIPT: &str = include_str!("connect.sh");
-/// Most bytes of noise before an answer, and of a line.
+/// Maximum bytes of noise before an answer, and of one line.
 const MAX_NOISE_BYTES: usize = 1 << 20;
-/// Limit for each answer, and for each block of the program to be taken.
+/// Time limit for each answer, and for sending one block of the program.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a program may take to exit after its output has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes written at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// What the script says.
+/// Report of the script.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ShellReport {
     /// The shell has read the script.
     Shell,
     /// It needs the program for this architecture, compressed if `is_gzip`.
     Need { architecture: String, is_gzip: bool },
-    /// It has so many bytes already.
+    /// It already has this number of bytes of the program.
     Have(u64),
-    /// It became a server: this program, found, kept from before or pushed.
+    /// It becomes a server: runs this program, which was found, kept or pushed.
     Run { how: String, path: String },
 }
 
-/// The shell at a place.
+/// The shell at a target.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     pipes: ProgramPipes,
@@ -72,7 +73,7 @@ impl Conversation {
             text.push_str(&format!("{name}='{}'\n", value.replace('\'', r"'\''")));
         }
         text.push_str(SCRIPT);
-        // A target that closes at once is explained by its exit.
+        // If the target closes at once, its exit explains the failure.
         drop(timeout(limit, self.pipes.write_all(text.as_bytes())).await);
         drop(self.pipes.flush().await);
         match self.report(limit).await? {
@@ -83,7 +84,8 @@ impl Conversation {
         }
     }
 
-    /// Sends content, and returns what the script says afterwards, or instead of taking it.
+    /// Sends content, and returns the next report: after the content, or instead of reading all of
+    /// it.
     pub(crate) async fn send_content(&mut self, content: &[u8]) -> Result<ShellReport, PlaceError> {
         for block in content.chunks(BLOCK_BYTES) {
             if let Some(report) = self.send_block(block).await? {
@@ -119,7 +121,7 @@ impl Conversation {
     /// Ends the conversation when the script has become a server.
     ///
     /// # Errors
-    /// When something followed its last line, which a server would not have sent.
+    /// If the output continues after the last report: the program is not a server.
     pub(crate) fn into_pipes(self) -> Result<ProgramPipes, PlaceError> {
         match self.buffer.is_empty() {
             true => Ok(self.pipes),
@@ -127,13 +129,13 @@ impl Conversation {
         }
     }
 
-    /// Sends a block, unless the script reports something before it has taken all of it.
+    /// Sends a block, unless a report arrives before the script has read all of it.
     async fn send_block(&mut self, mut block: &[u8]) -> Result<Option<ShellReport>, PlaceError> {
         while !block.is_empty() {
             let Self { pipes, buffer, .. } = self;
             let step = poll_fn(|cx| {
                 if let Poll::Ready(wrote) = Pin::new(&mut *pipes).poll_write(cx, block) {
-                    // Without a reader, its last words explain why.
+                    // The script stopped reading; its last report explains why.
                     return Poll::Ready(Some(wrote.unwrap_or(0)));
                 }
                 let mut space = [0; 4096];
@@ -158,7 +160,7 @@ impl Conversation {
         Ok(None)
     }
 
-    /// Takes the next marked line, and drops the noise before it.
+    /// Removes the next report from the buffer, and the noise before it.
     fn take_report(&mut self) -> Result<Option<ShellReport>, PlaceError> {
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();

@@ -1,7 +1,7 @@
-//! The programs that can be pushed to a place, one for each architecture.
+//! The programs that can be pushed to a target, one for each architecture.
 //!
-//! Sought in the directory that `EXEC_SERVER_DIST` names, then beside the running program; at last
-//! the running program itself serves its own architecture.
+//! Search order: the directory that `EXEC_SERVER_DIST` names, the directory of the running program,
+//! and for its own architecture the running program itself.
 
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// All that there are programs for.
+    /// All supported architectures.
     pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
     /// Returns its name.
@@ -41,7 +41,7 @@ impl Architecture {
     }
 }
 
-/// Where programs are sought. Clones share what was found.
+/// Locations to search for programs. Clones share the results.
 #[derive(Clone, Debug, Default)]
 pub struct DistSources {
     directory: Option<PathBuf>,
@@ -110,7 +110,7 @@ pub struct DistProgram {
     pub digest: String,
     /// Its length.
     pub bytes: u64,
-    /// The loader of its shared libraries. Absent: it needs none and runs on any Linux.
+    /// The loader of its shared libraries. Absent: it is static and runs on any Linux.
     pub loader: Option<String>,
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn digest(content: &[u8]) -> String {
     HEXLOWER.encode(&Sha256::digest(content))
 }
 
-/// What the header of a program says.
+/// Facts from the header of a program.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ElfFacts {
     architecture: Architecture,

@@ -1,4 +1,4 @@
-//! Why a place cannot be used, and what a person can do about it.
+//! Why a target cannot be used, with the next step for the user.
 
 use std::{fmt, io, time::Duration};
 
@@ -6,21 +6,21 @@ use exec_transport::connect::{ConnectError, ConnectFault, ProgramExit};
 
 use crate::dist::Architecture;
 
-/// Why a place with a shell did not become an environment. Nothing half-installed is left there.
+/// Why a target did not become an environment. Nothing half-installed remains at the target.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// Caller: the program that leads there cannot be started.
+    /// Caller: the program of the first hop cannot be started.
     #[error("cannot start `{program}`: {error}; {}", start_step(.variable))]
     Start {
         /// The program.
         program: &'static str,
-        /// The variable that names another program.
+        /// The variable that names a replacement.
         variable: Option<&'static str>,
         /// Cause.
         error: io::Error,
     },
-    /// Peer: the connection ended before there was a server.
+    /// Peer: the connection ended before the server started.
     #[error("{0}")]
     Closed(ClosedConnection),
     /// Peer: nothing answered.
@@ -28,13 +28,13 @@ pub enum PlaceError {
         "no answer within {0:?}; check that `sh` starts there, and that no profile waits for input"
     )]
     Silent(Duration),
-    /// Peer: it writes endlessly without answering.
+    /// Peer: it writes output that is not an answer.
     #[error("its output is not that of a shell; check what its profile or forced command prints")]
     Noise,
-    /// Peer: the script there gave up.
+    /// Peer: the script at the target gave up.
     #[error("{0}")]
     Refused(ShellRefusal),
-    /// Caller: there is no program for that architecture.
+    /// Caller: no program for that architecture was found.
     #[error(
         "no exec-server for its architecture `{0}` is at hand; `exec-server dist` shows where one \
          is sought"
@@ -97,11 +97,11 @@ impl From<PlaceError> for ConnectError {
     }
 }
 
-/// A connection that ended too early. Programs explain that in words only.
+/// A connection that ended too early. Only the program's messages explain why.
 #[derive(Debug)]
 pub struct ClosedConnection {
     cause: ClosedCause,
-    /// Most telling line of the program.
+    /// The line of the program's messages that explains it best.
     line: Option<String>,
     exit: ProgramExit,
 }
@@ -122,8 +122,8 @@ enum ClosedCause {
     Other,
 }
 
-/// Words of ssh, docker, podman, kubectl and shells, in lower case, and what they mean. The first
-/// that occurs wins.
+/// Phrases of ssh, docker, podman, kubectl and shells in lower case, and the cause they stand for.
+/// The first match wins.
 const WORDS: [(&str, ClosedCause); 33] = [
     (
         "host identification has changed",
@@ -173,7 +173,7 @@ const WORDS: [(&str, ClosedCause); 33] = [
 const NOT_STARTED: [i32; 2] = [126, 127];
 
 impl ClosedConnection {
-    /// Interprets how the program ended, before or after the shell there has answered.
+    /// Interprets the exit of the program, before or after the shell has answered.
     pub(crate) fn new(exit: ProgramExit, has_answered: bool) -> Self {
         let lower: Vec<String> = exit
             .stderr_lines
@@ -198,7 +198,7 @@ impl ClosedConnection {
 }
 
 impl ClosedCause {
-    /// Returns whether a retry may succeed without anybody doing anything.
+    /// Returns whether a retry may succeed without intervention.
     fn is_transient(self) -> bool {
         matches!(self, Self::Network | Self::Other)
     }
@@ -257,7 +257,7 @@ impl fmt::Display for ClosedConnection {
     }
 }
 
-/// Why the script at the place gave up.
+/// Why the script at the target gave up.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ShellRefusal {
     kind: String,
@@ -265,7 +265,7 @@ pub struct ShellRefusal {
 }
 
 impl ShellRefusal {
-    /// Interprets the words of the script.
+    /// Creates a refusal from the words of a `fail` report.
     pub(crate) fn new(kind: &str, text: &str) -> Self {
         Self {
             kind: kind.to_owned(),

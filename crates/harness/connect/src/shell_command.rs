@@ -1,5 +1,4 @@
-//! The command that runs `sh` at a target: the programs that people have configured, one inside
-//! the other.
+//! The command that runs `sh` at a target: the user's configured programs, one nested in the other.
 
 use std::ffi::OsString;
 
@@ -26,7 +25,7 @@ pub struct TargetPrograms {
 pub(crate) enum PromptMode {
     /// On the terminal of this process.
     Terminal,
-    /// There is no terminal, or a command uses it.
+    /// Without a terminal, or while a command uses it.
     Never,
 }
 
@@ -138,8 +137,8 @@ impl Hop {
     }
 }
 
-/// Options of every ssh: a clean stream without terminal, forwardings or X11, and a limit for
-/// noticing that the other end is gone. Everything else is the user's configuration.
+/// Options of every ssh: a clean stream without terminal, forwarding or X11, and keepalives that
+/// detect a dead peer. Everything else is the user's configuration.
 const SSH_OPTIONS: [&str; 12] = [
     "-T",
     "-x",
@@ -155,7 +154,7 @@ const SSH_OPTIONS: [&str; 12] = [
     "ServerAliveCountMax=3",
 ];
 
-/// Enters a pod; `%` stands for kubectl.
+/// Shell text that enters a pod; `%` stands for kubectl.
 const POD_SCRIPT: &str = "a=$1 b=$2 c=$3; shift 3; \
     if % config get-contexts \"$a\" >/dev/null 2>&1 </dev/null; \
     then % --context \"$a\" -n \"$b\" exec -i \"$c\" -- \"$@\"; \

@@ -3,10 +3,10 @@
 
 use std::{fmt, num::NonZeroU16, str::FromStr};
 
-/// Most hops of a target. Each is a process on the way of every byte.
+/// Maximum hops of a target. Every byte passes through a process per hop.
 const MAX_HOPS: usize = 8;
 
-/// A place with a shell, and the way there.
+/// A place with a shell, and the hops that lead to it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Target {
     text: String,
@@ -43,7 +43,7 @@ impl Target {
         Some((&text[..at], &text[at + 1..]))
     }
 
-    /// Returns the hops, from this machine on.
+    /// Returns the hops, starting at this machine.
     pub(crate) fn hops(&self) -> &[Hop] {
         &self.hops
     }
@@ -69,7 +69,7 @@ impl FromStr for Target {
     }
 }
 
-/// One step on the way to a place.
+/// One step on the way to a target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Hop {
     /// Another machine.
@@ -82,7 +82,7 @@ pub(crate) enum Hop {
     Container { engine: Engine, name: String },
     /// A pod.
     Pod(PodName),
-    /// What a command leads to: it runs the words that follow it.
+    /// A place that a command enters: the command runs the words that are appended to it.
     Exec { command: String },
 }
 
@@ -96,14 +96,14 @@ pub(crate) enum Engine {
 /// How a pod was named.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum PodName {
-    /// Without doubt.
+    /// Unambiguously.
     Exact {
         context: Option<String>,
         namespace: String,
         pod: String,
         container: Option<String>,
     },
-    /// `A/B/C` is a pod of context A if there is such a context, else a container C.
+    /// `A/B/C`: pod C of context A if that context exists, else container C of pod B.
     ContextOrContainer([String; 3]),
 }
 
@@ -160,7 +160,7 @@ impl HopKind {
         .into_iter()
         .find_map(|(prefix, kind)| {
             let rest = text.strip_prefix(prefix)?;
-            // `ssh://host` is a URL, which we do not know.
+            // `ssh://host` is a URL. URLs are not targets.
             (!rest.starts_with("//")).then_some((kind, rest))
         })
     }
@@ -202,7 +202,7 @@ fn is_within(text: &str, at: usize) -> bool {
     is_bracketed || is_quoted(text, at)
 }
 
-/// Removes the quotes around a whole command, which a shell would have removed.
+/// Removes quotes around a whole command, as a shell would.
 fn unquoted(text: &str) -> &str {
     for quote in ['\'', '"'] {
         let inner = text
@@ -257,8 +257,8 @@ fn container(engine: Engine, name: &str) -> Option<Hop> {
     is_name.then_some(Hop::Container { engine, name })
 }
 
-/// Parses the name of a pod. The last three parts are namespace, pod and container, of which the
-/// container may be empty; the text before is the context, whose name may contain slashes.
+/// Parses the name of a pod. The last three parts are namespace, pod and container; the container
+/// may be empty. The text before them is the context, which may contain slashes.
 fn pod(text: &str) -> Option<PodName> {
     let is_name = |name: &str| {
         let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-._".contains(sign);
