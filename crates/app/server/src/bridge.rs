@@ -36,7 +36,7 @@ fn pass(server: &UnixStream) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut input = server.try_clone()?;
     std::thread::Builder::new().spawn(move || {
-        // The server notices the end, whatever the reason.
+        // The server sees the end of input or the error as a closed connection.
         drop(copy(&mut stdin, &mut input));
         drop(input.shutdown(Shutdown::Write));
     })?;

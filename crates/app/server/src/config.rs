@@ -86,11 +86,11 @@ pub struct ServerConfig {
     pub allow_direct_exec: bool,
     /// Whether clients may start commands that they have resolved themselves.
     pub allow_prepared_exec: bool,
-    /// Directory and limits of processes that outlive the server. `None`: there are none.
+    /// Directory and limits of processes that outlive the server. `None`: no such processes.
     pub durable: Option<DurableConfig>,
     /// Whether the server takes over from the one at the other end of stdin.
     pub takeover: bool,
-    /// Whether the server creates no file or directory of its own.
+    /// Whether the server avoids creating files and directories for itself.
     pub ephemeral: bool,
     /// Concurrent requests per connection.
     pub concurrent_requests: ConcurrentRequests,

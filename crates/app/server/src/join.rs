@@ -31,8 +31,8 @@ pub struct JoinedHub {
     pub token_file: PathBuf,
 }
 
-/// Redeems the invite, and installs the service if the flags ask for one. Returns what is needed to
-/// run the executor in this process; `None` if the service runs it.
+/// Redeems the invite, and installs the service if the flags ask for one. Returns the settings for
+/// running the executor in this process; `None` if the service runs it.
 ///
 /// # Errors
 /// When the invite cannot be redeemed, or the service cannot be installed.

@@ -74,8 +74,8 @@
 //! # Features
 //!
 //! The features are additive, and all on by default, as the program needs them. An embedder sets
-//! `default-features = false` and adds what it uses; none is needed for the client, the local
-//! environment and the server.
+//! `default-features = false` and adds what it uses; the client, the local environment and the
+//! server need no feature.
 //!
 //! - `remote`: [`environments`], [`ExecServerClient::connect_relay`] and [`remote`]
 //! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`])

@@ -192,8 +192,8 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-/// Returns whether a person typed the program's name and nothing else, and neither variables nor the
-/// configuration file say where to listen. An invalid configuration is reported by the server.
+/// Returns whether the program was started on a terminal without arguments, and neither variables
+/// nor the configuration file set a listener. The server reports an invalid configuration.
 #[cfg(feature = "cli")]
 fn is_bare_on_terminal(lookup: VariableLookup<'_>) -> bool {
     std::env::args_os().len() == 1
@@ -201,7 +201,7 @@ fn is_bare_on_terminal(lookup: VariableLookup<'_>) -> bool {
         && config::configured_listener(lookup).is_ok_and(|listen| listen.is_none())
 }
 
-/// Returns whether a command works in an environment, for a person who waits for it.
+/// Returns whether a command works in an environment and is meant for interactive use.
 fn is_for_people(command: &Command) -> bool {
     match command {
         #[cfg(feature = "cli")]

@@ -438,8 +438,8 @@ impl ServerRuntime {
         })
     }
 
-    /// Ends all connections and leaves the durable processes to the next server. Returns what it
-    /// needs, twice: once for this server, in case the other one fails.
+    /// Ends all connections and leaves the durable processes to the next server. Returns two
+    /// copies of the handover: one is for this server, in case the next one fails.
     async fn hand_over(&mut self, listener: &Listener) -> anyhow::Result<[Handover; 2]> {
         let links = self.links.take();
         let served = async {
@@ -565,7 +565,7 @@ async fn serve_all(
                 let service = service.clone();
                 connections.spawn(async move { service.serve(link).await });
             }
-            // Receives what is queued, and then `None`.
+            // The next receives return the queued links, and then `None`.
             _ = &mut stopped, if !incoming.is_closed() => incoming.close(),
             // Reap finished tasks, so that the set does not grow.
             Some(_ended) = connections.join_next() => {}

@@ -53,7 +53,7 @@ pub enum BackgroundServerError {
     /// Host: the directory of the socket is unsafe or cannot be created.
     #[error("{error}: {}", .error.source)]
     Directory {
-        /// The directory, and what is wrong with it.
+        /// Names the directory and the problem.
         error: LocalSocketError,
     },
     /// Host: the start lock is not available.
@@ -67,7 +67,7 @@ pub enum BackgroundServerError {
     /// Host: the server did not start.
     #[error("cannot start the server of this machine: {reason}")]
     Start {
-        /// What it said, or why it could not be started.
+        /// The server's error output, or the reason why it could not be started.
         reason: String,
         /// Its log.
         log: PathBuf,

@@ -23,7 +23,7 @@ pub fn config_directory(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     })
 }
 
-/// Returns the directory with the records of directories whose environment the person allowed.
+/// Returns the directory with the approval records of `exec-server use`: one file per directory.
 pub fn allowed_directories(lookup: VariableLookup<'_>) -> Option<PathBuf> {
     Some(config_directory(lookup)?.join("allowed"))
 }

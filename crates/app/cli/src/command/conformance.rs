@@ -150,7 +150,7 @@ impl ConformanceCommand {
         })
     }
 
-    /// Returns the cases of the profile whose names pass the filter.
+    /// Returns the cases of the profile that pass the name filter.
     fn selected(&self) -> Result<Vec<ConformanceCase>, CommandFailure> {
         let cases = conformance_case::all()
             .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
@@ -268,7 +268,7 @@ impl CaseReport<'_> {
     }
 }
 
-/// Host of the server under test: what it grants, and a directory for the cases.
+/// Host of the server under test: its granted extensions, and a directory for the cases.
 #[derive(Debug)]
 struct TestHost {
     connection: tokio::sync::Mutex<RawConnection>,

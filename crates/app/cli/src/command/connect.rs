@@ -74,8 +74,8 @@ impl ConnectedEnv {
         Ok(Self { env_name, ..env })
     }
 
-    /// Connects to the server of this machine, whatever the default environment is. Starts it if
-    /// none is listening, also when it is gone later.
+    /// Connects to the server of this machine, ignoring the default environment. Starts a server
+    /// if none is listening, also when a later reconnect finds none.
     #[cfg(feature = "mcp")]
     pub(crate) async fn open_local(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         let route = EnvRoute::local(&|name| std::env::var_os(name));
@@ -262,8 +262,8 @@ impl EnvArgs {
     }
 }
 
-/// Returns the environment of the working directory if the person allowed it. Reads it, and reports
-/// an ignored one, once per command.
+/// Returns the environment of the working directory if the user has approved it. Reads it, and
+/// reports an ignored one, once per command.
 pub(crate) fn directory_env(lookup: VariableLookup<'_>) -> Option<DirectoryEnv> {
     let read = || {
         let directory = std::env::current_dir().ok()?;

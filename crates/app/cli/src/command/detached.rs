@@ -257,7 +257,7 @@ fn is_same(left: &ProcessSummary, right: &ProcessSummary) -> bool {
     left.process_id == right.process_id && left.started_at_ms == right.started_at_ms
 }
 
-/// Finds one process whose output can be read: a detached one, else the newest ended one of the
+/// Finds one process with readable output: a detached one, else the newest ended one of the
 /// history, which the server then opens.
 pub(crate) async fn find_readable(
     client: &ExecServerClient,
@@ -346,7 +346,7 @@ pub(crate) async fn output_position(
 /// Beyond any sequence number: nothing is replayed after it.
 const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
-/// Selects the process with this id, or the only one whose id begins with it.
+/// Selects the process with this id, or the only one with this id prefix.
 pub(crate) fn select_process(
     processes: &[ProcessSummary],
     typed: &str,

@@ -1,7 +1,7 @@
-//! Environment of a directory: the name in `.exec-server/env`, and the records of what the person
-//! allowed.
+//! Environment of a directory: the name in `.exec-server/env`, and the records of files that the
+//! user has approved.
 //!
-//! Invariant: a file counts only if the person allowed exactly this content at exactly this path. A
+//! Invariant: a file counts only if the user approved exactly this content at exactly this path. A
 //! checkout or a sandboxed command can write the file, but cannot redirect commands with it.
 
 #[cfg(test)]
@@ -23,13 +23,13 @@ use sha2::{Digest, Sha256};
 
 use crate::command::failure::{CommandFailure, FailureKind};
 
-/// Directory of the file, below the directory that it is for.
+/// Subdirectory that holds the file.
 const DIRECTORY: &str = ".exec-server";
 /// Name of the file.
 const FILE: &str = "env";
 /// Maximum size: one name and a few comments.
 const MAX_BYTES: u64 = 4096;
-/// Maximum number of records. Those of files that are gone are removed first.
+/// Maximum number of records. Records of deleted files are removed first.
 const MAX_RECORDS: usize = 1024;
 
 /// A file that names the environment of a directory.
@@ -39,19 +39,19 @@ pub(crate) struct DirectoryEnv {
     pub(crate) path: PathBuf,
     /// The environment, as for `--env`; `None` if the content is not one name.
     pub(crate) name: Option<String>,
-    /// Whether the person allowed it.
+    /// Whether the user has approved it.
     pub(crate) approval: Approval,
     digest: String,
 }
 
-/// Whether the person allowed a file.
+/// Whether the user has approved a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Approval {
     /// Exactly this content at this path.
     Allowed,
-    /// Another content at this path.
+    /// The user approved other content at this path.
     Changed,
-    /// Never.
+    /// The user has approved nothing at this path.
     Unknown,
 }
 
@@ -124,7 +124,7 @@ impl DirectoryEnv {
         Ok(())
     }
 
-    /// Withdraws what the person allowed at this path.
+    /// Withdraws the user's approval of this path.
     pub(crate) fn forget(&self, lookup: VariableLookup<'_>) -> Result<(), CommandFailure> {
         let Some(records) = ApprovalRecords::find(lookup) else {
             return Ok(());
@@ -278,14 +278,14 @@ impl ApprovalRecords {
         if !record.exists() {
             self.make_space(MAX_RECORDS)?;
         }
-        // The path is for readers, and to find records of files that are gone.
+        // The path is for readers, and to find records of deleted files.
         let mut line = format!("{digest} ").into_bytes();
         line.extend_from_slice(path.as_os_str().as_bytes());
         line.push(b'\n');
         replace(&record, &line, 0o600)
     }
 
-    /// Removes records of files that are gone if there is no space for another one.
+    /// Removes records of deleted files if the maximum of records is reached.
     fn make_space(&self, max: usize) -> io::Result<()> {
         let records: Vec<_> = fs::read_dir(&self.0)?
             .map(|entry| entry.map(|entry| entry.path()))

@@ -1,5 +1,5 @@
-//! What `exec-server` without arguments shows on a terminal: what it is, what runs on this machine,
-//! which environments there are, and commands to try. Starts nothing.
+//! Output of `exec-server` without arguments on a terminal: a description, the running processes of
+//! this machine, the environments, and commands to try. Starts nothing.
 
 use std::{os::unix::net::UnixStream, process::ExitCode, time::Duration};
 
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum lines of each table, besides its header.
 const MAX_ROWS: usize = 8;
 
-/// Returns whether a person looks at the output and can type: both are terminals.
+/// Returns whether the program runs interactively: output and input are terminals.
 pub fn is_interactive() -> bool {
     StandardStream::Input.is_terminal() && StandardStream::Output.is_terminal()
 }
@@ -63,7 +63,7 @@ async fn processes(
     Ok(Some(processes))
 }
 
-/// What is shown.
+/// Contents of the overview.
 struct Overview {
     /// Running processes of this machine's server; `None` without a server.
     processes: Result<Option<Vec<ProcessSummary>>, CommandFailure>,

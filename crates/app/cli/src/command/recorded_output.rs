@@ -22,7 +22,7 @@ use crate::command::{
 
 /// Bytes requested at once.
 const PAGE_BYTES: usize = 1 << 20;
-/// Chunks whose lines are counted at once when searching backwards. The range doubles each time.
+/// Chunks per step of a backward search for lines. Each step doubles the number.
 const SEARCH_CHUNKS: std::ops::RangeInclusive<u64> = 64..=4096;
 
 /// Recorded output of a process, up to the event that was the last one on opening. If the process

@@ -275,7 +275,7 @@ pub(crate) struct CommandTunnels {
 }
 
 impl CommandTunnels {
-    /// Listens for a command that has not been started yet. Nobody can connect until it is.
+    /// Listens for a command that has not been started yet. Connections queue until it starts.
     pub(crate) async fn bind(
         args: &[TunnelArg],
         env: &ConnectedEnv,
@@ -333,8 +333,8 @@ impl CommandTunnels {
     }
 }
 
-/// Finds the process whose network is used. It must belong to the server: those of other sessions
-/// are closed to this one.
+/// Finds the process that provides the network. It must be detached: a session cannot use the
+/// processes of another session.
 pub(crate) async fn shared_process(
     env: &ConnectedEnv,
     typed: Option<&str>,

@@ -15,7 +15,7 @@ use crate::command::{
 
 /// How long the new server may take to serve.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often to ask who serves.
+/// How often to poll for the new server.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Replaces a running server with another version, without losing anything.
@@ -41,7 +41,7 @@ pub struct UpgradeCommand {
 }
 
 impl UpgradeCommand {
-    /// Upgrades the server and prints who serves then.
+    /// Upgrades the server and prints both versions and the new pid.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let env = ConnectedEnv::open(&self.env_args).await?;
         let program = self.to.map(|to| match env.is_this_machine {

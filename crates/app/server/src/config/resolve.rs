@@ -56,8 +56,8 @@ pub fn resolve(
     let settings = cli.settings.over(overrides).over(lower);
 
     let (listen, auth, tls) = match &cli.registration.remote {
-        // There is no listener; listener settings of the environment or the file are for other
-        // starts.
+        // A remote executor does not listen; listener settings of variables or the file are meant
+        // for other starts.
         Some(_) => (ListenUrl::Off, AuthPolicy::Open, None),
         None => {
             let listen = settings.listen.clone().unwrap_or_default();
@@ -207,7 +207,7 @@ pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, Co
     cli.proxy_private_ips_via_upstream = cli
         .proxy_private_ips_via_upstream
         .or(environment.proxy_private_ips_via_upstream);
-    // In the background there is no stdin, and the variable is meant for another process.
+    // A background server has no stdin; the variable is meant for another process.
     let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
     cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
     let explicit = cli.config.clone().or(environment.config);

@@ -21,8 +21,7 @@ pub(super) async fn connect_restarting(
     socket: &LocalSocket,
     client: &str,
 ) -> Result<ExecServerClient, CommandFailure> {
-    // Starts the server if needed, and reports what is wrong. The second connection is the one that
-    // stays.
+    // Starts the server if needed, and reports why it cannot. Only the second connection is kept.
     drop(background_server::connect(socket, client).await?);
     let connector = RestartingConnector {
         remote: RemoteConnector::own_unix(socket.path()),
@@ -45,7 +44,7 @@ struct RestartingConnector {
 }
 
 impl RestartingConnector {
-    /// Starts the server unless it answers. The caller's attempt reports what is wrong.
+    /// Starts the server unless it answers. The caller's attempt reports any failure.
     async fn ensure_server(&self) {
         if let Err(error) = background_server::connect(&self.socket, &self.client).await {
             tracing::warn!(

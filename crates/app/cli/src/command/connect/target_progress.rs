@@ -1,4 +1,4 @@
-//! Connectors of targets for a person who waits: they may ask for passwords, and report a push.
+//! Target connectors for interactive use: they may ask for passwords, and show push progress.
 
 use std::{
     fs::File,

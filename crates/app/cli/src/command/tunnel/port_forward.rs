@@ -1,8 +1,8 @@
 //! Listens at one end of tunnels and moves bytes between sockets of this machine and the network of
 //! an environment.
 //!
-//! Invariant: an end of one direction is passed on as such, and a broken connection as a broken
-//! one, never as an end. The number of connections is bounded; more wait in the listener's backlog.
+//! Invariant: the end of one direction is forwarded as an end, and a broken connection as a broken
+//! one. The number of connections is bounded; more wait in the listener's backlog.
 
 use std::{
     fmt, io,
@@ -31,9 +31,9 @@ use crate::command::{
 
 /// Connections of one command at once: two file descriptors each at most.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections that wait while that many are open.
+/// Connections that wait while the maximum is open.
 const BACKLOG: u32 = 1024;
-/// Bytes of each direction of a connection on their way: one chunk of a tunnel.
+/// Buffer of each direction of a connection: one chunk of a tunnel.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Pause after a failed accept, such as for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ pub(crate) enum ForwardNotice {
     Problem(String),
 }
 
-/// A port of a process, and where it is reached.
+/// A port of a process, and its address on this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ForwardedPort {
     /// Port of the process.
@@ -100,7 +100,7 @@ pub(crate) struct ForwardSet {
     tasks: JoinSet<Result<(), TunnelError>>,
 }
 
-/// What all port forwards of a command share.
+/// State shared by all port forwards of a command.
 #[derive(Debug)]
 pub(crate) struct ForwardContext {
     /// Network of the environment.
@@ -114,7 +114,7 @@ pub(crate) struct ForwardContext {
 impl ForwardContext {
     /// Passes a message to the user.
     pub(crate) fn notify(&self, notice: ForwardNotice) {
-        // A user who does not read misses it.
+        // If the queue is full, the notice is dropped.
         let _full = self.notices.try_send(notice);
     }
 
@@ -152,7 +152,7 @@ impl ForwardSet {
         (set, received)
     }
 
-    /// Returns what the forwards share.
+    /// Returns the shared state of the forwards.
     pub(crate) fn context(&self) -> Arc<ForwardContext> {
         Arc::clone(&self.context)
     }
@@ -194,7 +194,7 @@ impl ForwardSet {
         } = self;
         drop(running);
         let ended = async { while tasks.join_next().await.is_some() {} };
-        // The rest is closed.
+        // Closes the remaining connections.
         let _late = timeout(DRAIN_TIMEOUT, ended).await;
     }
 }
@@ -439,7 +439,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A port whose last connections are still closing is free.
+    // Allows a port with connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -22,15 +22,15 @@ use crate::command::{
     },
 };
 
-/// Pause before the first question and after a new port: programs open several ports together.
+/// Pause before the first poll and after a new port: programs open several ports together.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest pause. With the question itself it keeps the promise of one second.
+/// Longest pause. Pause and poll together stay within the promised second.
 const MAX_INTERVAL: Duration = Duration::from_millis(700);
-/// Ports of one process that are forwarded.
+/// Maximum forwarded ports of one process.
 const MAX_PORTS: usize = 64;
 
-/// Watches the ports of a process. A forward stays when its port closes, so that a program that
-/// restarts keeps its URL.
+/// Watches the ports of a process. A forward stays when its port closes, so that a restarted
+/// program keeps its URL.
 #[derive(Debug)]
 pub(crate) struct PortWatcher {
     /// The process, and with it its descendants.
@@ -68,7 +68,7 @@ impl PortWatcher {
                 Err(error @ (TunnelError::Disconnected(_) | TunnelError::Unsupported)) => {
                     return Err(error);
                 }
-                // The process has ended, or its host is short of something for a moment.
+                // The process has ended, or its host temporarily lacks a resource.
                 Err(_) => continue,
             };
             for port in ports {

@@ -44,7 +44,7 @@ pub struct TunnelSpec {
 }
 
 impl TunnelSpec {
-    /// Describes the port of a loopback, which listens under the same number.
+    /// Forwards a loopback port under the same number.
     pub(crate) fn loopback(port: u16) -> Self {
         Self {
             bind: None,
