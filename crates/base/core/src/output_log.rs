@@ -104,7 +104,7 @@ pub struct OutputLog {
     evicted_through: OutputSeq,
 }
 
-/// What is known of an archived log that another server has recorded.
+/// Known state of an archived log that another server has recorded.
 #[derive(Clone, Debug)]
 pub struct ArchivedState {
     /// Next sequence number to assign.
@@ -137,7 +137,7 @@ impl OutputLog {
         }
     }
 
-    /// Creates an empty log whose evicted chunks remain readable in an archive.
+    /// Creates an empty log with an archive, in which evicted chunks remain readable.
     pub fn with_archive(retention: RetentionLimits) -> Self {
         Self {
             archived: true,

@@ -173,7 +173,7 @@ impl<T> RequestOrder<T> {
         self.requests.values().any(is_ordered)
     }
 
-    /// Returns whether there is no request.
+    /// Returns whether no request is recorded.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }

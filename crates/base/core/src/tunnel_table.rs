@@ -1,8 +1,9 @@
 //! The tunnels of one session, at one of its ends.
 //!
-//! Each direction of a tunnel is a sequence of numbered events: data, and at last a shutdown. The
-//! sender keeps what is unacknowledged, within a window, and repeats it on the next connection. The
-//! receiver drops what it has, and acknowledges what its reader took. Both ends use this table.
+//! Each direction of a tunnel is a sequence of numbered events: data, and finally a shutdown. The
+//! sender retains unacknowledged events, within a window, and repeats them on the next connection.
+//! The receiver drops duplicates, and acknowledges the events that its reader consumed. Both ends
+//! use this table.
 //!
 //! Invariant: a reader gets each byte once and in order, or the tunnel is closed with a reason.
 
@@ -22,7 +23,8 @@ use exec_wire::{
 
 use self::tunnel::{Tunnel, TunnelOrigin};
 
-/// Closes remembered to be repeated on the next connection, because nobody acknowledges them.
+/// Retained close messages. They are repeated on the next connection, because a close has no
+/// acknowledgement.
 const REMEMBERED_CLOSES: usize = 64;
 
 /// Key of a tunnel in its table. It stays valid until the tunnel is released, also when the id of
@@ -48,7 +50,7 @@ pub struct TunnelTable {
     unacked: usize,
     /// Data of the peer that this end has not acknowledged, in window bytes.
     unread: usize,
-    /// Tunnels whose writers wait until other tunnels have less unacknowledged data.
+    /// Tunnels with blocked writers: they wait until other tunnels have less unacknowledged data.
     starved: BTreeSet<TunnelKey>,
     is_connected: bool,
     woken: Vec<TunnelWakeup>,
@@ -229,7 +231,7 @@ impl TunnelTable {
         }
     }
 
-    /// Closes a tunnel now. What was not delivered is lost.
+    /// Closes a tunnel now. Undelivered data is lost.
     pub fn close(&mut self, key: TunnelKey, reason: Option<String>) {
         let text = reason.clone().unwrap_or_else(|| RELEASED.to_owned());
         if let Some(id) = self.end(key, text) {
@@ -419,7 +421,7 @@ impl TunnelTable {
         if tunnel.is_done() {
             self.release_id(key);
         } else if tunnel.is_lingering && tunnel.is_acknowledged() {
-            // The peer has everything, and nobody reads what it sends.
+            // The peer has received everything, and this end discards further data.
             self.close(key, None);
         }
     }

@@ -129,7 +129,7 @@ fn comparable<'a>(message: &'a RpcMessage<'_>) -> (Option<&'a RequestId>, &'a st
     }
 }
 
-/// Checks that what is decoded of a notification about a tunnel survives its encoding.
+/// Checks that a decoded tunnel notification survives its encoding.
 fn check_tunnel(note: &RpcNotification<'_>) {
     match TunnelMessage::decode(note) {
         Some(Ok(decoded)) => {

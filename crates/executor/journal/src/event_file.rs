@@ -1,7 +1,7 @@
 //! The file `events` of a process: its events in the order in which they happened.
 //!
-//! Invariant: what was appended is read again, in order, up to the first damaged frame. Compaction
-//! replaces the file by a shorter one that adds up to the same.
+//! Invariant: a reader gets the appended events in order, up to the first damaged frame. Compaction
+//! replaces the file by a shorter one with the same meaning.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Records of a segment's index: where a chunk of output is, and what it must hash to.
+//! Records of a segment's index: position and checksum of each chunk of output.
 
 use exec_wire::{id::OutputSeq, limits::OUTPUT_CHUNK_BYTES, process::OutputStream};
 

@@ -11,7 +11,8 @@ use crate::record_id::RecordId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// Host: there is no space. What was not moved is still in its pipe; try again later.
+    /// Host: the disk or quota is full. Output that was not moved is still in its pipe; try again
+    /// later.
     #[error("no space for the journal: free disk space, or raise the quota or file size limit")]
     Full(#[source] io::Error),
     /// Caller: the oldest output is protected and the journal is at its cap. Pause the process
@@ -46,7 +47,7 @@ pub enum JournalError {
     Damaged {
         /// File name.
         file: &'static str,
-        /// What is wrong with it.
+        /// The problem, as a fragment.
         reason: String,
     },
     /// Host: another program made or changed the file.
@@ -63,7 +64,7 @@ pub enum JournalError {
     /// Caller: the directory has as many records as it may have.
     #[error("state directory holds the maximum of {0} records")]
     TooManyRecords(usize),
-    /// Caller: there is no such record.
+    /// Caller: the record does not exist.
     #[error("no record `{0}`")]
     UnknownRecord(RecordId),
     /// Caller: the id cannot name a file.

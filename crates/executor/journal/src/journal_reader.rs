@@ -49,7 +49,7 @@ impl JournalReader {
     }
 
     /// Returns output after `after`. The first chunk is always returned whole; further chunks are
-    /// added while the total stays within `max_bytes`. An empty page means that there is no more.
+    /// added while the total stays within `max_bytes`. An empty page means the end.
     pub fn page(
         &self,
         after: OutputSeq,

@@ -30,7 +30,7 @@ pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 
 pub(crate) const MAX_RECORD_FILES: usize = 262_144;
 /// Maximum chunks of one page. Bounds the bookkeeping of tiny writes.
 pub(crate) const MAX_PAGE_CHUNKS: usize = 16_384;
-/// Maximum bytes of one page, whatever the caller asks for.
+/// Maximum bytes of one page, even if the caller asks for more.
 pub(crate) const MAX_PAGE_BYTES: usize = 16 << 20;
 /// Size of delivered input above which its file is emptied.
 pub(crate) const RESET_INPUT_BYTES: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 //! Writes the journal of one process.
 //!
 //! Invariant: output moves from its pipe into a data file in one system call. It becomes visible
-//! with its index record, and what was not committed is committed after the next start.
+//! with its index record; recovery commits pending output after the next start.
 
 mod recovered_segments;
 #[cfg(test)]
@@ -165,8 +165,8 @@ impl ProcessJournal {
         self.events.append(event)
     }
 
-    /// Returns the open file description of the input, which the keeper must hold. Creates the
-    /// file if there is none.
+    /// Returns the open file description of the input, which the keeper must hold. Creates a
+    /// missing file.
     pub fn input_file(&mut self) -> Result<BorrowedFd<'_>, JournalError> {
         self.open_input().map(|(input, _)| input.description())
     }

@@ -38,7 +38,7 @@ pub struct CleanupOutcome {
     pub evicted: Vec<RecordId>,
     /// Records that could not be removed.
     pub failed: usize,
-    /// What is left.
+    /// Usage after the cleanup.
     pub usage: StateUsage,
 }
 

@@ -1,6 +1,6 @@
-//! The file `heads` of a process: the first bytes of each stream whose segments were evicted.
+//! The file `heads` of a process: the first bytes of each stream with evicted segments.
 //!
-//! Invariant: what is saved of a stream begins with its first byte and has no gap.
+//! Invariant: the saved head of a stream begins with its first byte and has no gap.
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
@@ -49,8 +49,8 @@ impl SavedHeads {
         }
     }
 
-    /// Adds the heads of a segment that is about to be evicted. `evicted` is what was evicted
-    /// before.
+    /// Adds the heads of a segment that is about to be evicted. `evicted` is the range
+    /// that was evicted before.
     pub(crate) fn save(
         directory: &Arc<OwnedFd>,
         number: SegmentNumber,
@@ -113,7 +113,7 @@ impl SavedHeads {
         Ok(heads)
     }
 
-    /// Adds a part if it follows what is known.
+    /// Adds a part if it continues the saved head.
     fn add(&mut self, payload: &[u8]) {
         let Some((prefix, data)) = payload.split_at_checked(PREFIX_BYTES) else {
             return;

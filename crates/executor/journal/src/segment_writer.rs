@@ -31,7 +31,7 @@ pub(crate) struct PendingChunk {
     pub(crate) length: u32,
 }
 
-/// Segment that is no longer written.
+/// Segment that is closed to further writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FullSegment {
     pub(crate) number: SegmentNumber,

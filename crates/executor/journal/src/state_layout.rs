@@ -120,7 +120,7 @@ pub(crate) struct StateLayout {
 }
 
 impl StateLayout {
-    /// Creates the directory if it does not exist, and opens it without what is inside.
+    /// Creates the directory if it does not exist, and opens the directory itself only.
     pub(crate) fn open_root(path: &Path) -> Result<(PathBuf, OwnedFd), StateDirError> {
         let path = normalize(path);
         if let Err(source) = create_directory(&path) {
@@ -138,7 +138,7 @@ impl StateLayout {
         Ok((path, root))
     }
 
-    /// Checks format and file system, and opens what is inside. The caller holds the lock.
+    /// Checks format and file system, and opens the subdirectories. The caller holds the lock.
     pub(crate) fn open(path: PathBuf, root: OwnedFd) -> Result<Self, StateDirError> {
         let failed = |action| io_error(action, &path);
         if check_schema(&path, &root)?.is_none() {
@@ -351,7 +351,7 @@ fn probe_splice(path: &Path, root: &OwnedFd) -> Result<(), StateDirError> {
     };
     match probe() {
         Ok(()) => Ok(()),
-        // A server must start on a full disk, to show what is there and to remove it.
+        // A server must start on a full disk, so that users can list and remove records.
         Err(error) if is_full(&error) => Ok(()),
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             Err(StateDirError::NoSplice(path.to_owned()))

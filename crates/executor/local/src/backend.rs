@@ -290,7 +290,7 @@ impl LocalBackend {
         }
     }
 
-    /// Returns what is recorded of a durable command. `None`: it becomes an ordinary one.
+    /// Returns the journal record of a durable command. `None`: it becomes an ordinary one.
     fn admit_durable(
         &self,
         durable: Option<DurableLaunch>,

@@ -148,7 +148,7 @@ impl DurableState for LocalDurableState {
 /// Value of [`SessionRecord::retention`] for a client that acknowledges output.
 const ACKNOWLEDGED: &str = "acknowledged";
 
-/// Returns what is recorded of a command before it starts.
+/// Returns the head of a command's journal, written before the command starts.
 pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> JournalHead {
     JournalHead {
         version: HEAD_VERSION,

@@ -336,7 +336,7 @@ enum FsPlacement {
 }
 
 impl PolicyEnforcement {
-    /// Decides where an operation runs. `is_unrestricted` tells whether a policy permits all
+    /// Decides where an operation runs. `is_unrestricted` returns whether a policy permits all
     /// operations of its kind.
     fn place(
         &self,
@@ -364,8 +364,8 @@ impl PolicyEnforcement {
     }
 }
 
-/// An operation in an fs worker under a policy whose plan depends on the files that exist when it
-/// starts.
+/// An operation in an fs worker. It is planned when it starts, because the plan depends on the
+/// files that exist then.
 struct UnplannedOperation {
     sandboxes: SandboxFactory,
     files: SandboxedFs,

@@ -81,8 +81,8 @@ pub struct LocalNetwork {
 }
 
 impl LocalNetwork {
-    /// Creates the network of an environment whose commands this backend starts. It knows the
-    /// processes of this backend, not those of its clones.
+    /// Creates the network of the environment that uses this backend. It knows the processes of
+    /// this backend, not those of its clones.
     pub fn new(backend: &LocalBackend) -> Self {
         Self {
             processes: backend.processes.clone(),
@@ -341,7 +341,7 @@ enum TunnelRoute {
 pub(crate) enum NetworkPlace {
     /// The network of this server.
     Host,
-    /// The network of a process in a namespace of its own.
+    /// The network of a process in a private namespace.
     Namespace {
         namespace: NetworkNamespaceHandle,
         process: ProcessId,

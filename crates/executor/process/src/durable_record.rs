@@ -147,7 +147,7 @@ impl DurableRecord {
         loop {
             let delivery = match holding_pipe {
                 None => journal.deliver_input(target.as_fd(), limits::OUTPUT_CHUNK_BYTES)?,
-                // What is in the pipe counts as one byte: it is not in the file any more.
+                // The pipe's content counts as one byte: the file no longer contains it.
                 Some(pipe) if !pipe.drain(target)? => {
                     return Ok(journal.undelivered_input().max(1));
                 }

@@ -41,7 +41,7 @@ const MEMORY_RETENTION: RetentionLimits = RetentionLimits {
 };
 /// Chunks at the end of a journal that adoption loads into memory.
 const TAIL_CHUNKS: u64 = 64;
-/// How long a command whose start was not recorded may take to start.
+/// How long a command with an unrecorded start may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State directory and keeper of a server. Clones share them.
@@ -376,7 +376,7 @@ impl fmt::Debug for DurableStore {
     }
 }
 
-/// Returns the exit of a process whose supervisor is gone without a report.
+/// Returns the exit of a process after its supervisor died without a report.
 pub fn lost_exit() -> ExitInfo {
     ExitInfo {
         code: -1,
@@ -423,7 +423,7 @@ fn journal_failed(error: JournalError) -> SpawnError {
     setup(io::Error::other(error))
 }
 
-/// A record whose process has not started yet. Dropping it removes the record.
+/// The record of a process that has not started yet. Dropping it removes the record.
 struct PendingRecord<'a> {
     store: &'a DurableStore,
     id: RecordId,

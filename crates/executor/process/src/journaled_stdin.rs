@@ -19,7 +19,7 @@ use crate::{
 
 /// Undelivered bytes above which further input waits. They are on disk.
 const UNDELIVERED_BYTES: u64 = 8 << 20;
-/// The same for a terminal, whose user should notice soon that the program does not read.
+/// The same for a terminal. Lower, so that the user soon notices that the program does not read.
 const UNDELIVERED_TERMINAL_BYTES: u64 = 16 << 10;
 /// Most writes that may wait, and their total bytes.
 const WAITING_WRITES: usize = 1024;

@@ -42,7 +42,7 @@ pub(crate) struct StdioEnds {
 
 #[derive(Debug)]
 pub(crate) enum ParentEnds {
-    /// Absent: there is no such pipe, or it is at its end.
+    /// Absent: the child has no such pipe, or the pipe is at its end.
     Pipes {
         stdin: Option<OwnedFd>,
         stdout: Option<OwnedFd>,

@@ -165,7 +165,7 @@ impl StepBuilder<'_> {
         slot
     }
 
-    /// Creates the mount points of the layers whose nearest layer is at `parent`.
+    /// Creates the mount points of the layers directly below `parent`.
     fn make_mount_points(
         &mut self,
         slot: MountSlot,
@@ -382,8 +382,7 @@ impl<'a> LayerIndex<'a> {
         ancestors.find_map(|path| self.by_path.get(path).copied())
     }
 
-    /// Returns the layers whose nearest layer is at this path. For the root, includes layers
-    /// without a parent.
+    /// Returns the layers directly below this one. For the root, includes layers without a parent.
     fn children(&self, path: &Path) -> &[&'a ViewLayer] {
         self.by_parent.get(path).map_or(&[], Vec::as_slice)
     }

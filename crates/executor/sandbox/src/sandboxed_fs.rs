@@ -3,7 +3,8 @@
 //! An *fs worker* is a new process of this program that enters its sandbox before it accepts the
 //! first request. It performs the operations of `exec-fs`, one request at a time, and passes back
 //! the descriptors of files it opened. The kernel enforces the policy; this module checks no paths.
-//! A worker is reused only for an equal [`SandboxPlan`] whose paths still name the same files.
+//! A worker is reused only for an equal [`SandboxPlan`], and only while the plan's paths name the
+//! same files.
 //!
 //! Each watch has its own worker. Backpressure: while the client does not read the changes, the
 //! worker blocks and gathers further ones; its bounded buffer then reports an overflow.
@@ -207,8 +208,8 @@ impl SandboxedFs {
         }
     }
 
-    /// Acquires a worker whose sandbox matches the current files of the plan. Also returns whether
-    /// the worker was idle before.
+    /// Acquires a worker with a sandbox that matches the current files of the plan. Also returns
+    /// whether the worker was idle before.
     async fn acquire(
         &self,
         cached_plan: &CachedPlan,

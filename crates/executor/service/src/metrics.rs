@@ -1,4 +1,4 @@
-//! Metrics of a service: what it counts, histograms, and counters by exit cause, start failure and
+//! Metrics of a service: counters, histograms, and counters by exit cause, start failure and
 //! network policy decision. Invariant: counting takes no lock and allocates nothing, because it
 //! happens for every message. Elsewhere: metrics of requests (`request_guard`), metric
 //! names, formats and the endpoint.

@@ -72,7 +72,7 @@ pub enum KeeperSlot {
     InputHoldRead = 7,
     /// Write end of the pipe that holds input of a terminal.
     InputHoldWrite = 8,
-    /// The file of undelivered input, whose position is the delivered length.
+    /// The file of undelivered input. Its position is the delivered length.
     InputFile = 9,
     /// A pidfd of the durable spawner.
     SpawnerPid = 10,
@@ -146,7 +146,7 @@ pub enum KeeperError {
     /// Host: the keeper process did not start.
     #[error("failed to start the keeper")]
     Start(#[source] io::Error),
-    /// Host: the keeper could not do what was requested, as after running out of descriptors.
+    /// Host: the keeper could not carry out the request; for example, it ran out of descriptors.
     #[error("keeper failed to carry out a request")]
     Failed(#[source] io::Error),
     /// Caller: the keeper holds the maximum of records. Close durable processes first.

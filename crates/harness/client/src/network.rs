@@ -1,6 +1,6 @@
 //! The network of a remote environment: tunnels, listeners and ports.
 //!
-//! A tunnel survives its connections: both ends keep what is unacknowledged
+//! A tunnel survives its connections: both ends retain unacknowledged data
 //! ([`exec_transport::session_tunnels`]). It ends with the session.
 
 use std::{

@@ -133,7 +133,7 @@ impl ServerWriter {
     }
 }
 
-/// Timeout of a call to the environment, whose connection may be lost.
+/// Timeout of a call to the environment, because its connection may be lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeouts for stopping a server.

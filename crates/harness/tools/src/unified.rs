@@ -201,7 +201,7 @@ impl UnifiedExec {
         self.shared_exec.settings.tokens(requested)
     }
 
-    /// Returns the commands whose exit was not shown yet, by number.
+    /// Returns the commands in the table by number: running ones, and those with an unshown exit.
     pub fn processes(&self) -> Vec<ProcessSummary> {
         let processes = self.shared_exec.table.all();
         processes.iter().map(|process| process.summary()).collect()

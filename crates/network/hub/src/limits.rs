@@ -109,7 +109,7 @@ pub const INVITE_ATTEMPTS: RateRule = RateRule {
     per_second: 1,
 };
 
-/// Addresses whose attempts are counted one by one.
+/// Addresses with a separate count of attempts.
 pub const INVITE_ADDRESSES: usize = 4096;
 
 /// Lifetime of a harness URL. Harnesses use it immediately; their budget is ten seconds.

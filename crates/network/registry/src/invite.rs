@@ -81,7 +81,7 @@ pub struct InviteRoleError;
 pub struct InviteLine {
     /// The hub.
     pub hub: BaseUrl,
-    /// What it is for.
+    /// Role that the invite grants.
     pub role: InviteRole,
     /// Environment, or a pattern of environments.
     pub name: String,

@@ -69,7 +69,7 @@ pub enum ConnectError {
         fault: ConnectFault,
         /// Whether a retry may succeed.
         is_transient: bool,
-        /// What is wrong there, with the next step.
+        /// The failure at the other end, with the next step.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Caller: the working directory of the program cannot be used.

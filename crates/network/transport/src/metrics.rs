@@ -1,7 +1,7 @@
 //! Metrics: counters, gauges, and the page of `/metrics` in the Prometheus text format.
 //!
 //! Invariant: counting takes no lock and allocates nothing, because it happens for every message.
-//! Elsewhere: what is counted, and under which names (`exec-service`, `exec-hub`, `exec-server`).
+//! Elsewhere: the metrics and their names (`exec-service`, `exec-hub`, `exec-server`).
 
 use std::{
     fmt::{self, Display},

@@ -1,8 +1,8 @@
-//! The tunnels of a session as byte streams, over whatever link the session has.
+//! The tunnels of a session as byte streams, over the session's current link.
 //!
 //! Both ends use it: [`SessionTunnels`] is the session's table, [`TunnelEnd`] one end of a tunnel,
-//! and [`TunnelSender`] what the writer of the current connection sends. The rules are in
-//! [`exec_core::tunnel_table`].
+//! and [`TunnelSender`] the source of messages for the current connection's writer. The rules are
+//! in [`exec_core::tunnel_table`].
 
 mod pump;
 
@@ -220,7 +220,7 @@ impl ReadyWakers {
     }
 }
 
-/// What the writer of one connection sends about tunnels. Dropping it ends the connection.
+/// Source of the tunnel messages of one connection. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct TunnelSender {
     tunnels: SessionTunnels,
@@ -258,8 +258,8 @@ impl Drop for TunnelSender {
     }
 }
 
-/// One end of a tunnel. After a shutdown, dropping it still delivers what was written; otherwise
-/// it closes both directions at once.
+/// One end of a tunnel. After a shutdown, dropping it still delivers the written data; otherwise it
+/// closes both directions at once.
 #[derive(Debug)]
 pub struct TunnelEnd {
     tunnels: SessionTunnels,

@@ -2,7 +2,7 @@
 //!
 //! A follower with a lag window applies backpressure: output it has not consumed is not evicted,
 //! and the writer pauses while the lag exceeds the window. An archived log never pauses its writer:
-//! followers read from the archive what has left the memory.
+//! followers read evicted output from the archive.
 
 #[cfg(test)]
 mod tests;
@@ -219,8 +219,8 @@ impl FollowedLog {
         })
     }
 
-    /// Returns the cursor of a follower whose next chunk has left the memory of an archived log. The
-    /// caller reads the chunk from the archive and passes it to [`Self::deliver_archived`].
+    /// Returns the follower's cursor if its next chunk is only in the archive. The caller reads the
+    /// chunk from the archive and passes it to [`Self::deliver_archived`].
     pub fn archived_cursor(&self, id: FollowerId) -> Option<OutputSeq> {
         let cursor = self.followers.get(&id)?.cursor;
         self.log.needs_archive(cursor).then_some(cursor)

@@ -68,7 +68,7 @@ pub(super) struct Tunnel {
     ack_sent: u64,
     /// Whether the last event was a shutdown.
     is_peer_shut: bool,
-    /// Window bytes of what is received and not acknowledged, and of the delivered part of that.
+    /// Window bytes that were received and not acknowledged, and the delivered part of them.
     unread_bytes: usize,
     delivered_bytes: usize,
 }

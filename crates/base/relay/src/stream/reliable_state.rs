@@ -241,7 +241,7 @@ pub(super) enum AckBacklog {
     Pending,
 }
 
-/// Flow control of a reliable stream: delivered records whose acknowledgement is withheld.
+/// Flow control of a reliable stream: delivered records with a withheld acknowledgement.
 ///
 /// A record is acknowledged once the unread messages up to it fit into [`RECEIVE_QUEUE_BYTES`]. The
 /// sender's window bounds the rest.

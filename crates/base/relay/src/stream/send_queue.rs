@@ -311,7 +311,7 @@ impl SendWindow {
         self.timer = (!self.sent.is_empty()).then(|| now + self.rtt.timeout());
     }
 
-    /// Cancels retransmissions while there is no connection.
+    /// Cancels retransmissions until the next connection.
     pub(super) fn handle_disconnect(&mut self) {
         self.retransmits.clear();
         self.timer = None;

@@ -115,7 +115,7 @@ impl ProcessJournal {
         Ok(RecoveredProcess::new(head, events, segments))
     }
 
-    /// Makes chunks of what the previous server did not commit. On a full disk the rest stays
+    /// Commits the output that the previous server left uncommitted. On a full disk the rest stays
     /// pending.
     fn commit_tail(&mut self) -> Result<(), JournalError> {
         while let Some(stream) = self.pending_stream() {

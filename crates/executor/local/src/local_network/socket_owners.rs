@@ -58,8 +58,8 @@ impl SocketOwner {
 }
 
 impl SocketOwners {
-    /// Finds out who has these sockets open. `trees` returns the OS pids of each process of the
-    /// session. Blocks while it reads `/proc`.
+    /// Finds the processes that have these sockets open. `trees` returns the OS pids of each
+    /// process of the session. Blocks while it reads `/proc`.
     pub(crate) fn update(
         &mut self,
         sockets: &[ListeningSocket],

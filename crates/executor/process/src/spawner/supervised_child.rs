@@ -42,7 +42,7 @@ pub struct SupervisedChild {
     kill_ordered: AtomicBool,
     durability: ChildDurability,
     process: Arc<SpawnerProcess>,
-    /// Keeps the spawner alive: supervisors exit with it. `None`: an adopted child, whose spawner
+    /// Keeps the spawner alive: supervisors exit with it. `None` for an adopted child: its spawner
     /// exits after its last supervisor.
     _spawner: Option<Spawner>,
 }
@@ -118,7 +118,7 @@ impl SupervisedChild {
         })
     }
 
-    /// Takes over a durable child whose start was not recorded, because the server was killed
+    /// Takes over a durable child with an unrecorded start, because the server was killed
     /// meanwhile. Waits for the start; its report is not consumed. If the future is dropped, the
     /// child goes on.
     ///

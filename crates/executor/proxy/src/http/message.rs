@@ -220,7 +220,7 @@ fn split_url(target: &str) -> Result<(&str, &str), HttpRequestError> {
     Ok(rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len())))
 }
 
-/// Splits `host:port`. The port is required if there is no default.
+/// Splits `host:port`. Without a default, the port is required.
 fn split_authority(
     text: &str,
     default: Option<u16>,

@@ -25,7 +25,7 @@ pub(super) struct EntryTargets {
     pub(super) minimal: bool,
 }
 
-/// A glob whose matches are denied.
+/// A glob. Its matches are denied.
 #[derive(Clone, Debug)]
 pub(super) struct DenyGlob {
     /// Index of the entry.

@@ -182,8 +182,8 @@ impl RequestDispatcher {
         self.poll_until = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
     }
 
-    /// Finishes what has an effect, without reading more requests: a client cannot know whether an
-    /// unanswered request took effect. Requests that only wait are not awaited.
+    /// Finishes pending requests that have an effect, without reading more: a client cannot know
+    /// whether an unanswered request took effect. Requests that only wait are not awaited.
     pub(super) async fn drain(&mut self) {
         loop {
             if let Some(decoding) = self.decoding.take()

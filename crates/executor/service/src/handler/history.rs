@@ -94,8 +94,8 @@ impl HandlerContext<'_> {
         )
     }
 
-    /// Removes what is recorded of a process that a client has forgotten. A later server would list
-    /// it again.
+    /// Removes the record of a process that a client has forgotten. A later server would list it
+    /// again.
     pub(super) fn purge_record(&self, id: RequestId, process: &SessionProcess) -> Dispatch {
         let durable = self.shared.config.durable_state();
         let recorded = process.handle.record_id().and(durable).cloned();

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{Dispatch, HandlerContext, respond_now, respond_when_ready};
 use crate::session::{ProcessLookup, TunnelRegistry};
 
-/// Detached processes whose environments are asked who has a port open.
+/// Maximum detached processes that a search for the owner of a port includes.
 const MAX_DETACHED_NETWORKS: usize = 8;
 
 impl HandlerContext<'_> {

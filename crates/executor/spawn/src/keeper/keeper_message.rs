@@ -1,7 +1,7 @@
 //! Messages between a server and the keeper: 32 bytes and up to 12 descriptors.
 //!
 //! Each request has exactly one answer with the same sequence number. The first exchange is
-//! [`KeeperMessageKind::Hello`], whose layout every version shares.
+//! [`KeeperMessageKind::Hello`]. Its layout is the same in every version.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -165,12 +165,12 @@ impl KeeperMessage {
     }
 }
 
-/// What was received from a peer.
+/// Result of receiving from a peer.
 #[derive(Debug)]
 pub(super) enum ReceivedMessage {
     /// A valid message with the descriptors that belong to it.
     Complete(KeeperMessage, Vec<OwnedFd>),
-    /// A valid message whose descriptors did not fit into this process.
+    /// A valid message. This process had no room for its descriptors.
     OutOfDescriptors(KeeperMessage),
     /// Not a message of this protocol.
     Malformed,

@@ -85,7 +85,7 @@ impl SpawnerLoop {
         raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
         raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
         // The server's death closes the socket; this signal continues a stopped spawner to notice
-        // it. The parent of a durable spawner is the keeper, whose death changes nothing here.
+        // it. The parent of a durable spawner is the keeper; its death has no effect here.
         raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize).ok()?;
         // Leaves the server's terminal and process group, so that keys typed there do not signal
         // it.

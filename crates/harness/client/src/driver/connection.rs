@@ -327,7 +327,7 @@ impl ClientConnection {
                     self.read_available()?;
                     if std::mem::take(&mut self.handed_out_process) {
                         // Let the owner of the handle follow first: the buffered output may exceed
-                        // what is retained without a follower.
+                        // the retention limit that applies without a follower.
                         yield_now().await;
                     }
                 }

@@ -81,8 +81,8 @@ impl EventReorder {
         }
     }
 
-    /// Handles an event. Drops duplicates, and events beyond the limit of those that wait: a fast
-    /// process writes faster than a client reads what it has missed.
+    /// Handles an event. Drops duplicates, and early events beyond the limit: a fast process writes
+    /// faster than a client catches up.
     pub(crate) fn handle_event(&mut self, event: LogEvent) -> Result<(), EventsError> {
         let waits = event.seq() > self.next;
         let is_full = self.early_events.len() >= MAX_EVENTS || self.early_bytes >= MAX_BYTES;

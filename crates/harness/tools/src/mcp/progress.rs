@@ -65,7 +65,7 @@ async fn notify(
     }
 }
 
-/// Command whose progress is requested.
+/// Command to report the progress of.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ProgressSource {
     /// The command that this call started.

@@ -1,4 +1,4 @@
-//! The Tasks extension: a command whose result the client fetches later.
+//! The Tasks extension: the client fetches the result of a command later.
 //!
 //! Invariant: a task is a command. Its id is the command's process id, so a later server process
 //! finds it in the environment and computes the same state: `working` while the command runs,

@@ -1,7 +1,7 @@
 //! Exclusive access of one call to a command.
 //!
-//! Invariant: a command whose number was disclosed stays in the table until a call has shown its
-//! exit, it is evicted, or it is terminated. A command with an undisclosed number ends with the
+//! Invariant: a command with a disclosed number stays in the table until a call has shown its exit,
+//! it is evicted, or it is terminated. A command with an undisclosed number ends with the
 //! call that started it, unless the settings keep it.
 
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl<'a> CallGuard<'a> {
         output
     }
 
-    /// Releases a command whose number is disclosed without showing its output.
+    /// Releases a command and discloses its number, without showing output.
     pub(super) fn disclose(mut self) -> ProcessNumber {
         self.number = NumberState::Disclosed;
         self.process.details.number

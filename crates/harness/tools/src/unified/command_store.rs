@@ -89,7 +89,7 @@ impl CommandStore for SessionCommands {
 pub(super) struct StoreAccess {
     store: Arc<dyn CommandStore>,
     scope: HandleScope,
-    /// Commands whose exit was shown. They must not be found again.
+    /// Commands with a shown exit. They must not be found again.
     releasing: Mutex<BTreeSet<ProcessId>>,
 }
 
@@ -124,7 +124,7 @@ impl StoreAccess {
         self.store.attach(listed).await
     }
 
-    /// Lists the commands of the scope whose exit was not shown. Ended tasks are included.
+    /// Lists the commands of the scope, except those with a shown exit. Includes ended tasks.
     pub(super) async fn list(&self) -> Result<Vec<process::ProcessSummary>, RpcError> {
         if self.durability() == Durability::Session {
             return Ok(Vec::new());

@@ -30,8 +30,8 @@ pub enum FindCommandError {
 }
 
 impl UnifiedExec {
-    /// Returns the number of a command by its process id, or `None` if there is no such command in
-    /// the scope. Attaches to a command of a durable store: its next output starts with everything
+    /// Returns the number of a command by its process id, or `None` if the scope has no such
+    /// command. Attaches to a command of a durable store: its next output starts with everything
     /// that the store retains.
     pub async fn find(&self, id: &ProcessId) -> Result<Option<ProcessNumber>, FindCommandError> {
         let shared_exec = &*self.shared_exec;
@@ -80,7 +80,7 @@ impl UnifiedExec {
         Ok(stored)
     }
 
-    /// Ends an exited task: what it has left running is killed, and its command leaves the table
+    /// Ends an exited task: kills its remaining processes, and removes its command from the table
     /// unless a call holds it. Its result stays in a durable store until it is
     /// [forgotten](Self::forget_task).
     pub fn end_task(&self, process: &Arc<UnifiedExecProcess>) {

@@ -88,7 +88,7 @@ impl Default for HarnessOptions {
 /// If the relay rejects the grant's URL (401), it is retried once with a fresh grant.
 ///
 /// # Errors
-/// Fails if there is no grant, no websocket, or no response in time.
+/// Fails if the grant, the websocket or the response does not arrive in time.
 pub async fn open(
     identity: Arc<NoiseIdentity>,
     grants: Arc<dyn GrantSource>,

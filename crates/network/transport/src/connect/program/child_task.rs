@@ -62,8 +62,8 @@ impl ChildTask {
                 );
             }
         };
-        // Keep reading stderr during shutdown: a program whose stderr is full may block instead of
-        // exiting.
+        // Keep reading stderr during shutdown: a full pipe may block the program instead of letting
+        // it exit.
         let logging = async {
             log_stderr(&program, &mut stderr, &mut last_lines).await;
             pending::<Infallible>().await
@@ -148,7 +148,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Returns the leader, whose id is that of the group.
+    /// Returns the leader. Its id is also that of the group.
     pub(super) fn leader(&self) -> Pid {
         self.leader
     }
