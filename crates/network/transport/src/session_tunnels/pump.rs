@@ -24,8 +24,8 @@ pub async fn pump<S: AsyncRead + AsyncWrite + Unpin>(stream: S, tunnel: TunnelEn
     let mut pump = TunnelPump {
         stream,
         tunnel,
-        outgoing: Direction::Open,
-        incoming: Direction::Open,
+        outgoing: DirectionState::Open,
+        incoming: DirectionState::Open,
         buffer: BytesMut::new(),
         read_bytes: SMALL_READ_BYTES,
         pending: Bytes::new(),
@@ -37,9 +37,9 @@ struct TunnelPump<S> {
     stream: S,
     tunnel: TunnelEnd,
     /// From the stream to the peer.
-    outgoing: Direction,
+    outgoing: DirectionState,
     /// From the peer to the stream.
-    incoming: Direction,
+    incoming: DirectionState,
     buffer: BytesMut,
     /// Capacity of the next read.
     read_bytes: usize,
@@ -47,17 +47,18 @@ struct TunnelPump<S> {
     pending: Bytes,
 }
 
+/// State of one direction of a pump.
 #[derive(Debug)]
-enum Direction {
+enum DirectionState {
     Open,
     /// All data of the peer was written, and the stream is shutting down.
     ShuttingDown,
     Ended,
-    /// The stream takes no more data, for this reason. What the peer sends is dropped.
+    /// The stream accepts no more data, for this reason. Data of the peer is dropped.
     Failed(String),
 }
 
-impl Direction {
+impl DirectionState {
     fn has_ended(&self) -> bool {
         matches!(self, Self::Ended | Self::Failed(_))
     }
@@ -68,7 +69,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TunnelPump<S> {
         let incoming = self.poll_incoming(cx);
         let outgoing = self.poll_outgoing(cx);
         if outgoing.is_ready()
-            && let Direction::Failed(reason) = &self.outgoing
+            && let DirectionState::Failed(reason) = &self.outgoing
         {
             self.tunnel.close(reason.clone());
             return Poll::Ready(());
@@ -85,16 +86,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TunnelPump<S> {
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.incoming {
-                Direction::Open => {}
-                Direction::ShuttingDown => {
+                DirectionState::Open => {}
+                DirectionState::ShuttingDown => {
                     // The tunnel is the wrong place to report that a shutdown failed: the stream is
                     // gone, which the other direction sees.
                     drop(ready!(Pin::new(&mut self.stream).poll_shutdown(cx)));
-                    self.incoming = Direction::Ended;
+                    self.incoming = DirectionState::Ended;
                     return Poll::Ready(());
                 }
-                Direction::Ended => return Poll::Ready(()),
-                Direction::Failed(_) => {
+                DirectionState::Ended => return Poll::Ready(()),
+                DirectionState::Failed(_) => {
                     // Dropped, so that the peer does not wait for space in the window.
                     while let Poll::Ready(Ok(Some(_))) = self.tunnel.poll_data(cx) {}
                     return Poll::Ready(());
@@ -104,11 +105,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TunnelPump<S> {
                 match self.tunnel.poll_data(cx) {
                     Poll::Ready(Ok(Some(data))) => self.pending = data,
                     Poll::Ready(Ok(None)) => {
-                        self.incoming = Direction::ShuttingDown;
+                        self.incoming = DirectionState::ShuttingDown;
                         continue;
                     }
                     Poll::Ready(Err(error)) => {
-                        self.incoming = Direction::Failed(error.to_string());
+                        self.incoming = DirectionState::Failed(error.to_string());
                         continue;
                     }
                     Poll::Pending => {
@@ -121,10 +122,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TunnelPump<S> {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pending)) {
                 Ok(0) => {
                     let error = io::Error::from(io::ErrorKind::WriteZero);
-                    self.incoming = Direction::Failed(error.to_string());
+                    self.incoming = DirectionState::Failed(error.to_string());
                 }
                 Ok(written) => self.pending.advance(written),
-                Err(error) => self.incoming = Direction::Failed(error.to_string()),
+                Err(error) => self.incoming = DirectionState::Failed(error.to_string()),
             }
         }
     }
@@ -134,16 +135,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TunnelPump<S> {
         while !self.outgoing.has_ended() {
             let Ok(capacity) = ready!(self.tunnel.poll_capacity(cx)) else {
                 // Closed by the peer.
-                self.outgoing = Direction::Ended;
+                self.outgoing = DirectionState::Ended;
                 break;
             };
             match ready!(self.poll_read(cx, capacity)) {
                 Ok(data) if data.is_empty() => {
                     self.tunnel.shutdown();
-                    self.outgoing = Direction::Ended;
+                    self.outgoing = DirectionState::Ended;
                 }
                 Ok(data) => self.tunnel.write(data),
-                Err(error) => self.outgoing = Direction::Failed(error.to_string()),
+                Err(error) => self.outgoing = DirectionState::Failed(error.to_string()),
             }
         }
         Poll::Ready(())
