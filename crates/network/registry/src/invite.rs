@@ -41,13 +41,13 @@ pub struct RedeemInviteResponse {
     pub environments: Vec<String>,
 }
 
-/// What an invite is for.
+/// Role that an invite grants.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InviteRole {
     /// A machine that runs commands.
     Executor,
-    /// Somewhere that uses it.
+    /// A client that uses such a machine.
     Harness,
 }
 

@@ -1,8 +1,8 @@
 //! Redeems an invite of a hub and stores its token.
 //!
-//! Invariant: the token is in a file with mode 0600 before the invite counts as redeemed here. A lost
-//! response costs nothing: what identifies this claimant was stored before the request, and the same
-//! line can be given again.
+//! Invariant: the token is in a file with mode 0600 before the invite counts as redeemed here. After
+//! a lost response the same line can be given again, because the claim that identifies this account
+//! is stored before the request.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
