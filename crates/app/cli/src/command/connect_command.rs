@@ -36,9 +36,9 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ConnectCommand {
-    /// Place: ssh:[USER@]HOST[:PORT], docker:NAME, podman:NAME,
-    /// k8s:[CONTEXT/]NAMESPACE/POD[/CONTAINER], exec:'COMMAND', or several with `/` between, such as
-    /// ssh:box/docker:web.
+    /// Place: `ssh:[USER@]HOST[:PORT]`, `docker:NAME`, `podman:NAME`,
+    /// `k8s:[CONTEXT/]NAMESPACE/POD[/CONTAINER]`, `exec:'COMMAND'`, or several with `/` between, such
+    /// as `ssh:box/docker:web`.
     pub target: String,
 
     /// Leaves nothing there: the server ends with the connection, and so does everything it runs.

@@ -82,8 +82,8 @@ pub struct RunCommand {
     #[arg(long, value_name = "SPAN")]
     pub timeout: Option<DurationArg>,
 
-    /// Forwards a port that the command opens, repeatable: auto for all of them, or
-    /// [[BIND:]LOCAL:][HOST:]PORT, as with `tunnel`. Prints the local URL to stderr. Also reaches a
+    /// Forwards a port that the command opens, repeatable: `auto` for all of them, or
+    /// `[[BIND:]LOCAL:][HOST:]PORT`, as with `tunnel`. Prints the local URL to stderr. Also reaches a
     /// command in a sandbox without network.
     #[arg(long = "tunnel", value_name = "SPEC", conflicts_with = "detach")]
     pub tunnels: Vec<TunnelArg>,
@@ -171,8 +171,8 @@ pub struct ShellCommand {
     #[doc(hidden)]
     pub exec_args: ExecArgs,
 
-    /// Forwards a port that a program of the shell opens, repeatable: auto for all of them, or
-    /// [[BIND:]LOCAL:][HOST:]PORT, as with `tunnel`. Prints the local URL to stderr.
+    /// Forwards a port that a program of the shell opens, repeatable: `auto` for all of them,
+    /// or `[[BIND:]LOCAL:][HOST:]PORT`, as with `tunnel`. Prints the local URL to stderr.
     #[arg(long = "tunnel", value_name = "SPEC")]
     pub tunnels: Vec<TunnelArg>,
 

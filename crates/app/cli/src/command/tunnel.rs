@@ -47,7 +47,8 @@ pub struct TunnelCommand {
     #[doc(hidden)]
     pub env_args: EnvArgs,
 
-    /// Listens in the environment, and connects from here, repeatable: [[BIND:]PORT:][HOST:]PORT.
+    /// Listens in the environment, and connects from here, repeatable:
+    /// `[[BIND:]PORT:][HOST:]PORT`.
     #[arg(short = 'R', long = "reverse", value_name = "SPEC")]
     pub reverse: Vec<TunnelSpec>,
 
@@ -65,8 +66,8 @@ pub struct TunnelCommand {
     #[arg(long)]
     pub json: bool,
 
-    /// Ports to reach: [[BIND:]LOCAL:][HOST:]PORT, where LOCAL 0 lets the system choose; or auto,
-    /// for every port that the process opens.
+    /// Ports to reach: `[[BIND:]LOCAL:][HOST:]PORT`, where LOCAL 0 lets the system choose; or
+    /// `auto`, for every port that the process opens.
     #[arg(value_name = "SPEC", required_unless_present = "reverse")]
     pub specs: Vec<TunnelArg>,
 }
