@@ -37,8 +37,8 @@ pub(crate) struct BenchOptions {
     pub(crate) check: bool,
     /// Measure only groups whose name contains TEXT: spawn, inflight, echo, output, terminal,
     /// memory, stalled, flood, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, durable,
-    /// sandbox, client, tools, people, relay, hub-frames, hub-crowd, hub-nodes. For example, `fs`
-    /// selects all file measures and `hub` all hub measures. May be repeated
+    /// sandbox, client, tools, people, ssh, sdk, relay, tunnel, hub-frames, hub-crowd, hub-nodes.
+    /// For example, `fs` selects all file measures and `hub` all hub measures. May be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Vec<String>,
     /// Directory for results, logs and the stock server's CODEX_HOME; must not be below a temporary

@@ -15,7 +15,9 @@ mod node_failover;
 mod output_transfer;
 mod process_start;
 mod sandbox_cost;
+mod sdk_clients;
 mod server_footprint;
+mod ssh_places;
 mod tunnel_transfer;
 
 use std::path::PathBuf;
@@ -50,7 +52,7 @@ impl MeasureGroup {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [MeasureGroup; 24] = [
+pub(crate) const GROUPS: [MeasureGroup; 26] = [
     MeasureGroup::new("spawn", process_start::measure_latency),
     MeasureGroup::new("inflight", process_start::measure_rate),
     MeasureGroup::new("echo", echo_latency::measure_echo),
@@ -70,6 +72,8 @@ pub(crate) const GROUPS: [MeasureGroup; 24] = [
     MeasureGroup::new("client", client_overhead::measure_client),
     MeasureGroup::new("tools", client_overhead::measure_tools),
     MeasureGroup::new("people", cli_commands::measure_commands),
+    MeasureGroup::new("ssh", ssh_places::measure_ssh),
+    MeasureGroup::new("sdk", sdk_clients::measure_sdks),
     MeasureGroup::new("relay", hub_relay::measure_relay),
     MeasureGroup::new("tunnel", tunnel_transfer::measure_tunnels),
     MeasureGroup::new("hub-frames", hub_capacity::measure_frames),
@@ -86,8 +90,8 @@ fn difference((value, baseline): (&ReportCell, &ReportCell)) -> ReportCell {
     }
 }
 
-/// Measures our server only, since others have no hub. Returns `count` columns with a cell per
-/// target.
+/// Measures our server only, since others have no hub, tunnels or clients of their own. Returns
+/// `count` columns with a cell per target.
 fn measure_ours<T>(
     targets: &[BenchTarget],
     measure: impl FnOnce(PathBuf) -> Result<T>,
@@ -104,7 +108,7 @@ fn measure_ours<T>(
         None => vec![ReportCell::Skipped("our server was not started".to_owned()); count],
     };
     let column = |cell: &ReportCell| {
-        let other = ReportCell::Skipped("has no hub".to_owned());
+        let other = ReportCell::Skipped("only measured for ours".to_owned());
         let select = |target: &BenchTarget| match target.name() {
             OURS => cell.clone(),
             _ => other.clone(),

@@ -321,7 +321,7 @@ fn start_contender<'a>(
 }
 
 /// Starts a process and receives its events.
-async fn start_and_follow(client: &ExecServerClient, count: u64) -> Result<()> {
+pub(super) async fn start_and_follow(client: &ExecServerClient, count: u64) -> Result<()> {
     let id = ProcessId::new(&format!("start-{count}"))?;
     let command = Command::new(id, vec![PROGRAM.to_owned()], "file:///".parse()?);
     let started = client.environment().backend.start(command).await?;
