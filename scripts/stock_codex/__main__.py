@@ -28,6 +28,7 @@ import parity
 import remote
 import sandbox_scenarios
 import scenarios
+import ssh_target
 import surface
 import timers
 import validate_401
@@ -47,6 +48,7 @@ ALL = {
     **timers.ALL,
     **parity.ALL,
     **remote.ALL,
+    **ssh_target.ALL,
     **validate_401.ALL,
     **conformance.ALL,
     **clients.ALL,
