@@ -511,14 +511,14 @@ def _is_large(chunks: List[Any]) -> bool:
 
 
 class Collector:
-    """Gathers the output of a stream."""
+    """Gathers the output of a stream, of which the caller may have a part already."""
 
-    def __init__(self, limit: Optional[int] = None) -> None:
+    def __init__(self, limit: Optional[int] = None, size: int = 0) -> None:
         self._parts: List[bytes] = []
-        self._size = 0
+        self._size = size
         self._limit = limit
         self.on_excess: Callable[[], None] = lambda: None
-        self.exceeded = False
+        self.exceeded = limit is not None and size > limit
 
     def __call__(self, data: bytes) -> None:
         if self.exceeded:

@@ -320,6 +320,8 @@ class AsyncProcess:
         # What `communicate` has begun, so that it can be called again after a timeout.
         self._collectors: "Optional[tuple[Collector, Collector]]" = None
         self._feeding: "Optional[asyncio.Task[None]]" = None
+        #: Bytes of both streams that `communicate` returns, and that were taken before.
+        self._read_ahead = (0, 0)
 
     def __repr__(self) -> str:
         state = "running" if self.returncode is None else f"exited with {self.returncode}"
@@ -437,7 +439,7 @@ class AsyncProcess:
         events = self._events
         exceeded = asyncio.Event()
         if self._collectors is None:
-            out, err = Collector(max_output), Collector(max_output)
+            out, err = (Collector(max_output, size) for size in self._read_ahead)
             if self.stdin is None and input:
                 raise ValueError("input needs stdin=PIPE")
             if self.stdout is not None:
@@ -451,6 +453,8 @@ class AsyncProcess:
             self._collectors = (out, err)
         out, err = self._collectors
         out.on_excess = err.on_excess = exceeded.set
+        if out.exceeded or err.exceeded:
+            exceeded.set()
         limiting: "Optional[asyncio.Task[None]]" = None
         if max_output is not None:
             limiting = asyncio.ensure_future(self._kill_on(exceeded))

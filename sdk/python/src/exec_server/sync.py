@@ -148,25 +148,18 @@ class Process:
         #: A file object with the errors.
         self.stderr: Optional[IO[Any]] = None
         if inner.stdin is not None:
-            self.stdin = self._decorated(_StdinFile(loop, inner.stdin), is_input=True)
-        if inner.stdout is not None:
-            raw = _OutputFile(loop, inner.stdout)
-            self.stdout = self._decorated(io.BufferedReader(raw, _BUFFER_BYTES))
-        if inner.stderr is not None:
-            raw = _OutputFile(loop, inner.stderr)
-            self.stderr = self._decorated(io.BufferedReader(raw, _BUFFER_BYTES))
-
-    def _decorated(self, file: Any, is_input: bool = False) -> IO[Any]:
-        if self._encoding is None:
-            return file  # type: ignore[no-any-return]
-        kind = _TextStdin if is_input else io.TextIOWrapper
-        return kind(
-            file,
-            encoding=self._encoding,
-            errors=self._errors or "strict",
-            write_through=is_input,
-            newline="" if is_input else None,
-        )
+            self.stdin = cast("IO[Any]", _StdinFile(loop, inner.stdin))
+            if encoding is not None:
+                self.stdin = _TextStdin(
+                    cast("IO[bytes]", self.stdin),
+                    encoding=encoding,
+                    errors=errors or "strict",
+                    write_through=True,
+                    newline="",
+                )
+        self._out = _CollectedOutput(loop, inner.stdout, encoding, errors)
+        self._err = _CollectedOutput(loop, inner.stderr, encoding, errors)
+        self.stdout, self.stderr = self._out.file, self._err.file
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("AsyncProcess", "Process", 1)
@@ -236,7 +229,7 @@ class Process:
         timeout: Optional[float] = None,
         max_output: Optional[int] = None,
     ) -> "tuple[Any, Any]":
-        """Writes `input`, ends stdin, and returns all output and all errors.
+        """Writes `input`, ends stdin, and returns all output and all errors that were not read.
 
         Calling it again after a timeout goes on, and returns everything; its input is ignored.
 
@@ -244,18 +237,17 @@ class Process:
             TimeoutExpired: It takes longer than `timeout` seconds. The process goes on.
             OutputLimitError: A stream has more than `max_output` bytes. The process is killed.
         """
-        encoding, errors = self._encoding, self._errors or "strict"
         if isinstance(input, str):
-            input = input.encode(encoding or "utf-8", errors)
+            input = input.encode(self._encoding or "utf-8", self._errors or "strict")
+        # The files may have read more than they returned.
+        self._inner._read_ahead = (self._out.take_ahead(), self._err.take_ahead())
         try:
             out, err = self._loop.call(self._inner.communicate(input, timeout, max_output))
         except TimeoutExpired as error:
-            if encoding is not None and isinstance(error.output, bytes):
-                error.output = error.output.decode(encoding, "replace")
+            error.output = self._out.value_so_far(cast(bytes, error.output))
+            error.stderr = self._err.value_so_far(cast(bytes, error.stderr))
             raise
-        if encoding is not None:
-            return out.decode(encoding, errors), err.decode(encoding, errors)
-        return out, err
+        return self._out.value(out), self._err.value(err)
 
     def send_signal(self, signal: Signal) -> None:
         """Sends a signal to the command's process group: `SIGTERM`, 15 or `terminate`."""
@@ -294,6 +286,10 @@ class Process:
         self._loop.call(discard())
 
 
+class _NothingAheadError(Exception):
+    """A file object has returned everything that it has read."""
+
+
 class _OutputFile(io.RawIOBase):
     """Output of a process as a file."""
 
@@ -301,17 +297,29 @@ class _OutputFile(io.RawIOBase):
         super().__init__()
         self._loop = loop
         self._stream = stream
+        #: Whether reading fails instead of asking for more.
+        self.is_detached = False
+        #: The rest of the output, once `communicate` has taken it.
+        self.rest: Optional[bytes] = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:
+        if self.is_detached:
+            raise _NothingAheadError
         view = memoryview(target).cast("B")
-        data = self._loop.call(self._stream.read(len(view)))
+        if self.rest is not None:
+            data, self.rest = self.rest[: len(view)], self.rest[len(view) :]
+        else:
+            data = self._loop.call(self._stream.read(len(view)))
         view[: len(data)] = data
         return len(data)
 
     def readall(self) -> bytes:
+        if self.rest is not None:
+            data, self.rest = self.rest, b""
+            return data
         return self._loop.call(self._stream.read())
 
     def close(self) -> None:
@@ -323,6 +331,72 @@ class _OutputFile(io.RawIOBase):
 
             # Also runs when the file is dropped, on any thread.
             self._loop.post(discard())
+
+
+class _CollectedOutput:
+    """A stream of a process as a file object, whose rest `communicate` returns."""
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        stream: Optional[OutputStream],
+        encoding: Optional[str],
+        errors: Optional[str],
+    ) -> None:
+        self._encoding = encoding
+        self._errors = errors or "strict"
+        self._raw: Optional[_OutputFile] = None
+        self._ahead: Any = None
+        self._value: Any = None
+        #: The file object. `None` if the output was discarded or joined to another stream.
+        self.file: Optional[IO[Any]] = None
+        if stream is not None:
+            self._raw = _OutputFile(loop, stream)
+            self.file = io.BufferedReader(self._raw, _BUFFER_BYTES)
+            if encoding is not None:
+                self.file = io.TextIOWrapper(self.file, encoding, self._errors)
+
+    def take_ahead(self) -> int:
+        """Takes what the file object has read and not returned. Returns how many bytes it is."""
+        if self._ahead is None:
+            parts: List[Any] = []
+            file, raw = self.file, self._raw
+            if file is not None and raw is not None and not file.closed:
+                raw.is_detached = True
+                try:
+                    while True:
+                        # Nothing beside the read ahead: the bytes of an unfinished character stay
+                        # in the decoder.
+                        if self._encoding is None:
+                            parts.append(cast(io.BufferedReader, file).read1())
+                        else:
+                            parts.append(file.read(1))
+                except _NothingAheadError:
+                    pass
+                finally:
+                    raw.is_detached = False
+            self._ahead = (b"" if self._encoding is None else "").join(parts)
+        if self._encoding is None:
+            return len(self._ahead)
+        return len(self._ahead.encode(self._encoding, "replace"))
+
+    def value(self, rest: bytes) -> Any:
+        """Returns everything that was not read, of which this is the rest."""
+        if self._value is None:
+            file, raw = self.file, self._raw
+            if file is None or raw is None or file.closed:
+                text = self._encoding is not None
+                self._value = rest.decode(cast(str, self._encoding), self._errors) if text else rest
+            else:
+                raw.rest = rest
+                self._value = self._ahead + file.read()
+        return self._value
+
+    def value_so_far(self, rest: bytes) -> Any:
+        """Returns what was not read up to a timeout."""
+        if self._encoding is None:
+            return self._ahead + rest
+        return self._ahead + rest.decode(self._encoding, "replace")
 
 
 class _StdinFile(io.RawIOBase):
