@@ -18,6 +18,7 @@ from exec_server import (
     AsyncProcess,
     CallInterruptedError,
     Environment,
+    OutputGapError,
     SessionLostError,
 )
 
@@ -134,6 +135,37 @@ def test_cuts_lose_nothing_of_ordinary_code(proxy: CuttingProxy) -> None:
         assert hashlib.sha256(received).digest() == hashlib.sha256(expected).digest()
         assert process.returncode == 0
         assert proxy.cuts > 5
+
+
+def test_detached_process_whose_reader_stopped_needs_bounded_memory_over_cuts(
+    proxy: CuttingProxy,
+) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            process = await env.spawn(["yes"], detached=True)
+            assert process.stdout is not None
+            events = process._events
+            await process.stdout.read(1)
+            while not events.is_released:
+                await asyncio.sleep(0.01)
+            for connections in (2, 3):
+                proxy.cut()
+                while env.connections < connections:
+                    await env.list()
+                # Each response is behind what the server sent before it.
+                for _ in range(50):
+                    await env.list()
+                    assert events.buffered < 8 << 20
+            # The rest is followed again once there is room.
+            read = 0
+            while read < 4 << 20:
+                try:
+                    read += len(await asyncio.wait_for(process.stdout.read(1 << 20), 10))
+                except OutputGapError:
+                    pass
+            await process.kill()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_calls_wait_while_the_server_cannot_be_reached(server: Server) -> None:

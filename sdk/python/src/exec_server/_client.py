@@ -860,7 +860,8 @@ class Client:
             start = starts.get(events)
             if start is not None:
                 self._probe_start(start, events)
-            elif events in unsent or events.is_attaching:
+            elif events in unsent or events.is_attaching or events.is_released:
+                # The call attaches it, or its reader does, once it has caught up.
                 pass
             elif events.server_owned:
                 self.reattach(events)

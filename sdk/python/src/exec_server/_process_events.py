@@ -285,7 +285,8 @@ class ProcessEvents:
         self.is_attaching = False
         #: Attached later than at its start: the replay may begin with a gap.
         self.replays_from: Optional[int] = None
-        self._released_for_lag = False
+        #: A detached process whose reader lags is not followed until there is room again.
+        self.is_released = False
         self._pending_read: Optional["tuple[int, Optional[int]]"] = None
         self._last_seen = 0
         self._read_to = 0
@@ -351,8 +352,8 @@ class ProcessEvents:
             order.skip_to(event.seq)
         self.replays_from = None
         order.insert(event)
-        if self.buffered >= _MAX_ATTACHED_BYTES and not self._released_for_lag:
-            self._released_for_lag = True
+        if self.buffered >= _MAX_ATTACHED_BYTES and not self.is_released:
+            self.is_released = True
             self.client.release(self)
 
     def fill_gap(self) -> None:
@@ -441,8 +442,8 @@ class ProcessEvents:
         """Notes that a chunk was read."""
         self._unacked_bytes += size
         self._consumed_event()
-        if self._released_for_lag and self.buffered < _LOW_ATTACHED_BYTES:
-            self._released_for_lag = False
+        if self.is_released and self.buffered < _LOW_ATTACHED_BYTES:
+            self.is_released = False
             self.client.reattach(self)
         elif self.order.dropped_through or self._reads_on:
             self.fill_gap()
