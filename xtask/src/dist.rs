@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: builds the packages that people install, for the architecture of this
-//! machine. Each contains the same statically linked program.
+//! machine. Each contains the same statically linked program, and the slim executor that it copies
+//! to other machines.
 
 mod bill_of_materials;
 mod package;
@@ -58,7 +59,7 @@ pub(crate) fn run(root: &Path, options: DistOptions) -> anyhow::Result<Vec<PathB
         },
         slim: match options.slim {
             Some(path) => fs::canonicalize(path)?,
-            None => build(root, &["--no-default-features", "--features", "executor"])?,
+            None => build(root, SLIM_FEATURES)?,
         },
     };
     for program in [&files.program, &files.slim] {
@@ -69,9 +70,23 @@ pub(crate) fn run(root: &Path, options: DistOptions) -> anyhow::Result<Vec<PathB
             );
         }
     }
-    let bill = files.path("cdx.json");
-    fs::write(&bill, bill_of_materials::generate(root, &files.version)?)?;
-    let mut packages = vec![bill, files.slim_executor()?, files.tarball()?, files.deb()?];
+    let mut packages = Vec::new();
+    let slim_bill = format!(
+        "exec-server-executor-{}-{}.cdx.json",
+        files.version,
+        std::env::consts::ARCH
+    );
+    let bills: [(_, &[&str]); 2] = [
+        (files.path("cdx.json"), &[]),
+        (files.out.join(slim_bill), SLIM_FEATURES),
+    ];
+    for (path, features) in bills {
+        fs::write(&path, bill_of_materials::generate(root, features)?)?;
+        packages.push(path);
+    }
+    packages.push(files.slim_executor(&files.out)?);
+    packages.push(files.tarball()?);
+    packages.push(files.deb()?);
     packages.extend(files.npm_packages()?);
     packages.push(files.wheel()?);
     packages.push(checksums(&files.out, &packages)?);
@@ -86,6 +101,9 @@ const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,--icf=
                             -C link-arg=-Wl,-z,pack-relative-relocs";
 #[cfg(not(target_arch = "x86_64"))]
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
+
+/// Arguments of cargo for the slim executor.
+const SLIM_FEATURES: &[&str] = &["--no-default-features", "--features", "executor"];
 
 /// Target of this machine. It is named to cargo, so that build scripts are not linked statically.
 fn target() -> String {

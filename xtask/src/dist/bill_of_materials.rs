@@ -9,71 +9,100 @@ use std::{
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-/// Lists every crate that is compiled into the program with its default features.
-pub(super) fn generate(root: &Path, version: &str) -> anyhow::Result<String> {
-    let output = Command::new("cargo")
-        .current_dir(root)
-        .args(["metadata", "--format-version", "1", "--locked"])
-        .args(["--filter-platform", &super::target()])
-        .output()?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("cargo metadata failed: {errors}");
-    }
-    let bill = bill_of(&serde_json::from_slice(&output.stdout)?, version)?;
+/// Name and version of a crate.
+type CrateId = (String, String);
+
+/// Lists every crate that is compiled into the program with these features.
+pub(super) fn generate(root: &Path, features: &[&str]) -> anyhow::Result<String> {
+    let target = super::target();
+    let metadata = cargo(root, &["metadata", "--format-version", "1"], |cargo| {
+        cargo.args(["--filter-platform", &target]);
+    })?;
+    // The metadata has the features of all packages of the workspace together.
+    let tree = cargo(root, &["tree", "--package", PROGRAM], |cargo| {
+        cargo.args(features);
+        cargo.args(["--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+        cargo.args(["--target", &target]);
+    })?;
+    let compiled = String::from_utf8(tree)?
+        .lines()
+        .filter_map(parse_crate)
+        .collect();
+    let bill = bill_of(&serde_json::from_slice(&metadata)?, &compiled)?;
     Ok(serde_json::to_string_pretty(&bill)? + "\n")
 }
 
-fn bill_of(metadata: &Value, version: &str) -> anyhow::Result<Value> {
+/// Package with the program.
+const PROGRAM: &str = "exec-server";
+
+/// Runs cargo, and returns what it prints.
+fn cargo(
+    root: &Path,
+    arguments: &[&str],
+    add: impl FnOnce(&mut Command),
+) -> anyhow::Result<Vec<u8>> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).args(arguments).arg("--locked");
+    add(&mut cargo);
+    let output = cargo.output()?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("cargo {} failed: {errors}", arguments[0]);
+    }
+    Ok(output.stdout)
+}
+
+/// Parses a line of `cargo tree`, such as `bytes v1.12.1` or `exec-core v0.1.0 (/src/core)`.
+fn parse_crate(line: &str) -> Option<CrateId> {
+    let mut words = line.split(' ');
+    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    Some((name.to_owned(), version.to_owned()))
+}
+
+fn bill_of(metadata: &Value, compiled: &BTreeSet<CrateId>) -> anyhow::Result<Value> {
     let packages: BTreeMap<&str, &Value> = list(&metadata["packages"])
+        .filter(|package| compiled.contains(&crate_id(package)))
         .filter_map(|package| Some((package["id"].as_str()?, package)))
         .collect();
-    let nodes: BTreeMap<&str, &Value> = list(&metadata["resolve"]["nodes"])
-        .filter_map(|node| Some((node["id"].as_str()?, node)))
-        .collect();
-    let root = packages
+    let (program_id, program) = packages
         .iter()
-        .find(|(_, package)| package["name"] == "exec-server")
-        .context("the workspace has no package `exec-server`")?;
-    let mut pending = vec![*root.0];
-    let mut compiled = BTreeSet::new();
-    let mut graph = Vec::new();
-    while let Some(id) = pending.pop() {
-        if !compiled.insert(id) {
-            continue;
-        }
-        let dependencies: Vec<&str> = nodes
-            .get(id)
-            .into_iter()
-            .flat_map(|node| list(&node["deps"]))
-            .filter(|dependency| list(&dependency["dep_kinds"]).any(|kind| kind["kind"].is_null()))
-            .filter_map(|dependency| dependency["pkg"].as_str())
-            .collect();
-        let references = |ids: &[&str]| -> Vec<String> {
-            let known = ids.iter().filter_map(|id| packages.get(id));
-            known.map(|package| package_url(package)).collect()
-        };
-        graph.push(json!({
-            "ref": references(&[id]).first(),
-            "dependsOn": references(&dependencies),
-        }));
-        pending.extend(dependencies);
-    }
-    let components = compiled.iter().filter(|id| *id != root.0);
-    let components: Vec<Value> = components
-        .filter_map(|id| packages.get(id))
-        .map(|package| component(package, "library"))
+        .find(|(_, package)| package["name"] == PROGRAM)
+        .context("the workspace has no package with the program")?;
+    anyhow::ensure!(
+        packages.len() == compiled.len(),
+        "cargo tree names {} crates, and cargo metadata describes {} of them",
+        compiled.len(),
+        packages.len()
+    );
+    let nodes = list(&metadata["resolve"]["nodes"]);
+    let graph: Vec<Value> = nodes
+        .filter_map(|node| Some((packages.get(node["id"].as_str()?)?, node)))
+        .map(|(package, node)| {
+            let needed = list(&node["deps"])
+                .filter(|one| list(&one["dep_kinds"]).any(|kind| kind["kind"].is_null()))
+                .filter_map(|one| packages.get(one["pkg"].as_str()?));
+            let needed: Vec<String> = needed.map(|package| package_url(package)).collect();
+            json!({ "ref": package_url(package), "dependsOn": needed })
+        })
         .collect();
-    let mut program = component(root.1, "application");
-    program["version"] = version.into();
+    let components: Vec<Value> = packages
+        .iter()
+        .filter(|(id, _)| *id != program_id)
+        .map(|(_, package)| component(package, "library"))
+        .collect();
     Ok(json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": { "component": program },
+        "metadata": { "component": component(program, "application") },
         "components": components,
         "dependencies": graph,
     }))
+}
+
+fn crate_id(package: &Value) -> CrateId {
+    let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
+    (text("name"), text("version"))
 }
 
 fn component(package: &Value, kind: &str) -> Value {
@@ -93,8 +122,8 @@ fn component(package: &Value, kind: &str) -> Value {
 }
 
 fn package_url(package: &Value) -> String {
-    let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
-    format!("pkg:cargo/{}@{}", text("name"), text("version"))
+    let (name, version) = crate_id(package);
+    format!("pkg:cargo/{name}@{version}")
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -105,6 +134,45 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 mod tests {
     use super::*;
 
+    /// Checks what the schema of CycloneDX 1.5 requires, and that references have a target.
+    fn check(bill: &Value) {
+        assert_eq!(bill["bomFormat"], "CycloneDX");
+        assert_eq!(bill["specVersion"], "1.5");
+        assert!(bill["version"].as_u64().is_some_and(|version| version > 0));
+        let program = &bill["metadata"]["component"];
+        assert_eq!(program["type"], "application");
+        let components: Vec<&Value> = list(&bill["components"]).chain([program]).collect();
+        let mut references = BTreeSet::new();
+        for component in components {
+            for member in ["type", "name", "version", "bom-ref", "purl"] {
+                let text = component[member].as_str().unwrap_or_default();
+                assert!(!text.is_empty(), "{member} of {component}");
+            }
+            assert!(["application", "library"].contains(&component["type"].as_str().unwrap()));
+            assert_eq!(component["bom-ref"], component["purl"]);
+            assert!(references.insert(component["bom-ref"].as_str().unwrap()));
+            let licenses = &component["licenses"];
+            assert!(
+                licenses.is_null() || licenses[0]["expression"].is_string(),
+                "{component}"
+            );
+        }
+        let mut described = BTreeSet::new();
+        for node in list(&bill["dependencies"]) {
+            let reference = node["ref"].as_str().unwrap();
+            assert!(described.insert(reference), "{reference} comes twice");
+            for needed in list(&node["dependsOn"]) {
+                assert!(references.contains(needed.as_str().unwrap()), "{needed}");
+            }
+        }
+        assert_eq!(described, references);
+    }
+
+    fn names(bill: &Value) -> BTreeSet<&str> {
+        let components = list(&bill["components"]);
+        components.filter_map(|one| one["name"].as_str()).collect()
+    }
+
     #[test]
     fn bill_has_what_is_compiled_in_and_nothing_else() {
         let package = |name: &str| json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0"});
@@ -112,17 +180,47 @@ mod tests {
         let metadata = json!({
             "packages": [package("exec-server"), package("used"), package("tested"), package("other")],
             "resolve": {"nodes": [
-                {"id": "exec-server", "deps": [needs("used", Value::Null), needs("tested", "dev".into())]},
+                {"id": "exec-server", "deps": [
+                    needs("used", Value::Null),
+                    needs("tested", "dev".into()),
+                    needs("other", Value::Null),
+                ]},
                 {"id": "used", "deps": []},
+                {"id": "other", "deps": []},
             ]},
         });
-        let bill = bill_of(&metadata, "2.0.0").unwrap();
-        let names: Vec<_> = list(&bill["components"]).map(|one| &one["name"]).collect();
-        assert_eq!(names, ["used"]);
-        assert_eq!(bill["metadata"]["component"]["version"], "2.0.0");
+        let tree = "exec-server v1.0.0 (/src)\nused v1.0.0\nused v1.0.0 (*)\n";
+        let compiled: BTreeSet<_> = tree.lines().filter_map(parse_crate).collect();
+        let bill = bill_of(&metadata, &compiled).unwrap();
+        check(&bill);
+        assert_eq!(names(&bill), ["used"].into());
         assert_eq!(
             bill["components"][0]["licenses"][0]["expression"],
             "MIT OR Apache-2.0"
         );
+        assert_eq!(
+            bill["dependencies"][0]["dependsOn"],
+            json!(["pkg:cargo/used@1.0.0"])
+        );
+        let unknown = [("lost".to_owned(), "1.0.0".to_owned())];
+        let compiled = compiled.into_iter().chain(unknown).collect();
+        assert!(bill_of(&metadata, &compiled).is_err());
+    }
+
+    #[test]
+    fn slim_executor_has_a_smaller_bill_than_the_program() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let bill = |features: &[&str]| -> Value {
+            let bill = serde_json::from_str(&generate(root, features).unwrap()).unwrap();
+            check(&bill);
+            bill
+        };
+        let (full, slim) = (bill(&[]), bill(super::super::SLIM_FEATURES));
+        assert!(names(&full).is_superset(&names(&slim)));
+        assert!(names(&slim).contains("exec-service"));
+        for part in ["exec-hub", "exec-cli", "opentelemetry", "async-nats"] {
+            assert!(names(&full).contains(part), "{part}");
+            assert!(!names(&slim).contains(part), "{part}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, bail};
@@ -21,6 +21,20 @@ pub(super) fn check(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the file name of a package that is named after version and architecture.
+fn package_name(version: &str, arch: &str, extension: &str) -> String {
+    format!("exec-server-{version}-{arch}.{extension}")
+}
+
+/// Returns the directory that the tarball contains.
+fn tarball_directory(version: &str) -> String {
+    format!("exec-server-{version}")
+}
+
+/// Where packages with a directory of programs hold the slim executor. `exec-server connect` looks
+/// for it there, relative to the directory of the program.
+const SLIM_DIRECTORY: &str = "lib/exec-server";
+
 /// What the packages contain, and where they are written.
 pub(super) struct PackageFiles {
     pub(super) root: PathBuf,
@@ -33,27 +47,27 @@ pub(super) struct PackageFiles {
 impl PackageFiles {
     /// Returns the path of a package that is named after version and architecture.
     pub(super) fn path(&self, extension: &str) -> PathBuf {
-        let arch = std::env::consts::ARCH;
-        let name = format!("exec-server-{}-{arch}.{extension}", self.version);
+        let name = package_name(&self.version, std::env::consts::ARCH, extension);
         self.out.join(name)
     }
 
-    /// Copies the slim executor under the name that `exec-server connect` looks for.
-    pub(super) fn slim_executor(&self) -> anyhow::Result<PathBuf> {
+    /// Copies the slim executor into a directory, under the name that `exec-server connect` looks
+    /// for.
+    pub(super) fn slim_executor(&self, directory: &Path) -> anyhow::Result<PathBuf> {
         let arch = std::env::consts::ARCH;
-        let path = self
-            .out
-            .join(format!("exec-server-{}-{arch}", self.version));
+        fs::create_dir_all(directory)?;
+        let path = directory.join(format!("exec-server-{}-{arch}", self.version));
         copy_program(&self.slim, &path)?;
         Ok(path)
     }
 
-    /// Packs the program with its documents, units and completions.
+    /// Packs the program and the slim executor with documents, units and completions.
     pub(super) fn tarball(&self) -> anyhow::Result<PathBuf> {
         let path = self.path("tar.gz");
-        let name = format!("exec-server-{}", self.version);
+        let name = tarball_directory(&self.version);
         let staged = self.stage(&name)?;
         copy_program(&self.program, &staged.join("exec-server"))?;
+        self.slim_executor(&staged)?;
         for document in ["LICENSE", "README.md", "CHANGELOG.md"] {
             fs::copy(self.root.join(document), staged.join(document))?;
         }
@@ -114,7 +128,8 @@ impl PackageFiles {
             let name = unit.file_name().unwrap_or_default();
             fs::write(staged.join("usr/lib/systemd/system").join(name), text)?;
         }
-        let size = fs::metadata(&self.program)?.len() / 1024;
+        self.slim_executor(&staged.join("usr").join(SLIM_DIRECTORY))?;
+        let size = (fs::metadata(&self.program)?.len() + fs::metadata(&self.slim)?.len()) / 1024;
         let control = format!(
             "Package: exec-server\nVersion: {}\nArchitecture: {arch}\nInstalled-Size: {size}\n\
              Section: devel\nPriority: optional\n\
@@ -162,6 +177,7 @@ impl PackageFiles {
         let platform = self.stage("npm/platform")?;
         fs::create_dir_all(platform.join("bin"))?;
         copy_program(&self.program, &platform.join("bin/exec-server"))?;
+        self.slim_executor(&platform.join(SLIM_DIRECTORY))?;
         let manifest = json!({
             "name": format!("@exec-server/linux-{arch}"),
             "version": self.version,
@@ -169,65 +185,100 @@ impl PackageFiles {
             "license": manifest["license"],
             "os": ["linux"],
             "cpu": [arch],
-            "files": ["bin"],
+            "files": ["bin", "lib"],
         });
         write_json(&platform.join("package.json"), &manifest)?;
-        let pack = |directory: &Path, name: String| {
-            let mut npm = Command::new("npm");
-            npm.args(["pack", "--silent", "--pack-destination"])
-                .arg(&self.out)
-                .arg(directory);
-            check(&mut npm)?;
-            anyhow::Ok(self.out.join(name))
-        };
-        let client = self.root.join("sdk/typescript");
-        let mut packages = vec![
-            pack(&launcher, format!("exec-server-{}.tgz", self.version))?,
-            pack(
-                &platform,
-                format!("exec-server-linux-{arch}-{}.tgz", self.version),
-            )?,
-        ];
-        if client.join("dist").is_dir() {
-            packages.push(pack(
-                &client,
-                format!("exec-server-client-{}.tgz", self.version),
-            )?);
-        }
-        Ok(packages)
+        let version = &self.version;
+        Ok(vec![
+            self.npm_pack(&launcher, format!("exec-server-{version}.tgz"))?,
+            self.npm_pack(&platform, format!("exec-server-linux-{arch}-{version}.tgz"))?,
+            self.typescript_client()?,
+        ])
     }
 
-    /// Builds the wheel: the Python client, and the program on the PATH.
-    pub(super) fn wheel(&self) -> anyhow::Result<PathBuf> {
-        let environment = self.out.join("staged/maturin");
-        let maturin = environment.join("bin/maturin");
-        if !maturin.is_file() {
-            check(
-                Command::new("python3")
-                    .args(["-m", "venv"])
-                    .arg(&environment),
-            )?;
-            let mut install = Command::new(environment.join("bin/pip"));
-            check(install.args(["install", "--quiet", "maturin>=1.9,<2"]))?;
+    /// Builds the TypeScript client from its sources alone, not from what an earlier build left.
+    fn typescript_client(&self) -> anyhow::Result<PathBuf> {
+        let source = self.root.join("sdk/typescript");
+        let staged = self.stage("npm/client")?;
+        let files = [
+            "package.json",
+            "package-lock.json",
+            "tsconfig.json",
+            "README.md",
+            "src",
+        ];
+        let mut copy = Command::new("cp");
+        copy.arg("--recursive")
+            .args(files.map(|file| source.join(file)))
+            .arg(&staged);
+        check(&mut copy)?;
+        // The script `prepare` would build it twice.
+        let steps: [&[&str]; 2] = [
+            &[
+                "ci",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+            ],
+            &["run", "--silent", "build"],
+        ];
+        for arguments in steps {
+            check(Command::new("npm").current_dir(&staged).args(arguments))?;
         }
-        let mut build = Command::new(maturin);
-        build
-            .current_dir(self.root.join("packaging/python"))
-            .args(["build", "--release", "--locked", "--quiet"])
-            .args(["--target", &super::target()])
-            // The program is static, so it runs with glibc and with musl.
-            .args(["--compatibility", "manylinux2014", "musllinux_1_1"])
-            .arg("--out")
+        self.npm_pack(&staged, format!("exec-server-client-{}.tgz", self.version))
+    }
+
+    /// Packs a directory, and returns the package that npm gave this name.
+    fn npm_pack(&self, directory: &Path, name: String) -> anyhow::Result<PathBuf> {
+        let mut npm = Command::new("npm");
+        npm.args(["pack", "--silent", "--ignore-scripts", "--pack-destination"])
             .arg(&self.out)
-            .env("CARGO_TARGET_DIR", self.root.join("target/static/full"))
-            .env("RUSTFLAGS", super::STATIC_FLAGS);
-        check(&mut build)?;
-        let mut wheels: Vec<PathBuf> = fs::read_dir(&self.out)?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|it| it == "whl"))
-            .collect();
-        wheels.sort();
-        wheels.pop().context("maturin built no wheel")
+            .arg(directory);
+        check(&mut npm)?;
+        Ok(self.out.join(name))
+    }
+
+    /// Builds the wheel: the Python client, the program on the PATH, and the slim executor.
+    pub(super) fn wheel(&self) -> anyhow::Result<PathBuf> {
+        let environment = self.out.join("staged/python");
+        let python = environment.join("bin/python");
+        if !python.is_file() {
+            let mut create = Command::new("python3");
+            check(create.args(["-m", "venv"]).arg(&environment))?;
+            let mut install = Command::new(&python);
+            check(install.args(["-m", "pip", "install", "--quiet", "wheel>=0.45,<1"]))?;
+        }
+        let staged = self.stage("wheel")?;
+        let mut client = Command::new(&python);
+        client
+            .args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"])
+            .arg(&staged)
+            .arg(self.root.join("sdk/python"));
+        check(&mut client)?;
+        let name = format!("exec_server-{}", self.version);
+        let mut unpack = Command::new(&python);
+        unpack
+            .current_dir(&staged)
+            .args(["-m", "wheel", "unpack"])
+            .arg(format!("{name}-py3-none-any.whl"))
+            .stdout(Stdio::null());
+        check(&mut unpack)?;
+        let content = staged.join(&name);
+        let data = content.join(format!("{name}.data"));
+        fs::create_dir_all(data.join("scripts"))?;
+        copy_program(&self.program, &data.join("scripts/exec-server"))?;
+        self.slim_executor(&data.join("data").join(SLIM_DIRECTORY))?;
+        let facts = content.join(format!("{name}.dist-info/WHEEL"));
+        fs::write(facts, wheel_facts(std::env::consts::ARCH))?;
+        let mut pack = Command::new(&python);
+        pack.args(["-m", "wheel", "pack", "--dest-dir"])
+            .arg(&self.out)
+            .arg(&content)
+            .stdout(Stdio::null());
+        check(&mut pack)?;
+        let tags = platform_tags(std::env::consts::ARCH).join(".");
+        Ok(self.out.join(format!("{name}-py3-none-{tags}.whl")))
     }
 
     /// Creates an empty directory for the content of one package.
@@ -269,6 +320,21 @@ impl PackageFiles {
     }
 }
 
+/// Returns the platforms of the wheel. The program is static, so it runs with glibc and with musl.
+fn platform_tags(arch: &str) -> [String; 3] {
+    ["manylinux_2_17", "manylinux2014", "musllinux_1_1"].map(|system| format!("{system}_{arch}"))
+}
+
+/// Returns the content of the file `WHEEL`.
+fn wheel_facts(arch: &str) -> String {
+    let tags = platform_tags(arch).map(|tag| format!("Tag: py3-none-{tag}\n"));
+    let generator = "Generator: exec-server xtask\n";
+    format!(
+        "Wheel-Version: 1.0\n{generator}Root-Is-Purelib: false\n{}",
+        tags.concat()
+    )
+}
+
 fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::copy(from, to).with_context(|| format!("failed to copy `{}`", from.display()))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
@@ -280,4 +346,84 @@ fn write_json(path: &Path, value: &Value) -> anyhow::Result<()> {
         path,
         serde_json::to_string_pretty(value)? + "\n",
     )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what cargo knows about the package with the program.
+    fn manifest() -> Value {
+        let metadata = Command::new("cargo")
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--no-deps",
+                "--offline",
+            ])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+        let mut packages = metadata["packages"].as_array().unwrap().iter();
+        let program = packages.find(|package| package["name"] == "exec-server");
+        program.unwrap().clone()
+    }
+
+    #[test]
+    fn binstall_downloads_the_tarball_that_dist_writes() {
+        let manifest = manifest();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (repository, version) = (text(&manifest["repository"]), text(&manifest["version"]));
+        assert!(repository.starts_with("https://"), "no repository");
+        let rendered = |template: &Value| {
+            let filled = text(template)
+                .replace("{ repo }", &repository)
+                .replace("{ version }", &version);
+            assert!(!filled.contains(['{', '}']), "{filled}");
+            filled
+        };
+        let binstall = &manifest["metadata"]["binstall"];
+        assert_eq!(binstall["pkg-fmt"], "tgz");
+        let directory = tarball_directory(&version);
+        assert_eq!(
+            rendered(&binstall["bin-dir"]),
+            format!("{directory}/exec-server")
+        );
+        for arch in ["x86_64", "aarch64"] {
+            for libc in ["gnu", "musl"] {
+                let target = format!("{arch}-unknown-linux-{libc}");
+                let file = package_name(&version, arch, "tar.gz");
+                assert_eq!(
+                    rendered(&binstall["overrides"][&target]["pkg-url"]),
+                    format!("{repository}/releases/download/v{version}/{file}"),
+                    "{target}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn repository_is_the_one_of_the_registry_name() {
+        let server = include_str!("../../../server.json");
+        let server: Value = serde_json::from_str(server).unwrap();
+        let name = server["name"].as_str().unwrap();
+        let path = name.strip_prefix("io.github.").unwrap();
+        let repository = format!("https://github.com/{path}");
+        assert_eq!(manifest()["repository"], repository);
+        assert_eq!(server["repository"]["url"], repository);
+    }
+
+    #[test]
+    fn wheel_names_every_platform() {
+        let facts = wheel_facts("x86_64");
+        for tag in platform_tags("x86_64") {
+            assert!(
+                facts.contains(&format!("\nTag: py3-none-{tag}\n")),
+                "{facts}"
+            );
+        }
+        assert!(facts.contains("\nRoot-Is-Purelib: false\n"), "{facts}");
+    }
 }

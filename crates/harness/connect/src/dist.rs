@@ -1,7 +1,8 @@
 //! The programs that can be pushed to a target, one for each architecture.
 //!
 //! Search order: the directory that `EXEC_SERVER_DIST` names, the directory of the running program,
-//! and for its own architecture the running program itself.
+//! `../lib/exec-server` from there, where packages put them, and for its own architecture the
+//! running program itself.
 
 use std::{
     fs::File,
@@ -63,8 +64,8 @@ impl DistSources {
     /// Returns the directories that are searched, in order.
     pub fn directories(&self) -> Vec<PathBuf> {
         let own = std::env::current_exe().ok();
-        let beside = own.and_then(|own| own.parent().map(Path::to_owned));
-        self.directory.iter().cloned().chain(beside).collect()
+        let installed = own.iter().flat_map(|own| installed_directories(own));
+        self.directory.iter().cloned().chain(installed).collect()
     }
 
     /// Finds the program for each architecture, once. Reads and digests them, so it blocks.
@@ -97,6 +98,17 @@ impl DistSources {
             found.ok().flatten()
         })
     }
+}
+
+/// Returns where programs for other machines lie that were installed together with this program.
+fn installed_directories(program: &Path) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    if let Some(beside) = program.parent() {
+        directories.push(beside.to_owned());
+        let prefix = beside.parent();
+        directories.extend(prefix.map(|prefix| prefix.join("lib/exec-server")));
+    }
+    directories
 }
 
 /// A program for one architecture.
@@ -244,6 +256,17 @@ mod tests {
             ..found
         };
         assert!(changed.read().is_err());
+    }
+
+    #[test]
+    fn packages_install_programs_beside_theirs_or_in_their_library_directory() {
+        let directories = installed_directories(Path::new("/usr/bin/exec-server"));
+        assert_eq!(
+            directories,
+            ["/usr/bin", "/usr/lib/exec-server"].map(PathBuf::from)
+        );
+        let directories = installed_directories(Path::new("/exec-server"));
+        assert_eq!(directories, [PathBuf::from("/")]);
     }
 
     #[test]

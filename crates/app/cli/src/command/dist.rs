@@ -14,8 +14,9 @@ use crate::command::{
 /// Lists the programs that can be pushed to other machines, one for each architecture.
 ///
 /// They are sought as exec-server-VERSION-ARCHITECTURE or exec-server-ARCHITECTURE in the directory
-/// EXEC_SERVER_DIST and beside this program; at last this program itself serves its own
-/// architecture. A static program runs on any Linux. `cargo xtask dist` builds a small one.
+/// EXEC_SERVER_DIST, beside this program, and in ../lib/exec-server from there, where packages
+/// install a small one. At last this program itself serves its own architecture. A static program
+/// runs on any Linux.
 #[derive(Args, Clone, Debug)]
 pub struct DistCommand {
     /// Prints a JSON array instead of a table.
