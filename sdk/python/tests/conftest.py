@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
+import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -230,3 +233,25 @@ def is_running(marker: str) -> bool:
             if marker.encode() in command:
                 return True
     return False
+
+
+def run_script(script: str, *arguments: str, interrupt: bool = False) -> "tuple[int, str]":
+    """Runs a Python program, and sends SIGINT once it has printed a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    watchdog = threading.Timer(20, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
+    try:
+        out = process.stdout.readline()
+        if interrupt:
+            process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate()
+    finally:
+        watchdog.cancel()
+    return process.returncode, out + rest

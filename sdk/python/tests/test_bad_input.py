@@ -8,17 +8,14 @@ import hashlib
 import json
 import os
 import random
-import signal
 import socket
 import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 from typing import Any, Awaitable, Callable, Dict, Iterator
 
 import pytest
-from conftest import CuttingProxy, Server, is_running, wait_for
+from conftest import CuttingProxy, Server, is_running, run_script, wait_for
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
@@ -504,26 +501,6 @@ def test_closed_environment_refuses_calls_and_fails_waiting_ones(server: Server)
     with pytest.raises(ClosedError):
         env.read_file("/etc/passwd")
     wait_for(lambda: not is_running("4711472"))
-
-
-def run_script(script: str, *arguments: str, interrupt: bool = False) -> "tuple[int, str]":
-    """Runs a Python program, and sends SIGINT once it has printed a line."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert program.stdout is not None
-    out = program.stdout.readline()
-    if interrupt:
-        program.send_signal(signal.SIGINT)
-    try:
-        rest, _ = program.communicate(timeout=20)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        raise
-    return program.returncode, out + rest
 
 
 def test_ctrl_c_interrupts_a_call_and_kills_its_command(server: Server) -> None:

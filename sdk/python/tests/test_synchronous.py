@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Callable, Dict
 
 import pytest
-from conftest import Server, is_running, wait_for
+from conftest import Server, is_running, program, run_script, wait_for
 
 from exec_server import Environment, OutputLimitError, TimeoutExpired
 
@@ -53,3 +55,54 @@ def test_read_ahead_counts_for_the_limit_of_communicate(server: Server, is_text:
         with pytest.raises(OutputLimitError):
             process.communicate(max_output=99, timeout=10)
         wait_for(lambda: not is_running("4711475"))
+
+
+# Forks.
+
+PLACES: Dict[str, Callable[[Server], str]] = {
+    "url": lambda server: f"Environment.connect({server.url!r})",
+    "program": lambda server: f"Environment.program([{program()!r}, '--listen', 'stdio'])",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("place", PLACES)
+def test_child_of_a_fork_refuses_calls_and_ends_at_once(server: Server, place: str) -> None:
+    script = f"""
+        import os, sys, warnings
+        from exec_server import ClosedError, Environment
+        warnings.simplefilter("ignore", DeprecationWarning)
+        env = {PLACES[place](server)}
+        process = env.spawn(["sh", "-c", "echo early; read line; echo $line"], stdin=-1)
+        file = env.open("/etc/passwd")
+        if os.fork() == 0:
+            for call in (
+                lambda: env.run(["true"]), process.wait, process.stdout.readline, file.read
+            ):
+                try:
+                    call()
+                except ClosedError as error:
+                    assert "forked" in str(error), error
+                else:
+                    raise AssertionError("the call did not fail")
+            file.close()
+            process.stdin.close()
+            # What the collector does to a connection that is dropped.
+            link = env._inner._client._link
+            (link._transport if hasattr(link, "_transport") else link._process._transport).close()
+            # One of its own works.
+            with {PLACES[place](server)} as own:
+                assert own.run(["echo", "x"], capture_output=True).stdout == b"x\\n"
+            print("child", flush=True)
+            # Runs all finalizers.
+            sys.exit()
+        pid, status = os.wait()
+        assert status == 0, status
+        process.stdin.write(b"late\\n")
+        assert process.stdout.read() == b"early\\nlate\\n"
+        assert env.connections == 1
+        print("parent")
+    """
+    code, out = run_script(script)
+    # At the end, asyncio may say that it did not see the exit of a program.
+    assert code == 0 and out.splitlines()[:2] == ["child", "parent"], out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import selectors
 import threading
 from typing import Any, Coroutine, Generic, List, Optional, TypeVar
 
@@ -27,12 +28,23 @@ class _Outcome(Generic[Result]):
         self.cancelled = False
 
 
+class _Selector(selectors.DefaultSelector):
+    """A selector that a forked child leaves alone: it shares the one of its parent."""
+
+    is_inherited = False
+
+    def get_map(self) -> Any:
+        return {} if self.is_inherited else super().get_map()
+
+
 class LoopThread:
     """Runs coroutines on a private event loop, for callers without one."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._selector = _Selector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._stopped = False
+        self._is_inherited = False
         self._thread = threading.Thread(
             target=self._run, name="exec-server event loop", daemon=True
         )
@@ -62,6 +74,9 @@ class LoopThread:
         """
         if self._stopped or self.is_current():
             coroutine.close()
+            if self._is_inherited:
+                text = "the environment belongs to the process that forked this one: connect here"
+                raise ClosedError(text)
             if self._stopped:
                 raise ClosedError("the environment is closed")
             raise RuntimeError("a synchronous call would block its own event loop")
@@ -122,10 +137,20 @@ class LoopThread:
 
     def post(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Runs a coroutine without waiting for it, unless the loop has ended."""
+        if self._is_inherited:
+            coroutine.close()
+            return
         try:
             self._loop.call_soon_threadsafe(self._loop.create_task, coroutine)
         except RuntimeError:
             coroutine.close()
+
+    def handle_fork(self) -> None:
+        """Gives up the loop in a forked child, where its thread does not run.
+
+        The parent uses it further. Finalizers of connections would change what both share.
+        """
+        self._stopped = self._is_inherited = self._selector.is_inherited = True
 
     def stop(self) -> None:
         """Ends the loop and its thread."""

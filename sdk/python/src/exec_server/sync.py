@@ -1,7 +1,8 @@
 """Environments, processes and files for ordinary code, over the same core as for asyncio.
 
 Each environment has an event loop on a private thread. Its methods can be called from any
-thread; Ctrl-C interrupts a call and cleans up behind it, as in :mod:`subprocess`.
+thread; Ctrl-C interrupts a call and cleans up behind it, as in :mod:`subprocess`. In a child of
+:func:`os.fork` they raise :class:`ClosedError`, because the thread stays with the parent.
 """
 
 from __future__ import annotations
@@ -118,7 +119,16 @@ def _close_all() -> None:
             pass
 
 
+def _handle_fork() -> None:
+    """Leaves the environments of the parent to it."""
+    for environment in _open_environments:
+        environment._loop.handle_fork()
+    _open_environments.clear()
+
+
 atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_handle_fork)
 
 
 class Process:
