@@ -341,6 +341,53 @@ def test_server_without_extensions_is_enough(
     asyncio.run(run())
 
 
+def test_calls_on_a_server_without_extensions_pass_unread_output(
+    plain_client: None, server: Server
+) -> None:
+    async def run() -> None:
+        env = await AsyncEnvironment.connect(server.url)
+        client = env._client
+        process = await env.spawn(["yes"])
+        # Without a reader, and without a call that waits, nothing is read.
+        while client._link is not None and not client._link.is_paused:
+            await asyncio.sleep(0.01)
+        assert process._events.buffered < 8 << 20
+        done = await asyncio.wait_for(env.run(["echo", "x"], capture_output=True), 10)
+        assert done.stdout == b"x\n"
+        await asyncio.wait_for(process.kill(), 10)
+        await env.spawn(["yes"])
+        endless = await env.spawn(["yes"])
+        while client._link is not None and not client._link.is_paused:
+            await asyncio.sleep(0.01)
+        started = asyncio.get_running_loop().time()
+        await env.close()
+        assert asyncio.get_running_loop().time() - started < _client._CLOSE_SECONDS
+        assert endless._events.failure is not None
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_unread_output_is_bounded_while_calls_wait(
+    plain_client: None, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_client, "_MAX_AWAITED_BUFFERED_BYTES", 16 << 20)
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            process, waited = await env.spawn(["yes"]), await env.spawn(["sleep", "4711476"])
+            params = {"processId": waited.id, "until": "exited"}
+            waiting = asyncio.ensure_future(env.request("process/wait", params))
+            link = env._client._link
+            while link is not None and not link.is_paused:
+                await asyncio.sleep(0.01)
+            assert 16 << 20 <= process._events.buffered < 20 << 20
+            process.discard_output()
+            await waited.kill()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 # Broken connections in every call.
 
 CALLS: Dict[str, Callable[[AsyncEnvironment, Path], Awaitable[Any]]] = {

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import OrderedDict, deque
-from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Deque, Dict, Iterator, Optional, Protocol, Set, Tuple
 
 from ._connector import Connector
 from ._framing import Buffer, Json, ReceivedMessage, decode_message, encode_message
@@ -53,6 +54,8 @@ _MAX_FINISHED = 8192
 #: Unread output of a connection to a server without acknowledgements, above which nothing more is
 #: read from it.
 _MAX_BUFFERED_BYTES = 4 << 20
+#: The same while something waits for a message that is behind the output.
+_MAX_AWAITED_BUFFERED_BYTES = 256 << 20
 #: Malformed messages after which another connection will not help.
 _MAX_MALFORMED = 10
 #: Time that closing spends on ending processes.
@@ -208,6 +211,7 @@ class Client:
         self._raw = False
         self._session_ttl: Optional[float] = None
         self._buffered = 0
+        self._awaited_events = 0
         self._malformed = 0
         self._end = asyncio.Event()
         self._finished: "OrderedDict[str, None]" = OrderedDict()
@@ -376,6 +380,7 @@ class Client:
         call = _Call(self._next_call, method, params, data)
         self._next_call += 1
         self._calls[call.id] = call
+        self._update_reading()
         return call
 
     def _send_call(self, call: _Call) -> None:
@@ -567,12 +572,28 @@ class Client:
     def handle_buffered(self, change: int) -> None:
         """Counts unread output. A server without acknowledgements is slowed down by not reading."""
         self._buffered += change
+        self._update_reading()
+
+    @contextmanager
+    def awaiting_event(self) -> Iterator[None]:
+        """Notes that something waits for the next event of a process."""
+        self._awaited_events += 1
+        self._update_reading()
+        try:
+            yield
+        finally:
+            self._awaited_events -= 1
+            self._update_reading()
+
+    def _update_reading(self) -> None:
         link = self._link
-        if link is None:
+        if link is None or self.acknowledges:
             return
-        if not self.acknowledges and self._buffered >= _MAX_BUFFERED_BYTES:
+        is_awaited = bool(self._calls) or self._awaited_events > 0
+        limit = _MAX_AWAITED_BUFFERED_BYTES if is_awaited else _MAX_BUFFERED_BYTES
+        if self._buffered >= limit:
             link.pause()
-        elif link.is_paused and self._buffered < _MAX_BUFFERED_BYTES // 2:
+        elif link.is_paused and (is_awaited or self._buffered < limit // 2):
             link.resume()
 
     # Messages.
@@ -657,6 +678,8 @@ class Client:
         call = self._calls.pop(message.get("id", -1), None)
         if call is None:
             return
+        if not self._calls:
+            self._update_reading()
         self._lost_since = None
         while self._final_acks:
             # Messages arrive in order, so acknowledgements before this call have arrived.

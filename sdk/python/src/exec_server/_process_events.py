@@ -249,7 +249,8 @@ class StreamBuffer:
         waiter: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
-            await waiter
+            with self._owner.client.awaiting_event():
+                await waiter
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -483,7 +484,8 @@ class ProcessEvents:
             waiter: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
-                await waiter
+                with self.client.awaiting_event():
+                    await waiter
             finally:
                 self._waiters.discard(waiter)
 
