@@ -15,6 +15,7 @@ import {
   UnsupportedError,
 } from "./errors.js";
 import type { Connector } from "./link.js";
+import { decodeText } from "./message.js";
 import { concatBytes, type OutputQueue } from "./output-queue.js";
 import { fromPathUri, type HostPath, toPathUri } from "./path-uri.js";
 import {
@@ -226,7 +227,7 @@ export class Environment {
         throw abortReason(signal);
       }
       const convert = (chunks: Uint8Array[]): string | Uint8Array =>
-        encoding === "bytes" ? concatBytes(chunks) : new TextDecoder().decode(concatBytes(chunks));
+        encoding === "bytes" ? concatBytes(chunks) : decodeText(concatBytes(chunks));
       const result = { ...exit, stdout: convert(out), stderr: convert(err) };
       if (timedOut && timeoutMs !== undefined) {
         throw new CommandTimeoutError(argv, timeoutMs, result);

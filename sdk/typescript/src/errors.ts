@@ -113,8 +113,8 @@ export class InterruptedError extends ExecServerError {
   readonly method: string;
 
   /** @internal */
-  constructor(method: string, reason: string) {
-    super(`connection broke before \`${method}\` was answered: ${reason}`, "transport");
+  constructor(method: string, reason: string, options?: ErrorOptions) {
+    super(`connection broke before \`${method}\` was answered: ${reason}`, "transport", options);
     this.method = method;
   }
 }

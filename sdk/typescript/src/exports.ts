@@ -36,6 +36,7 @@ export type {
   WalkOptions,
   WalkResult,
   WatchBatch,
+  WriteOptions,
 } from "./files.js";
 export type { Connector, Link, LinkHandler } from "./link.js";
 export { fromPathUri, toPathUri } from "./path-uri.js";

@@ -11,12 +11,15 @@ import {
   ExecServerError,
   InterruptedError,
   InvalidArgumentError,
+  LimitError,
+  NotFoundError,
   ProtocolError,
   RefusedError,
   UnsupportedError,
 } from "./errors.js";
+import { decodeText, MAX_TEXT_BYTES } from "./message.js";
 import { concatBytes } from "./output-queue.js";
-import { fromPathUri, type HostPath, joinPathUri, toPathUri } from "./path-uri.js";
+import { fromPathUri, type HostPath, joinPathUri, parentPathUri, toPathUri } from "./path-uri.js";
 import { type Bytes, toBytes } from "./process.js";
 import type { FileMetadata, Requests, SandboxPolicy } from "./wire.js";
 import type { CallOptions, CallResult, ConnectionListener, SessionClient } from "./session-client.js";
@@ -89,6 +92,16 @@ export interface SearchOptions extends FileOptions {
   contextLines?: number;
 }
 
+/** How a file is written. */
+export interface WriteOptions extends FileOptions {
+  /** Whether readers see the old or the new content, never a part of it. */
+  atomic?: boolean;
+  /** Whether missing directories are made. */
+  createParents?: boolean;
+  /** Permission bits. Default: those of the file that is replaced, or 0666 minus the umask. */
+  mode?: number;
+}
+
 /** A line that matches. */
 export interface SearchMatch {
   /** The file. */
@@ -113,13 +126,18 @@ export interface WatchBatch {
   overflow: boolean;
 }
 
-/** Content above this size is written by blocks: a server accepts messages of 64 MiB. */
-const MAX_WHOLE_WRITE = 32 << 20;
+/** Content above this size is written by blocks: a stock server accepts messages of 16 MiB. */
+const MAX_WHOLE_WRITE = 8 << 20;
 const MAX_WHOLE_READ = 512 << 20;
+/** The same in base64, which has to fit in a string. */
+const MAX_WHOLE_TEXT_READ = 32 << 20;
+const MAX_TEXT_READ = Math.floor(MAX_TEXT_BYTES / 4) * 3 - 4096;
 const BLOCK_BYTES = 1 << 20;
 /** Blocks that are read ahead or written behind. */
 const BLOCKS_IN_FLIGHT = 4;
 const MAX_BATCHES = 1024;
+/** Permission bits that writing needs. */
+const OWNER_ACCESS = 0o600;
 
 /** File operations of an environment. Paths may be relative to the working directory. */
 export class EnvironmentFiles {
@@ -144,23 +162,25 @@ export class EnvironmentFiles {
     options: LinkOptions & { encoding?: "utf8" } = {},
   ): Promise<Uint8Array | string> {
     const bytes = await this.#readBytes(path, options);
-    return options.encoding === undefined ? bytes : new TextDecoder().decode(bytes);
+    return options.encoding === undefined ? bytes : decodeText(bytes);
   }
 
   async #readBytes(path: HostPath, options: LinkOptions): Promise<Uint8Array> {
-    try {
-      const answer = await this.#read("fs/readFile", path, options, linkMembers(options));
-      return answer.data("dataBase64");
-    } catch (error) {
-      // Larger files are read by blocks.
-      if (!(error instanceof RefusedError) || options.followSymlinks === false) {
-        throw error;
-      }
-      const { isFile, size } = await this.stat(path, options).catch(() => {
-        throw error;
-      });
-      if (!isFile || size <= MAX_WHOLE_READ) {
-        throw error;
+    if (this.#client.isBinary || !(await this.#isLargeText(path, options))) {
+      try {
+        const answer = await this.#repeatable("fs/readFile", path, options, linkMembers(options));
+        return answer.data("dataBase64");
+      } catch (error) {
+        // Larger files are read by blocks.
+        if (!(error instanceof RefusedError) || options.followSymlinks === false) {
+          throw error;
+        }
+        const { isFile, size } = await this.stat(path, options).catch(() => {
+          throw error;
+        });
+        if (!isFile || size <= MAX_WHOLE_READ) {
+          throw error;
+        }
       }
     }
     const chunks: Uint8Array[] = [];
@@ -170,25 +190,34 @@ export class EnvironmentFiles {
     return concatBytes(chunks);
   }
 
+  /** Whether a file has to be read by blocks because its content travels as text. */
+  async #isLargeText(path: HostPath, options: LinkOptions): Promise<boolean> {
+    const found = await this.stat(path, options).catch(() => undefined);
+    if (found?.isFile !== true) {
+      // The error of the read is the better one.
+      return false;
+    }
+    const { size } = found;
+    if (options.followSymlinks === false && size > MAX_TEXT_READ) {
+      const text = `cannot read ${size} bytes with \`followSymlinks: false\` on this connection`;
+      throw new LimitError(`${text}: the limit is ${MAX_TEXT_READ}`);
+    }
+    return size > MAX_WHOLE_TEXT_READ && options.followSymlinks !== false;
+  }
+
   /**
-   * Writes a whole file. With `atomic`, readers see the old or the new content; `createParents`
-   * makes missing directories; `mode` sets the permission bits.
+   * Writes a whole file. With `followSymlinks: false` it travels in one message, which the server
+   * limits to 64 MiB.
    */
   async writeFile(
     path: HostPath,
     data: Bytes,
-    options: LinkOptions & { atomic?: boolean; createParents?: boolean; mode?: number } = {},
+    options: WriteOptions & LinkOptions = {},
   ): Promise<void> {
-    const { atomic, createParents, mode, signal } = options;
+    const { signal } = options;
     const bytes = toBytes(data);
-    const extras = { atomic, createParents, mode };
-    for (const [name, value] of Object.entries(extras)) {
-      if (this.#client.isStock && value !== undefined && value !== false) {
-        throw UnsupportedError.feature(`${name} of fs/writeFile`);
-      }
-    }
-    const isPlain = options.followSymlinks === undefined && mode === undefined && !createParents;
-    if (bytes.byteLength > MAX_WHOLE_WRITE && isPlain) {
+    const extras = this.#writeExtras(options);
+    if (bytes.byteLength > MAX_WHOLE_WRITE && options.followSymlinks !== false) {
       await this.#writeBlocks(path, bytes, options);
       return;
     }
@@ -196,7 +225,7 @@ export class EnvironmentFiles {
       path: this.#uri(path),
       ...sandboxMember(options),
       ...linkMembers(options),
-      ...defined(extras),
+      ...extras,
     };
     await this.#client.call("fs/writeFile", params, {
       data: { name: "dataBase64", bytes },
@@ -204,20 +233,26 @@ export class EnvironmentFiles {
     });
   }
 
-  async #writeBlocks(
-    path: HostPath,
-    bytes: Uint8Array,
-    options: FileOptions & { atomic?: boolean },
-  ): Promise<void> {
+  #writeExtras(options: WriteOptions): Omit<WriteOptions, keyof FileOptions> {
+    const { atomic, createParents, mode } = options;
+    const extras = { atomic, createParents, mode };
+    for (const [name, value] of Object.entries(extras)) {
+      if (this.#client.isStock && value !== undefined && value !== false) {
+        throw UnsupportedError.feature(`${name} of fs/writeFile`);
+      }
+    }
+    return defined(extras);
+  }
+
+  async #writeBlocks(path: HostPath, bytes: Uint8Array, options: WriteOptions): Promise<void> {
     const writer = this.writeStream(path, options).getWriter();
     try {
       for (let offset = 0; offset < bytes.byteLength; offset += BLOCK_BYTES) {
         await writer.write(bytes.subarray(offset, offset + BLOCK_BYTES));
       }
       await writer.close();
-    } catch (error) {
-      writer.abort(error).catch(() => {});
-      throw error;
+    } finally {
+      writer.releaseLock();
     }
   }
 
@@ -247,30 +282,81 @@ export class EnvironmentFiles {
    * Writes a file of any size as a Web Stream, also across disconnects. With `atomic`, the file
    * appears when the stream is closed.
    */
-  writeStream(
-    path: HostPath,
-    options: FileOptions & { atomic?: boolean } = {},
-  ): WritableStream<Bytes> {
-    const target = this.#uri(path);
-    const { atomic = false, ...rest } = options;
-    const temporary = `${target}.${Date.now().toString(36)}-${this.#newId()}.tmp`;
-    const newId = (): string => this.#newId();
-    const writer = new BlockWriter(this.#client, atomic ? temporary : target, rest, newId);
+  writeStream(path: HostPath, options: WriteOptions = {}): WritableStream<Bytes> {
+    const { atomic = false, createParents = false } = this.#writeExtras(options);
+    const access = defined({ sandbox: options.sandbox, signal: options.signal });
+    let { mode } = options;
+    let target = this.#uri(path);
+    let written = target;
+    let writer: BlockWriter | undefined;
+    const open = async (): Promise<BlockWriter> => {
+      if (createParents) {
+        const members = { recursive: true };
+        await this.#repeatable("fs/createDirectory", parentPathUri(target), access, members);
+      }
+      if (atomic) {
+        const replaced = await this.#replacedFile(target, access);
+        target = replaced.uri;
+        mode ??= replaced.mode;
+        written = `${target}.${Date.now().toString(36)}-${this.#newId()}.tmp`;
+      }
+      writer = new BlockWriter(this.#client, written, access, () => this.#newId());
+      await writer.create();
+      if (mode !== undefined) {
+        // Before the content, so that nobody else reads it; a disconnect needs write access.
+        await this.#repeatable("fs/setMetadata", written, access, { mode: mode | OWNER_ACCESS });
+      }
+      return writer;
+    };
+    const discard = async (): Promise<void> => {
+      await writer?.abandon();
+      if (atomic && writer !== undefined) {
+        await this.rm(written, { ...sandboxMember(access), force: true }).catch(() => {});
+      }
+    };
+    const undone = async <T>(work: Promise<T>): Promise<T> => {
+      try {
+        return await work;
+      } catch (error) {
+        await discard();
+        throw error;
+      }
+    };
+    const write = async (chunk: Bytes): Promise<void> =>
+      (writer ?? (await open())).write(toBytes(chunk));
+    const close = async (): Promise<void> => {
+      await (writer ?? (await open())).close();
+      if (mode !== undefined && (mode | OWNER_ACCESS) !== mode) {
+        await this.#repeatable("fs/setMetadata", written, access, { mode });
+      }
+      if (atomic) {
+        await this.rename(written, target, { ...access, overwrite: true });
+      }
+    };
     return new WritableStream<Bytes>({
-      write: (chunk) => writer.write(toBytes(chunk)),
-      close: async () => {
-        await writer.close();
-        if (atomic) {
-          await this.rename(temporary, target, { ...rest, overwrite: true });
-        }
-      },
-      abort: async () => {
-        await writer.close().catch(() => {});
-        if (atomic) {
-          await this.rm(temporary, { force: true }).catch(() => {});
-        }
-      },
+      write: (chunk) => undone(write(chunk)),
+      close: () => undone(close()),
+      abort: discard,
     });
+  }
+
+  /** The file behind a path: links are followed. */
+  async #replacedFile(
+    uri: string,
+    options: FileOptions,
+  ): Promise<{ uri: string; mode: number | undefined }> {
+    try {
+      const [target, metadata] = await Promise.all([
+        this.#repeatable("fs/canonicalize", uri, options, {}),
+        this.stat(uri, options),
+      ]);
+      return { uri: target.result.path, mode: metadata.mode ?? undefined };
+    } catch (error) {
+      if (error instanceof NotFoundError) {
+        return { uri, mode: undefined };
+      }
+      throw error;
+    }
   }
 
   /** Returns metadata; a link is followed. With `details`, a dangling link is described itself. */
@@ -283,7 +369,7 @@ export class EnvironmentFiles {
       throw UnsupportedError.feature("details of fs/getMetadata");
     }
     const members = { ...linkMembers(options), ...details };
-    return (await this.#read("fs/getMetadata", path, options, members)).result;
+    return (await this.#repeatable("fs/getMetadata", path, options, members)).result;
   }
 
   /** Returns whether a path exists; a dangling link does not. */
@@ -312,7 +398,7 @@ export class EnvironmentFiles {
 
   /** Resolves every link of a path. */
   async realpath(path: HostPath, options: FileOptions = {}): Promise<string> {
-    const answer = await this.#read("fs/canonicalize", path, options, {});
+    const answer = await this.#repeatable("fs/canonicalize", path, options, {});
     return fromPathUri(answer.result.path);
   }
 
@@ -405,7 +491,7 @@ export class EnvironmentFiles {
       const members = paged
         ? defined({ limit: PAGE_ENTRIES, cursor, details: options.details })
         : {};
-      const { result } = await this.#read("fs/readDirectory", path, options, members);
+      const { result } = await this.#repeatable("fs/readDirectory", path, options, members);
       for (const { fileName, isDirectory, isFile, mode, linkTarget, path: uri } of result.entries) {
         const entryPath = fromPathUri(uri ?? joinPathUri(directory, fileName));
         const more = defined({ mode: mode ?? undefined, linkTarget: linkTarget ?? undefined });
@@ -426,7 +512,7 @@ export class EnvironmentFiles {
         pruneHiddenDirectories: options.pruneHidden ?? false,
       },
     };
-    const { result } = await this.#read("fs/walk", path, options, members);
+    const { result } = await this.#repeatable("fs/walk", path, options, members);
     return {
       entries: result.entries.map((entry) => ({ ...entry, path: fromPathUri(entry.path) })),
       errors: result.errors.map((error) => ({ ...error, path: fromPathUri(error.path) })),
@@ -445,7 +531,7 @@ export class EnvironmentFiles {
       pattern,
       ...defined({ regex, caseSensitive, glob, maxMatches, contextLines }),
     };
-    const { result } = await this.#read("fs/search",
+    const { result } = await this.#repeatable("fs/search",
       path,
       options,
       members,
@@ -463,7 +549,7 @@ export class EnvironmentFiles {
     options: FileOptions & { maxResults?: number } = {},
   ): Promise<{ paths: string[]; truncated: boolean }> {
     const members = { ...what, ...defined({ maxResults: options.maxResults }) };
-    const { result } = await this.#read("fs/find",
+    const { result } = await this.#repeatable("fs/find",
       path,
       options,
       members,
@@ -574,8 +660,8 @@ export class EnvironmentFiles {
     return String(this.#ids);
   }
 
-  /** A method that changes nothing: sent again after a disconnect. */
-  #read<M extends ReadMethod>(
+  /** A method whose repetition has no effect: sent again after a disconnect. */
+  #repeatable<M extends RepeatableMethod>(
     method: M,
     path: HostPath,
     options: FileOptions,
@@ -599,14 +685,16 @@ export class EnvironmentFiles {
   }
 }
 
-type ReadMethod =
+type RepeatableMethod =
   | "fs/readFile"
   | "fs/getMetadata"
   | "fs/canonicalize"
   | "fs/readDirectory"
   | "fs/walk"
   | "fs/search"
-  | "fs/find";
+  | "fs/find"
+  | "fs/createDirectory"
+  | "fs/setMetadata";
 
 type ChangeMethod =
   | "fs/setMetadata"
@@ -802,6 +890,11 @@ class BlockWriter extends BlockFile {
   #opened = false;
   #pending: { offset: number; bytes: Uint8Array; written: Promise<void> }[] = [];
 
+  /** Creates the file, or empties it. */
+  async create(): Promise<void> {
+    await this.#ensureOpen();
+  }
+
   /** Writes bytes; up to a few blocks are under way. */
   async write(bytes: Uint8Array): Promise<void> {
     for (let start = 0; start < bytes.byteLength; start += BLOCK_BYTES) {
@@ -815,9 +908,6 @@ class BlockWriter extends BlockFile {
       const written = this.#send(offset, block);
       written.catch(() => {});
       this.#pending.push({ offset, bytes: block, written });
-    }
-    if (!this.#opened) {
-      await this.#ensureOpen();
     }
   }
 
@@ -878,12 +968,16 @@ class BlockWriter extends BlockFile {
     this.#pending.shift();
   }
 
+  /** Gives the file up as it is. */
+  async abandon(): Promise<void> {
+    await this.#opening?.catch(() => {});
+    await Promise.allSettled(this.#pending.map(({ written }) => written));
+    await super.close().catch(() => {});
+  }
+
   override async close(): Promise<void> {
     while (this.#pending.length > 0) {
       await this.#settleOldest();
-    }
-    if (!this.#opened) {
-      await this.#ensureOpen();
     }
     await super.close();
   }

@@ -4,12 +4,14 @@
  * @module
  */
 
+import type { ProtocolError } from "./errors.js";
+
 /** Receives what a link delivers. */
 export interface LinkHandler {
   /** A message: JSON as text or UTF-8, or the binary form. */
   message(message: string | Uint8Array): void;
-  /** The link has ended. Called once, and nothing follows. */
-  closed(reason: string): void;
+  /** The link has ended, with an error if the peer violated the protocol. Nothing follows. */
+  closed(reason: string | ProtocolError): void;
 }
 
 /** An open connection to a server. */
@@ -31,7 +33,7 @@ export interface Link {
   /** Ends the link in order, and by force if the peer does not answer. */
   close(): void;
   /** Ends the link at once. */
-  abort(reason: string): void;
+  abort(reason: string | ProtocolError): void;
 }
 
 /** Opens links to one server. */
@@ -46,7 +48,7 @@ export interface Connector {
 export class LinkInbox {
   #handler: LinkHandler | undefined;
   #early: (string | Uint8Array)[] = [];
-  #closed: string | undefined;
+  #closed: string | ProtocolError | undefined;
   #ended = false;
 
   setHandler(handler: LinkHandler): void {
@@ -71,7 +73,7 @@ export class LinkInbox {
     }
   }
 
-  closed(reason: string): void {
+  closed(reason: string | ProtocolError): void {
     if (this.#closed !== undefined) {
       return;
     }

@@ -5,7 +5,7 @@
  */
 
 import { decodeBase64, encodeBase64 } from "./base64.js";
-import { ProtocolError } from "./errors.js";
+import { LimitError, ProtocolError } from "./errors.js";
 
 /** A decoded message of any kind. */
 export interface RpcMessage {
@@ -30,6 +30,10 @@ const decoder = new TextDecoder("utf-8", { fatal: true });
 const encoder = new TextEncoder();
 const BINARY = 1;
 const PREFIX = 4;
+/** Longest JSON text of a message: the longest string of V8. */
+export const MAX_TEXT_BYTES = 0x1fff_ffe8;
+/** Part of a message in which the id of an answer is looked for. */
+const ID_BYTES = 64;
 
 interface Utf8Slice {
   utf8Slice?: (start: number, end: number) => string;
@@ -58,7 +62,32 @@ function detached(data: Uint8Array): Uint8Array {
   return data.byteLength * 2 < data.buffer.byteLength ? Uint8Array.prototype.slice.call(data) : data;
 }
 
+/** A message whose JSON does not fit in a string. */
+export class OverlongMessageError extends ProtocolError {
+  /** Id of the request that it answers, if it is an answer. */
+  readonly id: number | undefined;
+
+  constructor(message: Uint8Array) {
+    super(`server sent a message of ${message.byteLength} bytes: more than a string can hold`);
+    const start = new TextDecoder().decode(message.subarray(0, ID_BYTES));
+    const id = /^\{(?:"jsonrpc":"2\.0",)?"id":(\d+),"result":/.exec(start)?.[1];
+    this.id = id === undefined ? undefined : Number(id);
+  }
+}
+
+/** Decodes text of a file or a command; throws a {@link LimitError} if it is too long. */
+export function decodeText(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder().decode(bytes);
+  } catch {
+    throw new LimitError(`${bytes.byteLength} bytes are too many for a string; ask for bytes`);
+  }
+}
+
 function text(message: Uint8Array, start: number, end: number): string {
+  if (end - start > MAX_TEXT_BYTES) {
+    throw new OverlongMessageError(message);
+  }
   try {
     // Much faster in Node for short texts. Headers are written by a JSON encoder.
     const slice = (message as Uint8Array & Utf8Slice).utf8Slice;
@@ -107,6 +136,16 @@ export function encodeText(
   }
   const params = { ...header.params, [member.name]: encodeBase64(member.bytes) };
   return JSON.stringify({ ...header, params });
+}
+
+/** Whether a message has at most this many bytes. */
+export function isWithin(message: string | Uint8Array, limit: number): boolean {
+  // A UTF-16 code unit has at most 3 bytes in UTF-8.
+  return message.length * 3 <= limit || byteLength(message) <= limit;
+}
+
+function byteLength(message: string | Uint8Array): number {
+  return typeof message === "string" ? encoder.encode(message).byteLength : message.byteLength;
 }
 
 /** Returns the data member of a message, wherever it is. */

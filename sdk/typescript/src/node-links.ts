@@ -8,7 +8,13 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { connect as connectSocket } from "node:net";
 import WebSocket from "ws";
 
-import { abortReason, AuthenticationError, ConnectError, InvalidArgumentError } from "./errors.js";
+import {
+  abortReason,
+  AuthenticationError,
+  ConnectError,
+  InvalidArgumentError,
+  ProtocolError,
+} from "./errors.js";
 import { type Connector, type Link, type LinkHandler, LinkInbox } from "./link.js";
 import { parseUrl } from "./websocket.js";
 
@@ -117,7 +123,7 @@ class WsLink implements Link {
   readonly pausable = true;
   #socket: WebSocket;
   #inbox = new LinkInbox();
-  #error = "";
+  #error: string | ProtocolError = "";
 
   constructor(socket: WebSocket) {
     this.#socket = socket;
@@ -126,12 +132,14 @@ class WsLink implements Link {
   opened(): void {
     const socket = this.#socket;
     socket.on("message", (data) => this.#inbox.message(data as Buffer));
-    socket.on("error", (error) => {
-      this.#error = error.message;
+    socket.on("error", (error: Error & { code?: string }) => {
+      // A frame that is malformed or too large.
+      const isViolation = error.code?.startsWith("WS_ERR_") === true;
+      this.#error = isViolation ? new ProtocolError(error.message) : error.message;
     });
     socket.on("close", (code, reason) => {
-      const text = this.#error || `the connection was closed (${code} ${reason.toString()})`;
-      this.#inbox.closed(text.replace(" )", ")"));
+      const text = `the connection was closed (${code} ${reason.toString()})`;
+      this.#inbox.closed(this.#error || text.replace(" )", ")"));
     });
   }
 
@@ -165,7 +173,7 @@ class WsLink implements Link {
     setTimeout(() => this.#socket.terminate(), CLOSE_MS).unref();
   }
 
-  abort(reason: string): void {
+  abort(reason: string | ProtocolError): void {
     this.#socket.terminate();
     this.#inbox.closed(reason);
   }
@@ -250,7 +258,8 @@ class StdioLink implements Link {
       const rest = data.subarray(start, end < 0 ? data.length : end);
       this.#lineBytes += rest.length;
       if (this.#lineBytes > MAX_MESSAGE_BYTES) {
-        this.abort(`the program sent a line of more than ${MAX_MESSAGE_BYTES} bytes`);
+        const text = `the program sent a line of more than ${MAX_MESSAGE_BYTES} bytes`;
+        this.abort(new ProtocolError(text));
         return;
       }
       this.#line.push(rest);
@@ -260,9 +269,8 @@ class StdioLink implements Link {
       const line = this.#line.length === 1 ? rest : Buffer.concat(this.#line);
       this.#line = [];
       this.#lineBytes = 0;
-      const text = line.toString("utf8").trim();
-      if (text !== "") {
-        this.#inbox.message(text);
+      if (line.some((byte) => byte > SPACE)) {
+        this.#inbox.message(line);
       }
       start = end + 1;
     }
@@ -304,7 +312,7 @@ class StdioLink implements Link {
     });
   }
 
-  abort(reason: string): void {
+  abort(reason: string | ProtocolError): void {
     this.#child.kill("SIGTERM");
     const kill = setTimeout(() => this.#child.kill("SIGKILL"), 2 * CLOSE_MS);
     kill.unref();
@@ -314,3 +322,4 @@ class StdioLink implements Link {
 }
 
 const STDERR_CHARS = 4096;
+const SPACE = 0x20;

@@ -7,7 +7,9 @@
 import { decodeBase64Url, encodeBase64Url } from "./base64.js";
 import { InvalidArgumentError } from "./errors.js";
 
+const ROOT = "file:///";
 const BAD_PATH = "file:///%00/bad/path/";
+const SLASH = 0x2f;
 
 /**
  * Path on the server's host: absolute, relative to the environment's working directory, or a
@@ -67,6 +69,17 @@ export function fromPathUri(uri: string): string {
   } catch {
     return uri;
   }
+}
+
+/** Returns the URI of the directory that has this path. */
+export function parentPathUri(uri: string): string {
+  if (uri.startsWith(BAD_PATH)) {
+    const bytes = decodeBase64Url(uri.slice(BAD_PATH.length));
+    const end = bytes.lastIndexOf(SLASH);
+    return end <= 0 ? ROOT : BAD_PATH + encodeBase64Url(bytes.slice(0, end));
+  }
+  const end = uri.lastIndexOf("/");
+  return end < ROOT.length ? ROOT : uri.slice(0, end);
 }
 
 /** Appends the name of a directory entry to the URI of its directory. */

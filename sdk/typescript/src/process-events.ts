@@ -69,6 +69,8 @@ export class ProcessEvents {
   closed = false;
   /** A `process/read` is on its way. */
   reading = false;
+  /** How many connections ended by a malformed message during the last `process/read`. */
+  violations = 0;
   /** The last read was interrupted: read smaller pages. */
   readInterrupted = false;
   /** A read is needed whether or not there is a gap. */

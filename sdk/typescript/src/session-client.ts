@@ -31,6 +31,8 @@ import {
   decodeMessage,
   encodeBinary,
   encodeText,
+  isWithin,
+  OverlongMessageError,
   type RpcMessage,
 } from "./message.js";
 import { type EventsOwner, ProcessEvents, type ProcessExit } from "./process-events.js";
@@ -106,6 +108,8 @@ interface Call {
   reject: (error: unknown) => void;
   /** Number of the call on its connection. */
   number: number;
+  /** How many connections ended by a malformed message while the call waited. */
+  violations: number;
 }
 
 interface Opened {
@@ -137,6 +141,11 @@ const MAX_IN_FLIGHT = 1024;
 const MAX_WAITING = 65_536;
 const MAX_FINAL_ACKS = 8192;
 const MAX_EARLY_BYTES = 64 << 20;
+/** A call is not repeated after so many malformed messages: its answer may be one. */
+const MAX_VIOLATIONS = 3;
+/** Largest message that a server accepts: a larger one ends the connection. */
+const MAX_REQUEST_BYTES = 64 << 20;
+const MAX_STOCK_REQUEST_BYTES = 16 << 20;
 const INTERRUPTED_PAGE_BYTES = 256 << 10;
 const BEHIND_PAGE_BYTES = 1 << 20;
 /** Keepalive: a connection without messages is probed, and ends if it does not answer. */
@@ -215,6 +224,11 @@ export class SessionClient implements EventsOwner {
     return this.#extensions.has(extension);
   }
 
+  /** Whether data members travel as bytes. */
+  get isBinary(): boolean {
+    return this.#link?.binary === true && this.#extensions.has("binaryData");
+  }
+
   /** Opens the first connection. */
   async open(signal?: AbortSignal): Promise<void> {
     const opened = await this.#attempt(undefined, signal);
@@ -267,7 +281,8 @@ export class SessionClient implements EventsOwner {
     return new Promise((resolve, reject) => {
       const id = this.#nextId;
       this.#nextId += 1;
-      const call: Call = { id, method, params, options, start, resolve, reject, number: 0 };
+      const counts = { number: 0, violations: 0 };
+      const call: Call = { id, method, params, options, start, resolve, reject, ...counts };
       if (signal !== undefined) {
         const abort = (): void => {
           // Stays registered: the answer may have to be undone.
@@ -312,17 +327,37 @@ export class SessionClient implements EventsOwner {
       this.#waiting.push(call);
       return;
     }
+    let message: string | Uint8Array;
+    try {
+      message = this.#encode(call);
+    } catch (error) {
+      call.reject(error);
+      return;
+    }
     this.#callsSent += 1;
     call.number = this.#callsSent;
     this.#calls.set(call.id, call);
-    const { id, method, params } = call;
-    const { data } = call.options;
     this.#updateReading();
-    if (data !== undefined && link.binary && this.#extensions.has("binaryData")) {
-      link.sendBinary(encodeBinary({ id, method, params }, data.bytes));
+    if (typeof message === "string") {
+      link.send(message);
     } else {
-      link.send(encodeText({ id, method, params }, data));
+      link.sendBinary(message);
     }
+  }
+
+  /** Encodes a request; throws a {@link LimitError} if the server would not accept it. */
+  #encode({ id, method, params, options: { data } }: Call): string | Uint8Array {
+    const limit = this.isStock ? MAX_STOCK_REQUEST_BYTES : MAX_REQUEST_BYTES;
+    if ((data?.bytes.byteLength ?? 0) <= limit) {
+      const message =
+        data !== undefined && this.isBinary
+          ? encodeBinary({ id, method, params }, data.bytes)
+          : encodeText({ id, method, params }, data);
+      if (isWithin(message, limit)) {
+        return message;
+      }
+    }
+    throw new LimitError(`\`${method}\` has more than ${limit} bytes: the server accepts no more`);
   }
 
   /** Sends a notification, if there is a connection. */
@@ -331,7 +366,7 @@ export class SessionClient implements EventsOwner {
     if (link === undefined) {
       return false;
     }
-    if (data !== undefined && link.binary && this.#extensions.has("binaryData")) {
+    if (data !== undefined && this.isBinary) {
       link.sendBinary(encodeBinary({ method, params }, data.bytes));
     } else {
       link.send(encodeText({ method, params }, data));
@@ -571,6 +606,7 @@ export class SessionClient implements EventsOwner {
           return;
         }
         const more = events.handlePage(result, maxBytes);
+        events.violations = 0;
         if (!more) {
           break;
         }
@@ -583,13 +619,16 @@ export class SessionClient implements EventsOwner {
       }
       events.readInterrupted = false;
     } catch (error) {
-      if (error instanceof InterruptedError || !events.reading) {
+      const violation = error instanceof InterruptedError ? error.cause : undefined;
+      events.violations += violation === undefined ? 0 : 1;
+      const isInterrupted = error instanceof InterruptedError || !events.reading;
+      if (isInterrupted && events.violations < MAX_VIOLATIONS) {
         return;
       }
       events.fail(
         error instanceof RefusedError
           ? new SessionLostError(`the server has forgotten process \`${events.id}\``)
-          : toClientError(error),
+          : toClientError(violation ?? error),
       );
     } finally {
       events.reading = false;
@@ -612,7 +651,13 @@ export class SessionClient implements EventsOwner {
     try {
       this.#dispatch(decodeMessage(raw));
     } catch (error) {
-      this.#fail(link, error);
+      const call = error instanceof OverlongMessageError ? this.#takeCall(error.id) : undefined;
+      if (call === undefined) {
+        this.#fail(link, error);
+      } else {
+        call.reject(error);
+        this.#callSettled();
+      }
     }
   }
 
@@ -625,13 +670,10 @@ export class SessionClient implements EventsOwner {
       }
       return;
     }
-    const call = typeof message.id === "number" ? this.#calls.get(message.id) : undefined;
+    const call = this.#takeCall(message.id);
     if (call === undefined) {
       return;
     }
-    this.#calls.delete(call.id);
-    this.#stalledSince = undefined;
-    this.#lastAnswered = Math.max(this.#lastAnswered, call.number);
     const { error } = message;
     if (message.result !== undefined) {
       const result = message.result;
@@ -642,8 +684,27 @@ export class SessionClient implements EventsOwner {
     } else if (typeof error?.code === "number") {
       call.reject(RemoteError.from(call.method, error.code, String(error.message)));
     } else {
-      throw new ProtocolError("server sent a malformed message: an error without a code");
+      const violation = new ProtocolError(
+        "server sent a malformed message: an error without a code",
+      );
+      call.reject(violation);
+      throw violation;
     }
+    this.#callSettled();
+  }
+
+  /** Removes the call that a message answers. */
+  #takeCall(id: RpcMessage["id"]): Call | undefined {
+    const call = typeof id === "number" ? this.#calls.get(id) : undefined;
+    if (call !== undefined) {
+      this.#calls.delete(call.id);
+      this.#stalledSince = undefined;
+      this.#lastAnswered = Math.max(this.#lastAnswered, call.number);
+    }
+    return call;
+  }
+
+  #callSettled(): void {
     this.#sendWaiting();
     this.#updateReading();
   }
@@ -789,7 +850,8 @@ export class SessionClient implements EventsOwner {
         }
       },
       closed: (reason) => {
-        const text = `${address} closed the connection before the handshake: ${reason}`;
+        const end = describeError(reason);
+        const text = `${address} closed the connection before the handshake: ${end}`;
         answered.reject(new ConnectError(text, "transport", true));
       },
     });
@@ -846,14 +908,17 @@ export class SessionClient implements EventsOwner {
   }
 
   #fail(link: Link, error: unknown): void {
-    link.abort(describeError(error));
-    this.#disconnected(link, describeError(error));
+    const reason = error instanceof ProtocolError ? error : describeError(error);
+    link.abort(reason);
+    this.#disconnected(link, reason);
   }
 
-  #disconnected(link: Link, cause: string): void {
+  #disconnected(link: Link, reason: string | ProtocolError): void {
     if (this.#link !== link) {
       return;
     }
+    const violation = reason instanceof ProtocolError ? reason : undefined;
+    const cause = describeError(reason);
     const since =
       this.#stalledSince !== undefined && Date.now() - this.#openedAt < SETTLED_MS
         ? this.#stalledSince
@@ -870,12 +935,15 @@ export class SessionClient implements EventsOwner {
     const retries: Call[] = [];
     const starts: Call[] = [];
     for (const call of sent) {
+      call.violations += violation === undefined ? 0 : 1;
       if (call.start !== undefined) {
         starts.push(call);
+      } else if (violation !== undefined && call.violations >= MAX_VIOLATIONS) {
+        call.reject(violation);
       } else if (call.options.retry === true) {
         retries.push(call);
       } else {
-        call.reject(new InterruptedError(call.method, cause));
+        call.reject(new InterruptedError(call.method, cause, { cause: violation }));
       }
     }
     const isBound = (call: Call): boolean => call.options.connection !== undefined;

@@ -4,7 +4,7 @@
  * @module
  */
 
-import { abortReason, ConnectError, InvalidArgumentError } from "./errors.js";
+import { abortReason, ConnectError, InvalidArgumentError, type ProtocolError } from "./errors.js";
 import { type Connector, type Link, type LinkHandler, LinkInbox } from "./link.js";
 
 /** Connects with the global `WebSocket`, which can send no token. */
@@ -82,7 +82,7 @@ class WebSocketLink implements Link {
     this.#socket.close(1000);
   }
 
-  abort(reason: string): void {
+  abort(reason: string | ProtocolError): void {
     this.#socket.close();
     this.#inbox.closed(reason);
   }

@@ -7,6 +7,7 @@ import { type WebSocket, WebSocketServer } from "ws";
 import {
   connect,
   ConnectError,
+  LimitError,
   OutputLostError,
   ProtocolError,
   UnsupportedError,
@@ -19,8 +20,9 @@ interface Request {
 }
 type Reply = (message: object) => void;
 
+/** Listens with the message limit of stock servers. */
 async function listen(): Promise<WebSocketServer> {
-  const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0, maxPayload: 16 << 20 });
   await new Promise((resolve) => server.once("listening", resolve));
   return server;
 }
@@ -215,6 +217,48 @@ test("server that violates the protocol is a typed error", async () => {
   });
   wrong.clients.forEach((client) => client.terminate());
   await new Promise((resolve) => wrong.close(resolve));
+});
+
+test("call whose answers are malformed fails after three connections", async () => {
+  const server = await ScriptedServer.start(({ id, method, params }, reply) => {
+    if (method === "process/start") {
+      reply({ id, result: { processId: params["processId"] } });
+    } else if (method === "process/read" || method === "test/poison") {
+      server.sockets.at(-1)?.send("{ not json");
+    } else {
+      reply({ id, result: {} });
+    }
+  });
+  const count = (method: string): number =>
+    server.requests.filter((request) => request.method === method).length;
+  const env = await connect(server.url);
+  await assert.rejects(env.request("test/poison", {}, { retry: true }), ProtocolError);
+  assert.equal(count("test/poison"), 3);
+  const process = await env.spawn(["x"]);
+  server.sockets.at(-1)?.terminate();
+  await assert.rejects(process.wait(), ProtocolError);
+  assert.equal(count("process/read"), 3);
+  assert.deepEqual(await env.request("environment/x"), {});
+  await env.close();
+  await server.stop();
+});
+
+test("files that a stock server does not accept in one message are written by blocks", async () => {
+  let bytes = 0;
+  const server = await ScriptedServer.start(({ id, method, params }, reply) => {
+    assert.notEqual(method, "fs/writeFile");
+    bytes += Buffer.from(String(params["chunk"] ?? ""), "base64").length;
+    reply({ id, result: {} });
+  });
+  const env = await connect(server.url);
+  await env.fs.writeFile("/large", new Uint8Array(13 << 20));
+  assert.equal(bytes, 13 << 20);
+  const whole = env.fs.writeFile("/large", new Uint8Array(13 << 20), { followSymlinks: false });
+  await assert.rejects(whole, LimitError);
+  await assert.rejects(env.run(["x".repeat(17 << 20)]), LimitError);
+  assert.equal(env.state, "connected");
+  await env.close();
+  await server.stop();
 });
 
 test("server that does not answer the handshake is given up", async () => {
