@@ -186,12 +186,12 @@ function output(queue: Promise<OutputQueue>): Readable {
         }
       }
       reading = false;
-    } catch {
-      // Reported by the event `error` of the process.
-      stream.push(null);
+    } catch (error) {
+      // Not an end: a pipeline has to fail.
+      stream.destroy(toError(error));
     }
   };
-  // Without this an unhandled failure of one stream would end the program.
+  // The process emits `error` as well; without this the program would have to handle each stream's.
   stream.on("error", () => {});
   return stream;
 }

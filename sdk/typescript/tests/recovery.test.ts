@@ -1,7 +1,10 @@
 /** What a broken connection must not do: lose or repeat a byte, or leave a call without an end. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { join } from "node:path";
+import { PassThrough } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { after, before, test } from "node:test";
 
 import {
@@ -10,6 +13,7 @@ import {
   type Environment,
   InterruptedError,
   SessionLostError,
+  spawn,
 } from "../src/node.js";
 import { CuttingProxy, startServer, temporaryDirectory, type TestServer, until } from "./support.js";
 
@@ -359,8 +363,14 @@ test("end of the session fails its processes and the next call opens a new one",
   try {
     const process = await env.spawn(["sleep", "60"]);
     const waiting = process.wait();
+    const child = spawn(env, "sleep", ["60"]);
+    const failed = once(child, "error");
+    const piped = pipeline(child.stdout ?? [], new PassThrough().resume());
+    await once(child, "spawn");
     proxy.cut();
     await assert.rejects(waiting, SessionLostError);
+    await assert.rejects(piped, SessionLostError);
+    assert.ok((await failed)[0] instanceof SessionLostError);
     await assert.rejects(process.exited, SessionLostError);
     await assert.rejects(process.stdout.getReader().read(), SessionLostError);
     assert.equal((await env.run(["echo", "new"])).stdout, "new\n");
