@@ -316,7 +316,8 @@ export class Process {
       throw UnsupportedError.feature(`signal ${signal}`);
     }
     const params = { processId: this.id, signal: name };
-    await this.#client.call("process/signal", params, { retry: name === "kill" });
+    const options = { retry: name === "kill", urgent: true };
+    await this.#client.call("process/signal", params, options);
   }
 
   /**

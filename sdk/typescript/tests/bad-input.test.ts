@@ -82,6 +82,19 @@ test("large file is read by blocks where it would travel as text", async () => {
   await other.close();
 });
 
+test("blocked writes of stdin do not hold up a signal", { timeout: 20_000 }, async () => {
+  const process = await env.spawn(["sleep", "60"]);
+  const { stdin } = process;
+  assert.ok(stdin);
+  // More than the pipe holds, then more writes than the server queues and the client has calls.
+  await stdin.write("x".repeat(100_000));
+  for (let count = 0; count < 2000; count += 1) {
+    await stdin.write("x");
+  }
+  await process.kill("SIGKILL");
+  assert.equal((await process.wait()).signal, "SIGKILL");
+});
+
 test("content above the server's message limit is written with every option", { timeout: 60_000 }, async () => {
   const bytes = new Uint8Array(70 << 20);
   bytes.fill(7, 69 << 20);
