@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
+import sys
 import threading
 from pathlib import Path
-from typing import List
+from typing import Any, Iterator, List
 
 import pytest
-from conftest import CuttingProxy, Server
+from conftest import CuttingProxy, Server, program
 
 from exec_server import (
     PIPE,
@@ -20,7 +22,9 @@ from exec_server import (
     Environment,
     OutputGapError,
     SessionLostError,
+    _client,
 )
+from exec_server._link import ProgramLink
 
 CUTS = 200
 
@@ -253,6 +257,62 @@ def test_server_that_stays_away_is_given_up_in_time() -> None:
     finally:
         env.close()
         server.stop()
+
+
+@pytest.fixture
+def fast_keepalive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the client notice a dead connection soon."""
+    monkeypatch.setattr(_client, "_PING_SECONDS", 0.1)
+    monkeypatch.setattr(_client, "_PONG_SECONDS", 0.5)
+    yield
+
+
+def test_program_that_stops_answering_is_given_up(fast_keepalive: None) -> None:
+    async def run() -> None:
+        argv = [program(), "--listen", "stdio"]
+        async with await AsyncEnvironment.program(argv, reconnect_timeout=5) as env:
+            client = env._client
+            pings: List[str] = []
+            send = client.send_unanswered
+
+            def record(method: str, params: Any) -> None:
+                pings.append(method)
+                send(method, params)
+
+            client.send_unanswered = record  # type: ignore[method-assign]
+            while len(pings) < 3:
+                await asyncio.sleep(0.01)
+            # The answers keep a silent connection alive.
+            assert set(pings) == {"environment/status"} and env.connections == 1
+            link = client._link
+            assert isinstance(link, ProgramLink)
+            os.kill(link._process.pid, signal.SIGSTOP)
+            with pytest.raises(SessionLostError, match="does not answer"):
+                await env.list()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+#: Passes the protocol on, but the requests slowly.
+SLOW_UPLINK = """
+import os, subprocess, sys, time
+server = subprocess.Popen([sys.argv[1], "--listen", "stdio"], stdin=subprocess.PIPE)
+while data := os.read(0, 1 << 16):
+    server.stdin.write(data)
+    server.stdin.flush()
+    time.sleep(len(data) / (4 << 20))
+"""
+
+
+def test_connection_that_still_sends_is_alive(fast_keepalive: None, tmp_path: Path) -> None:
+    async def run() -> None:
+        argv = [sys.executable, "-c", SLOW_UPLINK, program()]
+        async with await AsyncEnvironment.program(argv) as env:
+            # One message, to which there is no response for more than a second.
+            await env.write_file(tmp_path / "file", b"x" * (4 << 20))
+            assert env.connections == 1
+
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_file_that_changed_behind_a_broken_connection_is_not_mixed(

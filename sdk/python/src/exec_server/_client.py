@@ -206,6 +206,9 @@ class Client:
         self._recovery: "Optional[asyncio.Task[None]]" = None
         self._alive_timer: Optional[asyncio.TimerHandle] = None
         self._ping_sent: Optional[float] = None
+        #: Bytes that were queued on the link, and those of them that were not sent, at the last
+        #: check of the keepalive.
+        self._unsent = (0, 0)
         self._lost_since: Optional[float] = None
         self._resumed = asyncio.Event()
         self._raw = False
@@ -803,6 +806,7 @@ class Client:
         link.on_message = lambda frame: self._handle_message(link, frame)
         link.on_close = lambda reason: self._handle_link_lost(link, reason)
         self._ping_sent = None
+        self._unsent = (0, 0)
         self._schedule_check()
         if link.end_reason is not None:
             # It broke right behind the response.
@@ -967,12 +971,18 @@ class Client:
             return
         now = self._loop.time()
         pinged = self._ping_sent
-        if link.is_paused or link.last_received > (pinged or 0.0):
+        # A long message may be on its way, to which the response comes later.
+        before, self._unsent = self._unsent, (link.queued_bytes, link.unsent_bytes)
+        is_sending = before[1] > 0 and before[0] - before[1] < self._unsent[0] - self._unsent[1]
+        if link.is_paused or is_sending or link.last_received > (pinged or 0.0):
             self._ping_sent = pinged = None
         if pinged is None:
             if now - link.last_received >= _PING_SECONDS and not link.is_paused:
                 self._ping_sent = now
-                link.ping()
+                if link.has_pings:
+                    link.ping()
+                else:
+                    self.send_unanswered("environment/status", {})
         elif now - pinged >= _PONG_SECONDS:
             link.abort("the server does not answer")
             return

@@ -41,10 +41,14 @@ class Link(abc.ABC):
     on_close: Callable[[str], None]
     #: Whether raw data may travel beside a JSON header.
     carries_raw_data: bool
+    #: Whether the transport can make the peer send something.
+    has_pings: bool
 
     def __init__(self) -> None:
         #: Time of the loop at which the last bytes arrived.
         self.last_received = 0.0
+        #: Size of all messages that were queued.
+        self.queued_bytes = 0
         self.is_paused = False
         #: Why the link has ended, if it has, and the error that this is before the handshake.
         self.end_reason: Optional[str] = None
@@ -56,9 +60,14 @@ class Link(abc.ABC):
     def send(self, message: bytes, binary: bool) -> None:
         """Queues a message. Does nothing once the link has ended."""
 
+    @property
+    @abc.abstractmethod
+    def unsent_bytes(self) -> int:
+        """Returns the size of what is queued, but not sent."""
+
     @abc.abstractmethod
     def ping(self) -> None:
-        """Makes the peer send something, if the transport can."""
+        """Makes the peer send something, if the link has pings."""
 
     @abc.abstractmethod
     def pause(self) -> None:
@@ -89,6 +98,7 @@ class WebSocketLink(Link, asyncio.Protocol):
     """A websocket over TCP, TLS or a unix socket."""
 
     carries_raw_data = True
+    has_pings = True
 
     def __init__(self, uri: WebSocketURI, headers: "list[tuple[str, str]]") -> None:
         super().__init__()
@@ -158,7 +168,12 @@ class WebSocketLink(Link, asyncio.Protocol):
             self._protocol.send_binary(message)
         else:
             self._protocol.send_text(message)
+        self.queued_bytes += len(message)
         self._flush()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def ping(self) -> None:
         if self._protocol.state is State.OPEN:
@@ -264,6 +279,7 @@ class ProgramLink(Link):
     """A program that speaks the protocol on its standard input and output, one message a line."""
 
     carries_raw_data = False
+    has_pings = False
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         super().__init__()
@@ -287,10 +303,15 @@ class ProgramLink(Link):
         assert stdin is not None and not binary
         if not stdin.is_closing():
             stdin.write(message + b"\n")
+            self.queued_bytes += len(message)
+
+    @property
+    def unsent_bytes(self) -> int:
+        stdin = self._process.stdin
+        return 0 if stdin is None else stdin.transport.get_write_buffer_size()
 
     def ping(self) -> None:
-        # A program that is gone closes its output.
-        self.last_received = self._loop.time()
+        pass
 
     def pause(self) -> None:
         self.is_paused = True
