@@ -24,7 +24,7 @@ from exec_server import (
     SessionLostError,
     _client,
 )
-from exec_server._link import ProgramLink
+from exec_server._link import Link, ProgramLink
 
 CUTS = 200
 
@@ -257,6 +257,26 @@ def test_server_that_stays_away_is_given_up_in_time() -> None:
     finally:
         env.close()
         server.stop()
+
+
+def test_unexpected_error_of_a_reconnect_fails_everything(server: Server) -> None:
+    async def run() -> None:
+        proxy = CuttingProxy(server.address)
+        async with await AsyncEnvironment.connect(proxy.url) as env:
+            process = await env.spawn(["sleep", "60"])
+            failure = RuntimeError("no more threads")
+
+            async def fail() -> Link:
+                raise failure
+
+            env._client._connector.open = fail  # type: ignore[method-assign]
+            proxy.cut()
+            with pytest.raises(SessionLostError, match="no more threads") as lost:
+                await process.wait()
+            assert lost.value.__cause__ is failure
+        proxy.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 @pytest.fixture

@@ -775,8 +775,7 @@ class Client:
                 error = message["error"]
                 raise remote_error(int(error["code"]), str(error["message"]), "initialize")
             result = message["result"]
-            if not isinstance(result, dict) or not isinstance(result.get("sessionId"), str):
-                raise ProtocolError("the response to `initialize` has no session id")
+            _check_session(result)
             if resume is not None and result.get("sessionId") != resume:
                 raise ProtocolError("the server resumed another session")
             # No turn of the loop between the response and its effect.
@@ -839,6 +838,14 @@ class Client:
             if self._state == "reconnecting":
                 self._shut(SessionLostError(f"{cause}; the event loop ended"))
             raise
+        except Exception as error:
+            # Without this task the calls would wait for ever.
+            lost = SessionLostError(f"{cause}; the session was not resumed: {error!r}")
+            lost.__cause__ = error
+            link, self._link = self._link, None
+            self._shut(lost)
+            if link is not None:
+                link.abort("the session was not resumed")
 
     async def _reconnect(self, cause: str) -> None:
         window = max(self._session_ttl or 0.0, _MIN_RECOVERY_SECONDS)
@@ -994,6 +1001,23 @@ def _attach_params(events: ProcessEvents) -> Json:
     if events.started_at_ms is not None:
         params["startedAtMs"] = events.started_at_ms
     return params
+
+
+#: Members of the response to `initialize` that may be missing.
+_SESSION_MEMBERS: Dict[str, Tuple[type, ...]] = {
+    "extensions": (list,),
+    "server": (dict,),
+    "environmentInfo": (dict,),
+    "sessionTtlMs": (int, float),
+}
+
+
+def _check_session(result: Any) -> None:
+    if not isinstance(result, dict) or not isinstance(result.get("sessionId"), str):
+        raise ProtocolError("the response to `initialize` has no session id")
+    for name, types in _SESSION_MEMBERS.items():
+        if result.get(name) is not None and not isinstance(result[name], types):
+            raise ProtocolError(f"the response to `initialize` has an invalid `{name}`")
 
 
 def _closed() -> ClosedError:
