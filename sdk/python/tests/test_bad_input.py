@@ -603,6 +603,28 @@ def test_file_of_four_gibibytes_is_read_and_written_at_its_end(
             env.read_file(path)
 
 
+def test_process_is_killed_while_its_input_takes_all_calls(server: Server) -> None:
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            process = await env.spawn(["sleep", "4711477"], stdin=PIPE)
+            assert process.stdin is not None
+            # The first ones fill the queue of the server.
+            writes = [
+                asyncio.ensure_future(process.stdin._write(b"x" * (256 << 10 if n < 64 else 1)))
+                for n in range(_client._MAX_CALLS + 64)
+            ]
+            while not env._client._slots.locked():
+                await asyncio.sleep(0.01)
+            # Others wait for a slot.
+            other = asyncio.ensure_future(env.list())
+            await asyncio.wait_for(process.kill(), 20)
+            await process.wait()
+            await asyncio.gather(*writes, return_exceptions=True)
+            await other
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_thousand_processes_run_at_once(server: Server) -> None:
     async def run() -> None:
         async with await AsyncEnvironment.connect(server.url) as env:

@@ -47,6 +47,8 @@ _PING_SECONDS = 15.0
 _PONG_SECONDS = 20.0
 #: Calls that wait for their response at once. A server accepts 4096.
 _MAX_CALLS = 1024
+#: Calls that end processes, and so must not wait behind others.
+_MAX_URGENT_CALLS = 256
 #: Listeners that a session may have.
 _MAX_LISTENERS = 64
 #: Remembered ids of finished processes, as many as a server retains.
@@ -200,6 +202,7 @@ class Client:
         self._calls: Dict[int, _Call] = {}
         self._next_call = 1
         self._slots = asyncio.Semaphore(_MAX_CALLS)
+        self._urgent_slots = asyncio.Semaphore(_MAX_URGENT_CALLS)
         self._opening = asyncio.Lock()
         self._closing: "Optional[asyncio.Task[None]]" = None
         self._guard: "Optional[asyncio.Task[None]]" = None
@@ -361,14 +364,16 @@ class Client:
         data: Optional[Buffer] = None,
         on_orphaned: Optional[Callable[[], None]] = None,
         repeat: bool = False,
+        urgent: bool = False,
     ) -> Response:
         """Sends a request and waits for its response.
 
         ``on_orphaned`` undoes the call if it succeeds after its caller was cancelled. ``repeat``
-        says that this call is idempotent, although others of its method are not.
+        says that this call is idempotent, although others of its method are not. An ``urgent`` call
+        does not wait for others.
         """
         self._check_usable()
-        async with self._slots:
+        async with self._urgent_slots if urgent else self._slots:
             if self._state not in ("connected", "reconnecting"):
                 await self.open()
             call = self._register(method, params, data)

@@ -506,7 +506,7 @@ class AsyncProcess:
     async def send_signal(self, signal: Signal) -> None:
         """Sends a signal to the command's process group: `SIGTERM`, 15 or `terminate`."""
         params = {"processId": self.id, "signal": signal_name(signal)}
-        await self._client.request("process/signal", params)
+        await self._client.request("process/signal", params, urgent=True)
 
     async def terminate(self, timeout: Optional[float] = None) -> None:
         """Sends SIGTERM to the process group.
@@ -524,7 +524,8 @@ class AsyncProcess:
 
     async def _terminate(self, mode: Json) -> None:
         params = {"processId": self.id, "mode": mode}
-        await self._client.request("process/terminate", params, repeat=mode["type"] == "force")
+        repeat = mode["type"] == "force"
+        await self._client.request("process/terminate", params, repeat=repeat, urgent=True)
 
     async def resize(self, rows: int, cols: int) -> None:
         """Sets the size of the terminal."""
