@@ -11,14 +11,20 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use exec_settings::{background_server, local_socket::LocalSocket};
+use exec_settings::{
+    background_server::{self, BackgroundServerError, OutdatedServer},
+    local_socket::LocalSocket,
+};
 
-/// Joins the background server, or starts it, and passes bytes until either end closes.
+/// Joins the background server, or starts it, and passes bytes until either end closes. First
+/// upgrades a server of an earlier version that nobody else uses.
 ///
 /// # Errors
 /// When the server cannot be reached or started.
 pub async fn run_bridge() -> anyhow::Result<()> {
     let socket = LocalSocket::find(&|name| std::env::var_os(name));
+    let checked = check_version(&socket).await;
+    checked.map_err(|error| anyhow!("{error}; {}", error.next_step()))?;
     let stream = background_server::open_stream(&socket).await;
     let stream = stream.map_err(|error| anyhow!("{error}; {}", error.next_step()))?;
     let stream = stream.into_std()?;
@@ -27,6 +33,19 @@ pub async fn run_bridge() -> anyhow::Result<()> {
     passed
         .context("cannot start a thread")?
         .context("connection broke")
+}
+
+/// Upgrades a server of an earlier version, or says on stderr that it goes on. The client at the
+/// other end cannot do that, because the newer program is here.
+async fn check_version(socket: &LocalSocket) -> Result<(), BackgroundServerError> {
+    let client = background_server::connect(socket, "exec-server bridge").await?;
+    if let Some(outdated) = OutdatedServer::of(&client)
+        && !outdated.upgrade_if_idle(socket, &client).await
+    {
+        // A failure cannot be reported anywhere.
+        drop(writeln!(io::stderr().lock(), "exec-server: {outdated}"));
+    }
+    Ok(())
 }
 
 /// Passes bytes in both directions. Ends with the server; the other thread may still wait for

@@ -3,6 +3,8 @@
 //! Invariant: nothing is sent before the peer's credentials were checked: it has to run under this
 //! account and outside of stricter sandboxes. Elsewhere: the socket's path ([`LocalSocket`]).
 
+mod outdated_server;
+
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -36,6 +38,8 @@ use crate::{
     local_socket::{LocalSocket, LocalSocketError},
     settings_source,
 };
+
+pub use self::outdated_server::OutdatedServer;
 
 /// Limit until the server answers, including all retries.
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -24,7 +24,7 @@ use exec_client::{
 };
 use exec_env::environment::Environment;
 use exec_settings::{
-    background_server,
+    background_server::{self, OutdatedServer},
     environments::{EndpointError, EnvEndpoint, TokenSource},
     settings_source::VariableLookup,
 };
@@ -63,8 +63,26 @@ pub(crate) struct ConnectedEnv {
 }
 
 impl ConnectedEnv {
-    /// Connects to the requested environment. Starts the local server if none is listening.
+    /// Connects to the requested environment. Starts the local server if none is listening, and
+    /// upgrades one of an earlier version that nobody else uses.
     pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        let env = Self::open_any_version(env_args).await?;
+        let RouteKind::Local(socket) = &env.route.route_kind else {
+            return Ok(env);
+        };
+        let Some(outdated) = OutdatedServer::of(&env.client) else {
+            return Ok(env);
+        };
+        if outdated.upgrade_if_idle(socket, &env.client).await {
+            // A session of the new server has its extensions.
+            return Self::open_any_version(env_args).await;
+        }
+        print_notice(&outdated.to_string());
+        Ok(env)
+    }
+
+    /// Connects to the requested environment, whatever the version of a running local server.
+    pub(crate) async fn open_any_version(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         let route = EnvRoute::requested(env_args, &|name| std::env::var_os(name))?;
         let env = Self::connect_route(route).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {

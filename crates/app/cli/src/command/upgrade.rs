@@ -43,7 +43,7 @@ pub struct UpgradeCommand {
 impl UpgradeCommand {
     /// Upgrades the server and prints both versions and the new pid.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let env = ConnectedEnv::open(&self.env_args).await?;
+        let env = ConnectedEnv::open_any_version(&self.env_args).await?;
         let program = self.to.map(|to| match env.is_this_machine {
             true => std::path::absolute(&to).unwrap_or(to),
             false => to,

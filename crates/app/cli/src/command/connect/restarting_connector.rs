@@ -8,13 +8,13 @@ use exec_client::{
     connect::{BackoffDelay, RemoteConnector, ServerConnector, SessionContinuity},
 };
 use exec_settings::{
-    background_server::{self, BackgroundServerError},
+    background_server::{self, BackgroundServerError, OutdatedServer},
     local_socket::LocalSocket,
 };
 use exec_transport::{connect::ConnectError, link::Link};
 use futures_util::future::{BoxFuture, FutureExt};
 
-use crate::command::failure::CommandFailure;
+use crate::command::{failure::CommandFailure, process_session::print_notice};
 
 /// Connects to the local server like [`background_server::connect`].
 pub(super) async fn connect_restarting(
@@ -22,7 +22,13 @@ pub(super) async fn connect_restarting(
     client: &str,
 ) -> Result<ExecServerClient, CommandFailure> {
     // Starts the server if needed, and reports why it cannot. Only the second connection is kept.
-    drop(background_server::connect(socket, client).await?);
+    let first = background_server::connect(socket, client).await?;
+    if let Some(outdated) = OutdatedServer::of(&first)
+        && !outdated.upgrade_if_idle(socket, &first).await
+    {
+        print_notice(&outdated.to_string());
+    }
+    drop(first);
     let connector = RestartingConnector {
         remote: RemoteConnector::own_unix(socket.path()),
         socket: socket.clone(),
