@@ -8,13 +8,15 @@ import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 
 import type { Environment } from "./environment.js";
+import { ClosedError } from "./errors.js";
+import type { ConnectionListener } from "./session-client.js";
 import type { Tunnel, TunnelTarget } from "./tunnel.js";
 
 /** A local port that leads to a port of an environment. */
 export interface PortForward {
   /** The local port. */
   readonly port: number;
-  /** Stops listening, and ends the connections. */
+  /** Stops listening, and ends the connections. Closing the environment does the same. */
   close(): Promise<void>;
 }
 
@@ -27,6 +29,7 @@ export async function forwardPort(
   },
 ): Promise<PortForward> {
   const { localPort = 0, ...target } = options;
+  const { client } = environment;
   const sockets = new Set<Socket>();
   const server: Server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {
     sockets.add(socket);
@@ -41,16 +44,32 @@ export async function forwardPort(
     server.once("error", reject);
     server.listen(localPort, "127.0.0.1", resolve);
   });
+  const close = async (): Promise<void> => {
+    client.listeners.delete(listener);
+    const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+    for (const socket of sockets) {
+      socket.destroy();
+    }
+    await closed;
+  };
+  const listener: ConnectionListener = {
+    disconnected: () => {},
+    connected: () => {},
+    lost: () => {
+      if (environment.state === "closed") {
+        void close();
+      }
+    },
+  };
+  client.listeners.add(listener);
+  if (environment.state === "closed") {
+    await close();
+    throw new ClosedError();
+  }
   const address = server.address();
   return {
     port: typeof address === "object" && address !== null ? address.port : localPort,
-    close: async () => {
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      for (const socket of sockets) {
-        socket.destroy();
-      }
-      await closed;
-    },
+    close,
   };
 }
 

@@ -374,6 +374,16 @@ export class SessionClient implements EventsOwner {
     return true;
   }
 
+  /** Number of calls that were sent on this connection, for {@link hasArrived}. */
+  get callsSent(): number {
+    return this.#callsSent;
+  }
+
+  /** Whether the server has what was sent after so many calls: a later one is answered. */
+  hasArrived(callsSent: number): boolean {
+    return callsSent < this.#lastAnswered;
+  }
+
   /** Bytes that wait for the socket. */
   get buffered(): number {
     return this.#link?.buffered ?? 0;

@@ -50,6 +50,8 @@ const ACK_BYTES = 64 << 10;
 const ACK_DRAINED_BYTES = 16 << 10;
 const ACK_EVENTS = 64;
 const MAX_INCOMING = 1024;
+/** Tunnels and listeners that a session may have. */
+const MAX_CLOSES = 1024 + 64;
 
 interface SentEvent {
   seq: number;
@@ -353,6 +355,11 @@ export class TunnelListener implements AsyncIterable<Tunnel> {
   }
 }
 
+interface TunnelClose {
+  tunnelId: string;
+  reason?: string;
+}
+
 interface TunnelEvent {
   tunnelId: string;
   seq: number;
@@ -367,6 +374,8 @@ export class TunnelTable {
   readonly waiting = new Set<Tunnel>();
   #tunnels = new Map<string, Tunnel>();
   #listeners = new Map<string, AsyncEvents<Tunnel>>();
+  /** Closes that may not have arrived, with the number of calls before them. */
+  #closes = new Map<string, { params: TunnelClose; callsSent: number }>();
   #ids = 0;
   #prefix = crypto.getRandomValues(new Uint32Array(1))[0]?.toString(36) ?? "";
 
@@ -386,7 +395,7 @@ export class TunnelTable {
     on<TunnelEvent>("tunnel/shutdown", ({ tunnelId, seq }) => {
       this.#find(tunnelId)?.shutdown(seq);
     });
-    on<{ tunnelId: string; reason?: string }>("tunnel/close", ({ tunnelId, reason }) => {
+    on<TunnelClose>("tunnel/close", ({ tunnelId, reason }) => {
       this.#tunnels.get(tunnelId)?.peerClosed(reason);
       const incoming = this.#listeners.get(tunnelId);
       this.#listeners.delete(tunnelId);
@@ -406,7 +415,8 @@ export class TunnelTable {
     const tunnel = this.#add(tunnelId, false);
     try {
       const params = { tunnelId, ...target };
-      await this.client.call("tunnel/open", params, { retry: true, signal });
+      const onLateResult = (): void => this.sendClose(tunnelId);
+      await this.client.call("tunnel/open", params, { retry: true, signal, onLateResult });
       tunnel.opened();
       return tunnel;
     } catch (error) {
@@ -454,14 +464,32 @@ export class TunnelTable {
     }
   }
 
-  /** Ends a tunnel or a listener of the server. */
+  /** Ends a tunnel or a listener of the server; again on the next connection if it may be lost. */
   sendClose(tunnelId: string, reason?: string): void {
     const params = reason === undefined ? { tunnelId } : { tunnelId, reason };
-    this.client.notify("tunnel/close", params);
+    this.#confirmCloses();
+    const [oldest] = this.#closes.keys();
+    if (oldest !== undefined && this.#closes.size >= MAX_CLOSES) {
+      this.#closes.delete(oldest);
+    }
+    const { callsSent } = this.client;
+    const isSent = this.client.notify("tunnel/close", params);
+    this.#closes.set(tunnelId, { params, callsSent: isSent ? callsSent : Infinity });
+  }
+
+  /** Forgets the closes that the server has. */
+  #confirmCloses(): void {
+    for (const [id, { callsSent }] of this.#closes) {
+      if (!this.client.hasArrived(callsSent)) {
+        return;
+      }
+      this.#closes.delete(id);
+    }
   }
 
   #connectionListener(): ConnectionListener {
     const failAll = (error: ExecServerError): void => {
+      this.#closes.clear();
       for (const tunnel of [...this.#tunnels.values()]) {
         tunnel.fail(error);
       }
@@ -471,10 +499,13 @@ export class TunnelTable {
       this.#listeners.clear();
     };
     return {
-      disconnected: () => {},
+      disconnected: () => this.#confirmCloses(),
       connected: (sameSession) => {
         if (!sameSession) {
           failAll(new TunnelClosedError("its session has ended"));
+        }
+        for (const { params } of [...this.#closes.values()]) {
+          this.sendClose(params.tunnelId, params.reason);
         }
         for (const tunnel of [...this.#tunnels.values()]) {
           tunnel.resume();
@@ -493,7 +524,7 @@ export class TunnelTable {
     const incoming = this.#listeners.get(listenId);
     const tunnel = incoming === undefined ? undefined : this.#add(tunnelId, true);
     if (incoming === undefined || tunnel === undefined) {
-      // The close of the listener was lost.
+      // The close of the listener is on its way.
       this.sendClose(tunnelId);
       this.sendClose(listenId);
     } else if (incoming.push(tunnel)) {
@@ -507,7 +538,7 @@ export class TunnelTable {
   #find(tunnelId: string): Tunnel | undefined {
     const tunnel = this.#tunnels.get(tunnelId);
     if (tunnel === undefined) {
-      this.sendClose(tunnelId);
+      this.client.notify("tunnel/close", { tunnelId });
     }
     return tunnel;
   }

@@ -176,6 +176,27 @@ async function refused(port: number): Promise<void> {
   }
 }
 
+test("tunnel and listener that are closed between connections end on the server", { timeout: 20_000 }, async () => {
+  const accepted: Socket[] = [];
+  let ended = false;
+  const host = await listenOn((socket) => {
+    accepted.push(socket.resume());
+    socket.once("end", () => (ended = true)).once("close", () => (ended = true));
+  });
+  const tunnel = await env.openTunnel({ port: host.port });
+  const listener = await env.listen({ port: 0 });
+  await until(() => accepted.length === 1, "the tunnel is connected");
+  proxy.refusing = true;
+  proxy.cut();
+  await until(() => env.state === "reconnecting", "the client notices the cut");
+  tunnel.close();
+  listener.close();
+  proxy.refusing = false;
+  await until(() => ended, "the tunnel ends");
+  await refused(listener.port);
+  host.close();
+});
+
 test("slow reader of a tunnel holds back its sender only", async () => {
   let written = 0;
   const host = await listenOn((socket) => {
@@ -223,5 +244,21 @@ test("forwarded port joins sockets with the environment", async () => {
   const ports = await env.ports();
   assert.ok(ports.some(({ port }) => port === host.port));
   await forward.close();
+  host.close();
+});
+
+test("forwarded port and its connections end with the environment", { timeout: 20_000 }, async () => {
+  const host = await listenOn((socket) => socket.pipe(socket));
+  const other = await connect(server.url);
+  const forward = await forwardPort(other, { port: host.port });
+  const client = connectSocket(forward.port, "127.0.0.1");
+  client.on("error", () => {}).write("x");
+  await once(client, "data");
+  const closed = once(client, "close");
+  await other.close();
+  await closed;
+  await refused(forward.port);
+  await forward.close();
+  await assert.rejects(forwardPort(other, { port: host.port }), ClosedError);
   host.close();
 });
