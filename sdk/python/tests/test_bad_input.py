@@ -381,9 +381,10 @@ def test_unread_output_is_bounded_while_calls_wait(
             params = {"processId": waited.id, "until": "exited"}
             waiting = asyncio.ensure_future(env.request("process/wait", params))
             link = env._client._link
-            while link is not None and not link.is_paused:
+            while process._events.buffered < 16 << 20:
                 await asyncio.sleep(0.01)
-            assert 16 << 20 <= process._events.buffered < 20 << 20
+            assert link is not None and link.is_paused
+            assert process._events.buffered < 20 << 20
             process.discard_output()
             await waited.kill()
             await waiting
@@ -495,6 +496,35 @@ def test_cancelled_calls_leave_nothing_behind(server: Server, tmp_path: Path) ->
 
     asyncio.run(run())
     wait_for(lambda: not is_running(marker))
+
+
+def test_cancelled_read_of_a_file_keeps_its_position(server: Server, tmp_path: Path) -> None:
+    content = os.urandom(8 << 20)
+    (tmp_path / "file").write_bytes(content)
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(server.url) as env:
+            async with await env.open(tmp_path / "file") as file:
+                blocked, later = asyncio.Event(), asyncio.Event()
+                read_block = file.read_block
+
+                async def read_slowly(offset: int, size: int) -> Any:
+                    if offset >= 4 << 20:
+                        blocked.set()
+                        await later.wait()
+                    return await read_block(offset, size)
+
+                file.read_block = read_slowly  # type: ignore[method-assign, assignment]
+                assert await file.read(10) == content[:10]
+                reading = asyncio.ensure_future(file.read())
+                await blocked.wait()
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+                later.set()
+                assert await file.read() == content[10:]
+
+    asyncio.run(asyncio.wait_for(run(), 20))
 
 
 # Event loops and threads that end.

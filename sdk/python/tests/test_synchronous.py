@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
-from typing import Callable, Dict
+from types import SimpleNamespace
+from typing import Any, Callable, Dict
 
 import pytest
 from conftest import Server, is_running, program, run_script, wait_for
 
-from exec_server import Environment, OutputLimitError, TimeoutExpired
+from exec_server import PIPE, Environment, OutputLimitError, TimeoutExpired, _loop_thread
 
 # Files that read ahead.
 
@@ -55,6 +58,105 @@ def test_read_ahead_counts_for_the_limit_of_communicate(server: Server, is_text:
         with pytest.raises(OutputLimitError):
             process.communicate(max_output=99, timeout=10)
         wait_for(lambda: not is_running("4711475"))
+
+
+# Interrupts.
+
+
+class LateInterrupt:
+    """A lock whose second acquisition, the wait for a result, is interrupted once it has it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def acquire(self, timeout: float = -1) -> bool:
+        acquired = self._lock.acquire(timeout=timeout)
+        self._count += 1
+        if self._count == 2:
+            raise KeyboardInterrupt
+        return acquired
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """Makes a call that Ctrl-C interrupts when its result has arrived."""
+
+    def interrupt(call: Callable[[], Any]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(_loop_thread, "_thread", SimpleNamespace(allocate_lock=LateInterrupt))
+            started = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert time.monotonic() - started < 5
+
+    return interrupt
+
+
+def test_interrupted_read_of_a_process_loses_nothing(server: Server, interrupt: Any) -> None:
+    with Environment.connect(server.url) as env:
+        process = env.spawn(["sh", "-c", "seq 1 100; read line; seq 101 200"], stdin=PIPE)
+        assert process.stdin is not None and process.stdout is not None
+        interrupt(process.stdout.read1)  # type: ignore[attr-defined]
+        assert process.stdout.readline() == b"1\n"
+        process.stdin.write(b"\n")
+        interrupt(process.stdout.raw.readall)  # type: ignore[attr-defined]
+        expected = b"".join(b"%d\n" % number for number in range(2, 201))
+        assert process.stdout.read() == expected
+        process = env.spawn(["echo", "x"])
+        assert process.stdout is not None
+        interrupt(process.stdout.read1)  # type: ignore[attr-defined]
+        assert process.communicate() == (b"x\n", b"")
+
+
+def test_interrupted_file_is_read_and_written_once(
+    server: Server, interrupt: Any, tmp_path: Path
+) -> None:
+    content = os.urandom(3 << 20)
+    (tmp_path / "file").write_bytes(content)
+    with Environment.connect(server.url) as env:
+        with env.open(tmp_path / "file") as file:
+            interrupt(lambda: file.read(10))
+            assert file.read() == content
+        with env.open(tmp_path / "copy", "wb") as copy:
+            copy.write(content)
+            interrupt(copy.flush)
+            copy.write(b"end")
+        assert (tmp_path / "copy").read_bytes() == content + b"end"
+
+
+def test_interrupted_reads_of_tunnels_and_watches_lose_nothing(
+    server: Server, interrupt: Any, tmp_path: Path
+) -> None:
+    with Environment.connect(server.url) as env, env.listen() as listener:
+        with env.open_tunnel(listener.port) as there:
+            interrupt(listener.accept)
+            with listener.accept() as here:
+                there.write(b"hello")
+                interrupt(here.read)
+                assert here.read(2) == b"he"
+                there.write_eof()
+                interrupt(here.read_all)
+                assert here.read_all() == b"llo"
+        with env.watch(tmp_path) as watch:
+            (tmp_path / "new").touch()
+            interrupt(lambda: next(watch))
+            assert next(watch).changes[0].path == str(tmp_path / "new")
+
+
+def test_interrupted_calls_leave_no_handles_behind(
+    server: Server, interrupt: Any, tmp_path: Path
+) -> None:
+    with Environment.connect(server.url) as env:
+        client = env._inner._client
+        interrupt(lambda: env.spawn(["sleep", "4711478"]))
+        interrupt(lambda: env.watch(tmp_path))
+        interrupt(env.listen)
+        assert not client.watches and not client.listeners
+        wait_for(lambda: not is_running("4711478"))
 
 
 # Forks.

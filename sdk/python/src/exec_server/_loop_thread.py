@@ -19,13 +19,14 @@ _CLEANUP_SECONDS = 10.0
 class _Outcome(Generic[Result]):
     """What became of a call."""
 
-    __slots__ = ("value", "error", "task", "cancelled")
+    __slots__ = ("value", "error", "task", "cancelled", "done")
 
     def __init__(self) -> None:
         self.value: Optional[Result] = None
         self.error: Optional[BaseException] = None
         self.task: "Optional[asyncio.Task[Result]]" = None
         self.cancelled = False
+        self.done = False
 
 
 class _Selector(selectors.DefaultSelector):
@@ -67,7 +68,8 @@ class LoopThread:
         """Runs a coroutine and returns its result.
 
         An interrupt of the waiting thread, such as Ctrl-C, cancels the coroutine, and waits until
-        it has cleaned up behind itself.
+        it has cleaned up behind itself. A handle that it returned nevertheless is closed; any other
+        result is lost.
 
         Raises:
             ClosedError: The environment is closed.
@@ -94,6 +96,7 @@ class LoopThread:
                     outcome.error = error
                 else:
                     outcome.value = task.result()
+            outcome.done = True
             done[0].release()
 
         def start() -> None:
@@ -115,9 +118,17 @@ class LoopThread:
             raise ClosedError("the environment is closed") from None
         try:
             done[0].acquire()
-        except BaseException:
+        except BaseException as interrupt:
             self._loop.call_soon_threadsafe(cancel)
-            done[0].acquire(timeout=_CLEANUP_SECONDS)
+            if not outcome.done:
+                done[0].acquire(timeout=_CLEANUP_SECONDS)
+            leave = getattr(outcome.value, "__aexit__", None)
+            if leave is not None:
+                try:
+                    self.call(leave(type(interrupt), interrupt, None))
+                except Exception:
+                    # The interrupt matters more.
+                    pass
             raise
         error = outcome.error
         if error is not None:

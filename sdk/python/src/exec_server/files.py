@@ -192,14 +192,28 @@ class AsyncFile:
             await _end(pending)
 
     async def read(self, size: int = -1) -> bytes:
-        """Returns `size` bytes from the position on, fewer at the end; without it everything."""
-        parts: List[bytes] = []
-        async for block in self.blocks(length=None if size < 0 else size):
-            parts.append(block)
-        return b"".join(parts)
+        """Returns `size` bytes from the position on, fewer at the end; without it everything.
+
+        A cancelled call leaves the position where it was.
+        """
+        data = await self._read_at(self._position, size)
+        self._position += len(data)
+        return data
+
+    async def _read_at(self, offset: int, size: int = -1) -> bytes:
+        length = None if size < 0 else size
+        return b"".join([block async for block in self.blocks(offset, length)])
 
     async def write(self, data: Buffer) -> int:
-        """Writes all bytes at the position, and returns how many they are."""
+        """Writes all bytes at the position, and returns how many they are.
+
+        A cancelled call may have written a part, and leaves the position where it was.
+        """
+        size = await self._write_at(self._position, data)
+        self._position += size
+        return size
+
+    async def _write_at(self, offset: int, data: Buffer) -> int:
         view = memoryview(data).cast("B")
         pending: "Deque[asyncio.Task[None]]" = deque()
         try:
@@ -207,13 +221,12 @@ class AsyncFile:
                 if len(pending) == _BLOCKS_AT_ONCE:
                     await pending.popleft()
                 piece = bytes(view[start : start + BLOCK_BYTES])
-                writing = self.write_block(self._position + start, piece)
+                writing = self.write_block(offset + start, piece)
                 pending.append(asyncio.ensure_future(writing))
             while pending:
                 await pending.popleft()
         finally:
             await _end(pending)
-        self._position += len(view)
         return len(view)
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -307,30 +307,40 @@ class _OutputFile(io.RawIOBase):
         super().__init__()
         self._loop = loop
         self._stream = stream
+        #: Read, but not returned yet: so an interrupted read loses nothing.
+        self._fetched = b""
+        self._has_all = False
         #: Whether reading fails instead of asking for more.
         self.is_detached = False
-        #: The rest of the output, once `communicate` has taken it.
-        self.rest: Optional[bytes] = None
 
     def readable(self) -> bool:
         return True
 
+    async def _fetch(self, size: int) -> None:
+        self._fetched += await self._stream.read(size)
+
     def readinto(self, target: Any) -> int:
-        if self.is_detached:
-            raise _NothingAheadError
         view = memoryview(target).cast("B")
-        if self.rest is not None:
-            data, self.rest = self.rest[: len(view)], self.rest[len(view) :]
-        else:
-            data = self._loop.call(self._stream.read(len(view)))
-        view[: len(data)] = data
-        return len(data)
+        if not self._fetched and not self._has_all:
+            if self.is_detached:
+                raise _NothingAheadError
+            self._loop.call(self._fetch(len(view)))
+        data = self._fetched[: len(view)]
+        size = len(data)
+        view[:size] = data
+        self._fetched = self._fetched[size:]
+        return size
 
     def readall(self) -> bytes:
-        if self.rest is not None:
-            data, self.rest = self.rest, b""
-            return data
-        return self._loop.call(self._stream.read())
+        if not self._has_all:
+            self._loop.call(self._fetch(-1))
+        data, self._fetched = self._fetched, b""
+        return data
+
+    def finish(self, rest: bytes) -> None:
+        """Takes the rest of the output, which `communicate` has read."""
+        self._fetched = rest
+        self._has_all = True
 
     def close(self) -> None:
         if not self.closed:
@@ -398,7 +408,7 @@ class _CollectedOutput:
                 text = self._encoding is not None
                 self._value = rest.decode(cast(str, self._encoding), self._errors) if text else rest
             else:
-                raw.rest = rest
+                raw.finish(rest)
                 self._value = self._ahead + file.read()
         return self._value
 
@@ -466,12 +476,19 @@ class _RemoteFile(io.RawIOBase):
 
     def readinto(self, target: Any) -> int:
         view = memoryview(target).cast("B")
-        data = self._loop.call(self._inner.read(len(view)))
-        view[: len(data)] = data
-        return len(data)
+        inner = self._inner
+        data = self._loop.call(inner._read_at(inner._position, len(view)))
+        size = len(data)
+        view[:size] = data
+        # Last, so that an interrupted call is repeated at the same place.
+        inner._position += size
+        return size
 
     def write(self, data: Buffer) -> int:  # type: ignore[override]
-        return self._loop.call(self._inner.write(memoryview(data).cast("B")))
+        inner = self._inner
+        size = self._loop.call(inner._write_at(inner._position, memoryview(data).cast("B")))
+        inner._position += size
+        return size
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         return self._loop.call(self._inner.seek(offset, whence))
@@ -495,6 +512,8 @@ class Watch:
     def __init__(self, loop: LoopThread, inner: AsyncWatch) -> None:
         self._loop = loop
         self._inner = inner
+        #: Received, but not returned yet: so an interrupted call loses nothing.
+        self._event: Optional[WatchEvent] = None
 
     def __enter__(self) -> "Watch":
         return self
@@ -511,12 +530,12 @@ class Watch:
         return self
 
     def __next__(self) -> WatchEvent:
-        async def following() -> Optional[WatchEvent]:
-            async for event in self._inner:
-                return event
-            return None
+        async def fetch() -> None:
+            self._event = await anext(self._inner, None)
 
-        event = self._loop.call(following())
+        if self._event is None:
+            self._loop.call(fetch())
+        event, self._event = self._event, None
         if event is None:
             raise StopIteration
         return event
@@ -526,13 +545,14 @@ class Watch:
         self._loop.call(self._inner.close())
 
 
-
 class Tunnel:
     """A TCP stream into the environment. Iterating over it yields data as it arrives."""
 
     def __init__(self, loop: LoopThread, inner: AsyncTunnel) -> None:
         self._loop = loop
         self._inner = inner
+        #: Read, but not returned yet: so an interrupted read loses nothing.
+        self._fetched = b""
 
     def __enter__(self) -> "Tunnel":
         return self
@@ -559,11 +579,24 @@ class Tunnel:
 
     def read(self, size: int = 1 << 16) -> bytes:
         """Returns what is there, at most `size` bytes, and `b""` at the end."""
-        return self._loop.call(self._inner.read(size))
+
+        async def fetch() -> None:
+            self._fetched = await self._inner.read(size)
+
+        if not self._fetched:
+            self._loop.call(fetch())
+        data, self._fetched = self._fetched[:size], self._fetched[size:]
+        return data
 
     def read_all(self) -> bytes:
         """Returns everything up to the end."""
-        return self._loop.call(self._inner.read_all())
+
+        async def fetch() -> None:
+            self._fetched += await self._inner.read_all()
+
+        self._loop.call(fetch())
+        data, self._fetched = self._fetched, b""
+        return data
 
     def write(self, data: Buffer) -> None:
         """Writes bytes. Waits while the other end has a mebibyte that it did not take."""
@@ -592,6 +625,8 @@ class Listener:
     def __init__(self, loop: LoopThread, inner: AsyncListener) -> None:
         self._loop = loop
         self._inner = inner
+        #: Accepted, but not returned yet: so an interrupted call loses nothing.
+        self._accepted: Optional[AsyncTunnel] = None
 
     def __enter__(self) -> "Listener":
         return self
@@ -615,7 +650,15 @@ class Listener:
 
     def accept(self) -> Tunnel:
         """Waits for a connection."""
-        return Tunnel(self._loop, self._loop.call(self._inner.accept()))
+
+        async def fetch() -> None:
+            self._accepted = await self._inner.accept()
+
+        if self._accepted is None:
+            self._loop.call(fetch())
+        tunnel = Tunnel(self._loop, cast(AsyncTunnel, self._accepted))
+        self._accepted = None
+        return tunnel
 
     def close(self) -> None:
         """Closes the port. Its tunnels stay."""

@@ -126,7 +126,15 @@ class AsyncTunnel:
 
     async def read_all(self) -> bytes:
         """Returns everything up to the end."""
-        return b"".join([data async for data in self])
+        parts: List[bytes] = []
+        try:
+            async for data in self:
+                parts.append(data)
+        except BaseException:
+            # For the next reader.
+            self._lookahead = b"".join(parts) + self._lookahead
+            raise
+        return b"".join(parts)
 
     def _deliver(self, seq: int, size: int) -> None:
         """Notes that an event has reached its reader."""
