@@ -360,7 +360,10 @@ export class Environment {
     return params;
   }
 
-  /** Follows a detached process from its first retained output, or after an event. */
+  /**
+   * Follows a detached process from its first retained output, or after an event. With
+   * `startedAtMs`, also takes over a process of another session: it is a detached one from then on.
+   */
   async attach(
     id: string,
     options: { startedAtMs?: number; afterEvent?: number; signal?: AbortSignal } = {},
@@ -368,7 +371,10 @@ export class Environment {
     this.#requireOurs("process/attach");
     const { startedAtMs, afterEvent = 0, signal } = options;
     const { client } = this;
-    const known = (await this.processes()).find((process) => process.processId === id);
+    const known = (await this.processes({ all: startedAtMs !== undefined })).find(
+      (process) =>
+        process.processId === id && (startedAtMs ?? process.startedAtMs) === process.startedAtMs,
+    );
     const events = new ProcessEvents(id, "server", client, afterEvent);
     events.startedAtMs = startedAtMs;
     events.osPid = known?.osPid ?? undefined;

@@ -408,6 +408,42 @@ test("server that is gone fails everything in time", { timeout: 20_000 }, async 
   await env.close();
 });
 
+test("terminal of another session is taken over as a terminal", { timeout: 20_000 }, async () => {
+  const first = await connect(server.url);
+  const second = await connect(server.url);
+  try {
+    const script = "stty -echo; cat; read line; echo got $line; exit 4";
+    await first.spawn(["sh", "-c", script], { id: "of-the-first", pty: true });
+    const listed = await second.processes({ all: true });
+    const { startedAtMs } = listed.find(({ processId }) => processId === "of-the-first") ?? {};
+    assert.ok(startedAtMs);
+    const taken = await second.attach("of-the-first", { startedAtMs });
+    const reader = taken.stdout.getReader();
+    await taken.stdin?.write("to cat\n");
+    let output = "";
+    const decoder = new TextDecoder();
+    const more = async (): Promise<boolean> => {
+      const { value, done } = await reader.read();
+      output += decoder.decode(value);
+      return !done;
+    };
+    while (!output.includes("to cat") && (await more())) {
+      // until `cat` has written it
+    }
+    await taken.stdin?.end();
+    await taken.stdin?.write("more\n");
+    while (await more()) {
+      // until the end
+    }
+    assert.match(output, /got more/);
+    assert.equal((await taken.wait()).exitCode, 4);
+    await taken.release({ forget: true });
+  } finally {
+    await first.close();
+    await second.close();
+  }
+});
+
 test("detached process is followed across cuts and by another session", async () => {
   const proxy = await CuttingProxy.start(server.url);
   const first = await connect(proxy.url);
