@@ -1,18 +1,23 @@
 //! Tests of the unit's text.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, process::Command};
 
 use super::*;
 
-#[test]
-fn unit_quotes_what_systemd_would_expand() {
+/// Returns the unit of a program, with paths that need quotes.
+fn unit_of(program: &Path) -> String {
     let joined = JoinedHub {
         hub: BaseUrl::parse("https://hub.example").unwrap(),
         environment: RegistryEnvironmentId::new("box-7").unwrap(),
         token_file: "/home/a b/100%/$x\"y/token".into(),
     };
     let lookup = |name: &str| (name == "SSL_CERT_FILE").then(|| OsString::from("/c a.pem"));
-    let text = unit_text(Path::new("/opt/exec-server"), &joined, &lookup);
+    unit_text(program, &joined, &lookup)
+}
+
+#[test]
+fn unit_quotes_what_systemd_would_expand() {
+    let text = unit_of(Path::new("/opt/exec-server"));
     assert!(text.starts_with(MARK), "{text}");
     for line in [
         r#"ExecStart="/opt/exec-server" "--remote" "https://hub.example" "--environment-id" "box-7" "--remote-token-file" "/home/a b/100%%/$$x\"y/token""#,
@@ -21,4 +26,33 @@ fn unit_quotes_what_systemd_would_expand() {
     ] {
         assert!(text.lines().any(|one| one == line), "{line}\n{text}");
     }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("exec-server-box-7.service");
+    // systemd wants the program to exist.
+    let unit = unit_of(&std::env::current_exe().unwrap());
+    let verified = |text: &str| {
+        fs::write(&path, text).unwrap();
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["verify", "--user"]).arg(&path);
+        // It needs one, and works without a running systemd.
+        analyze.env("XDG_RUNTIME_DIR", directory.path());
+        match analyze.output() {
+            Ok(output) => Some(output),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // A host without systemd.
+    let Some(output) = verified(&unit) else {
+        return;
+    };
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    // It ignores most mistakes, and names them.
+    let output = verified(&unit.replace("KillMode=", "KillMod=")).unwrap();
+    assert!(!output.stderr.is_empty(), "{output:?}");
 }
