@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
@@ -12,7 +13,7 @@ import time
 from typing import Iterator
 
 import pytest
-from conftest import CuttingProxy, Server
+from conftest import CuttingProxy, Server, wait_for
 
 from exec_server import (
     PIPE,
@@ -160,6 +161,55 @@ def test_listener_accepts_connections_of_the_environment(proxy: CuttingProxy) ->
         deadline = time.monotonic() + 10
         while env.run(probe, capture_output=True).returncode == 0:
             assert time.monotonic() < deadline, "the port is still open"
+
+
+def test_tunnel_that_is_closed_without_a_connection_ends(proxy: CuttingProxy) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with Environment.connect(proxy.url) as env:
+            tunnel = env.open_tunnel(server.getsockname()[1])
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(10)
+                proxy.refuse(True)
+                proxy.cut()
+                wait_for(lambda: env._inner._client._state == "reconnecting")
+                tunnel.abort()
+                proxy.refuse(False)
+                env.list()
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+                # Another response proves that the close has arrived.
+                env.list()
+                assert not env._inner._client._closed_tunnels
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_closed_environment_closes_its_forwarded_ports(
+    server: Server, echo: EchoServer, is_sync: bool
+) -> None:
+    async def run() -> None:
+        env = await AsyncEnvironment.connect(server.url)
+        forward = await env.forward(echo.port)
+        address = (forward.host, forward.port)
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        await env.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(1), 10) == b""
+        writer.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection(*address)
+        await forward.close()
+
+    if not is_sync:
+        asyncio.run(run())
+        return
+    env = Environment.connect(server.url)
+    forward = env.forward(echo.port)
+    env.close()
+    with pytest.raises(OSError):
+        socket.create_connection((forward.host, forward.port), timeout=5)
 
 
 def test_forward_is_a_port_of_this_machine(server: Server, echo: EchoServer) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Deque, Dict, Iterator, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Set, Tuple
 
 from ._connector import Connector
 from ._framing import Buffer, Json, ReceivedMessage, decode_message, encode_message
@@ -49,8 +49,8 @@ _PONG_SECONDS = 20.0
 _MAX_CALLS = 1024
 #: Calls that end processes, and so must not wait behind others.
 _MAX_URGENT_CALLS = 256
-#: Listeners that a session may have.
-_MAX_LISTENERS = 64
+#: Remembered ids of closed tunnels and listeners, more than a session may have.
+_MAX_CLOSED_TUNNELS = 2048
 #: Remembered ids of finished processes, as many as a server retains.
 _MAX_FINISHED = 8192
 #: Unread output of a connection to a server without acknowledgements, above which nothing more is
@@ -184,6 +184,13 @@ class TunnelListener(Protocol):
         """Handles the end of the session."""
 
 
+class Forward(Protocol):
+    """A port of this machine whose connections go into the environment."""
+
+    def handle_end(self) -> None:
+        """Handles the close of the client."""
+
+
 class Client:
     """A session on a server."""
 
@@ -240,8 +247,16 @@ class Client:
         #: Tunnels and listeners by id, and what all tunnels have sent without acknowledgement.
         self.tunnels: Dict[str, Tunnel] = {}
         self.listeners: Dict[str, TunnelListener] = {}
-        self._closed_listeners: "Deque[str]" = deque(maxlen=_MAX_LISTENERS)
         self.tunnel_bytes = 0
+        #: Tunnels and listeners whose close may not have arrived, with the last call sent before.
+        self._closed_tunnels: "OrderedDict[str, int]" = OrderedDict()
+        #: Ports of this machine, which are closed with the client.
+        self.forwards: Set[Forward] = set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is closed, or being closed."""
+        return self._closing is not None
 
     # Opening and closing.
 
@@ -274,6 +289,8 @@ class Client:
             await self._end_processes()
         finally:
             self._shut(_closed())
+            for forward in list(self.forwards):
+                forward.handle_end()
             link, self._link = self._link, None
             if link is not None:
                 link.on_close = lambda reason: None
@@ -336,6 +353,7 @@ class Client:
             call.fail(error)
         self._pending_starts.clear()
         self._final_acks.clear()
+        self._closed_tunnels.clear()
         self.session_id = None
         for watch in list(self.watches.values()):
             watch.handle_end(error)
@@ -435,10 +453,16 @@ class Client:
         self._next_handle += 1
         return f"py-{self._nonce}-{self._next_handle}"
 
-    def close_listener(self, listen_id: str) -> None:
-        """Closes a listener, also if there is no connection now."""
-        self._closed_listeners.append(listen_id)
-        self.notify("tunnel/close", {"tunnelId": listen_id})
+    def close_tunnel(self, tunnel_id: str, reason: Optional[str] = None) -> None:
+        """Closes a tunnel or a listener, also if there is no connection now."""
+        self._closed_tunnels[tunnel_id] = self._next_call
+        self._closed_tunnels.move_to_end(tunnel_id)
+        while len(self._closed_tunnels) > _MAX_CLOSED_TUNNELS:
+            self._closed_tunnels.popitem(last=False)
+        params = {"tunnelId": tunnel_id}
+        if reason is not None:
+            params["reason"] = reason
+        self.notify("tunnel/close", params)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Calls a function in the event loop, from any thread, unless the loop has ended."""
@@ -661,10 +685,10 @@ class Client:
         tunnel_id = params["tunnelId"]
         if method == "tunnel/incoming":
             listener = self.listeners.get(params["listenId"])
-            if listener is not None:
+            if listener is not None and tunnel_id not in self._closed_tunnels:
                 listener.handle_incoming(params)
             else:
-                self.notify("tunnel/close", {"tunnelId": tunnel_id})
+                self.close_tunnel(tunnel_id)
             return
         tunnel = self.tunnels.get(tunnel_id)
         if method == "tunnel/close":
@@ -674,7 +698,7 @@ class Client:
             elif listener is not None:
                 listener.handle_close(params)
         elif tunnel is None:
-            self.notify("tunnel/close", {"tunnelId": tunnel_id})
+            self.close_tunnel(tunnel_id)
         elif method == "tunnel/data":
             tunnel.handle_data(params, data)
         elif method == "tunnel/shutdown":
@@ -695,6 +719,11 @@ class Client:
             if self._final_acks[first][1] > call.id:
                 break
             del self._final_acks[first]
+        while self._closed_tunnels:
+            closed = next(iter(self._closed_tunnels))
+            if self._closed_tunnels[closed] > call.id:
+                break
+            del self._closed_tunnels[closed]
         error: Optional[ExecServerError] = None
         result: Optional[Json] = None
         if "result" in message:
@@ -910,9 +939,9 @@ class Client:
             watch.handle_resume()
         for tunnel in list(self.tunnels.values()):
             tunnel.handle_resume()
-        for listen_id in self._closed_listeners:
+        for tunnel_id in list(self._closed_tunnels):
             # The connection may have taken the close with it. Unknown ids are ignored.
-            self.notify("tunnel/close", {"tunnelId": listen_id})
+            self.close_tunnel(tunnel_id)
         for call in queued.values():
             if not call.sent and call.future is not None and call.future.cancelled():
                 # The server has never seen it, and need not.

@@ -36,6 +36,7 @@ from ._connector import (
 from ._framing import Buffer, Json, decode_base64
 from ._paths import RemotePath, native_bytes, native_text, path_uri, uri_path
 from .errors import (
+    ClosedError,
     ExecServerError,
     NotFoundError,
     ProtocolError,
@@ -1091,7 +1092,11 @@ class AsyncEnvironment:
                 tasks.discard(task)
 
         server = await asyncio.start_server(connect, local_host, local_port)
-        return AsyncForward(server, tasks)
+        forward = AsyncForward(self._client, server, tasks)
+        if self._client.is_closed:
+            await forward.close()
+            raise ClosedError("the environment is closed")
+        return forward
 
     async def ports(
         self, *, process: Optional[ProcessReference] = None

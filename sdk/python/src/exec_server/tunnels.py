@@ -233,7 +233,7 @@ class AsyncTunnel:
     def abort(self) -> None:
         """Ends the tunnel at once. What was not delivered is lost."""
         if not self._ended and self._failure is None:
-            self._client.notify("tunnel/close", {"tunnelId": self.id})
+            self._client.close_tunnel(self.id)
             self._finish(TunnelClosedError("the tunnel was closed"))
 
     def _discard(self) -> None:
@@ -247,7 +247,7 @@ class AsyncTunnel:
 
     def _drop_if_taken(self) -> None:
         if self._is_dropped and not self._unacked and not self._ended and self._failure is None:
-            self._client.notify("tunnel/close", {"tunnelId": self.id})
+            self._client.close_tunnel(self.id)
             self._ended = True
             self._forget()
 
@@ -320,7 +320,7 @@ class AsyncTunnel:
             return False
         if seq != self._received + 1 or self._eof_seq is not None:
             reason = f"event {seq} follows {self._received}"
-            self._client.notify("tunnel/close", {"tunnelId": self.id, "reason": reason})
+            self._client.close_tunnel(self.id, reason)
             self._finish(TunnelClosedError(f"the server broke the protocol: {reason}"))
             return False
         self._received = seq
@@ -369,7 +369,7 @@ class AsyncTunnel:
         client = self._client
 
         def close() -> None:
-            client.notify("tunnel/close", {"tunnelId": params["tunnelId"]})
+            client.close_tunnel(params["tunnelId"])
 
         try:
             await client.request("tunnel/open", params, on_orphaned=close)
@@ -429,7 +429,7 @@ class AsyncListener:
     async def close(self) -> None:
         """Closes the port. Its tunnels stay."""
         if self._failure is None:
-            self._client.close_listener(self._id)
+            self._client.close_tunnel(self._id)
             self._finish(TunnelClosedError("the listener is closed"))
             while self._incoming:
                 self._incoming.popleft().abort()
@@ -440,8 +440,7 @@ class AsyncListener:
         if tunnel_id in self._client.tunnels:
             return
         if len(self._incoming) >= _MAX_INCOMING:
-            params = {"tunnelId": tunnel_id, "reason": "the client accepts no connections"}
-            self._client.notify("tunnel/close", params)
+            self._client.close_tunnel(tunnel_id, "the client accepts no connections")
             return
         tunnel = AsyncTunnel(self._client, tunnel_id)
         tunnel._is_open = True
@@ -469,7 +468,7 @@ class AsyncListener:
         client = self._client
 
         def close() -> None:
-            client.close_listener(params["listenId"])
+            client.close_tunnel(params["listenId"])
 
         try:
             result, _ = await client.request("tunnel/listen", params, on_orphaned=close)
@@ -482,12 +481,19 @@ class AsyncListener:
 class AsyncForward:
     """A port of this machine whose connections go into the environment.
 
-    Use :meth:`AsyncEnvironment.forward`.
+    Use :meth:`AsyncEnvironment.forward`. Closing the environment closes it.
     """
 
-    def __init__(self, server: asyncio.base_events.Server, tasks: "Set[asyncio.Task[None]]") -> None:
+    def __init__(
+        self,
+        client: Client,
+        server: asyncio.base_events.Server,
+        tasks: "Set[asyncio.Task[None]]",
+    ) -> None:
+        self._client = client
         self._server = server
         self._tasks = tasks
+        client.forwards.add(self)
         sockets: List[socket.socket] = list(server.sockets)
         #: The address on this machine.
         self.host: str = sockets[0].getsockname()[0]
@@ -507,11 +513,16 @@ class AsyncForward:
 
     async def close(self) -> None:
         """Closes the port and its connections."""
+        self.handle_end()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def handle_end(self) -> None:
+        """Handles the close of the environment."""
+        self._client.forwards.discard(self)
         self._server.close()
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
 
 
 async def pass_both_ways(
