@@ -7,6 +7,8 @@ import type {
   SandboxPolicy,
   SignalName,
   SpawnOptions,
+  Tunnel,
+  TunnelListener,
   WatchBatch,
 } from "../src/index.js";
 import * as sdk from "../src/exports.js";
@@ -105,6 +107,17 @@ interface ProcessHandle {
   stderr: StreamReader;
 }
 
+interface TunnelHandle {
+  tunnel: Tunnel;
+  reader: StreamReader;
+  writer: WritableStreamDefaultWriter<Uint8Array>;
+}
+
+interface ListenerHandle {
+  listener: TunnelListener;
+  incoming: AsyncIterator<Tunnel>;
+}
+
 interface WatchHandle {
   watch: AsyncIterableIterator<WatchBatch>;
   pending: WatchBatch["changes"];
@@ -127,6 +140,8 @@ class CaseRun {
   #dir = "";
   #processes = new Map<string, ProcessHandle>();
   #watches = new Map<string, WatchHandle>();
+  #tunnels = new Map<string, TunnelHandle>();
+  #listeners = new Map<string, ListenerHandle>();
 
   constructor(env: Environment, place: CasePlace) {
     this.#env = env;
@@ -225,6 +240,30 @@ class CaseRun {
       stdout: new StreamReader(stdout),
       stderr: new StreamReader(stderr),
     });
+  }
+
+  #tunnel(step: Step): TunnelHandle {
+    const handle = this.#tunnels.get(String(step["on"]));
+    if (handle === undefined) {
+      throw new Error(`no tunnel \`${String(step["on"])}\``);
+    }
+    return handle;
+  }
+
+  #keepTunnel(step: Step, tunnel: Tunnel): void {
+    this.#tunnels.set(String(step["as"]), {
+      tunnel,
+      reader: new StreamReader(tunnel.readable),
+      writer: tunnel.writable.getWriter(),
+    });
+  }
+
+  #listener(name: unknown): ListenerHandle {
+    const handle = this.#listeners.get(String(name));
+    if (handle === undefined) {
+      throw new Error(`no listener \`${String(name)}\``);
+    }
+    return handle;
   }
 
   async #perform(step: Step): Promise<unknown> {
@@ -419,6 +458,43 @@ class CaseRun {
       }
       case "cut":
         await this.#place.cut();
+        return null;
+      case "listen": {
+        const listener = await env.listen({ port: 0 });
+        const incoming = listener[Symbol.asyncIterator]();
+        this.#listeners.set(text("as"), { listener, incoming });
+        return null;
+      }
+      case "accept": {
+        const { done, value } = await this.#listener(step["on"]).incoming.next();
+        if (done === true) {
+          throw new Error("the listener has ended");
+        }
+        this.#keepTunnel(step, value);
+        return null;
+      }
+      case "openTunnel": {
+        const target = step["port"] as number | { portOf: string };
+        const port =
+          typeof target === "number" ? target : this.#listener(target.portOf).listener.port;
+        this.#keepTunnel(step, await env.openTunnel({ port }));
+        return null;
+      }
+      case "tunnelWrite":
+        await this.#tunnel(step).writer.write(bytesOf(step["data"] as Json));
+        return null;
+      case "tunnelRead":
+        return await this.#tunnel(step).reader.read(number("count") ?? 0);
+      case "tunnelReadAll":
+        return await this.#tunnel(step).reader.readAll();
+      case "tunnelEnd":
+        await this.#tunnel(step).writer.close();
+        return null;
+      case "tunnelClose":
+        this.#tunnel(step).tunnel.close();
+        return null;
+      case "listenerClose":
+        this.#listener(step["on"]).listener.close();
         return null;
       case "close":
         await env.close();

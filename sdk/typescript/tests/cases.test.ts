@@ -26,7 +26,7 @@ after(async () => {
   await server?.stop();
 });
 
-const offers = new Set(STOCK_URL === undefined ? ["sandbox", "proxy", "durable"] : ["proxy"]);
+const offers = new Set(STOCK_URL === undefined ? ["sandbox", "proxy", "durable", "tunnels"] : ["proxy"]);
 
 test("shared cases pass in Node", { concurrency: 4 }, async (context) => {
   const running: Promise<void>[] = [];

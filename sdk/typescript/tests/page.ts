@@ -17,7 +17,7 @@ Object.assign(globalThis, {
     };
     await runCase(shared, {
       library: "browser",
-      offers: new Set(["sandbox", "proxy", "durable"]),
+      offers: new Set(["sandbox", "proxy", "durable", "tunnels"]),
       connect: () => connect(`${url}/?tag=${tag}`, { onState }),
       cut: async () => {
         const seen = new Promise<void>((resolve) => (noticed = resolve));

@@ -42,7 +42,7 @@ for (const [index, shared] of readCases().entries()) {
   };
   const place: CasePlace = {
     library: "node",
-    offers: new Set(["sandbox", "proxy", "durable"]),
+    offers: new Set(["sandbox", "proxy", "durable", "tunnels"]),
     connect: () => connect(`${proxy.url}/?tag=${tag}`, { onState }),
     cut: () =>
       new Promise((resolve) => {
