@@ -63,7 +63,7 @@ after(async () => {
   await server?.stop();
 });
 
-const offers = new Set(["sandbox", "proxy", "durable"]);
+const offers = new Set(["sandbox", "proxy", "durable", "tunnels"]);
 
 test("shared cases pass in a browser", { concurrency: 4 }, async (context) => {
   const place = { library: "browser", offers } as unknown as CasePlace;
@@ -77,8 +77,8 @@ test("shared cases pass in a browser", { concurrency: 4 }, async (context) => {
   await Promise.all(running);
 });
 
-test("page loses and repeats nothing in 40 cuts under load", { timeout: 60_000 }, async () => {
-  const result = await browser.evaluate(`countThroughCuts(${JSON.stringify(proxy.url)}, 40)`);
+test("page loses and repeats nothing in 200 cuts under load", { timeout: 60_000 }, async () => {
+  const result = await browser.evaluate(`countThroughCuts(${JSON.stringify(proxy.url)}, 200)`);
   const { lines, wrong } = result as { lines: number; wrong: string | null };
   assert.equal(wrong, null);
   assert.ok(lines > 1000, `${lines} lines`);
