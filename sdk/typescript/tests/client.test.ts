@@ -28,7 +28,13 @@ import {
   StdinClosedError,
   workspaceWriteSandbox,
 } from "../src/node.js";
-import { SERVER, startServer, temporaryDirectory, type TestServer } from "./support.js";
+import {
+  SERVER,
+  startServer,
+  temporaryDirectory,
+  type TestServer,
+  untilNothingRuns,
+} from "./support.js";
 
 let server: TestServer;
 let env: Environment;
@@ -79,17 +85,6 @@ test("failed, late and oversized commands are typed errors and leave nothing run
   await assert.rejects(env.fs.search(directory, "(", { regex: true }), InvalidParamsError);
   await untilNothingRuns(env);
 });
-
-async function untilNothingRuns(environment: Environment): Promise<void> {
-  const deadline = Date.now() + 10_000;
-  for (;;) {
-    const running = (await environment.processes()).filter((process) => process.running);
-    if (running.length === 0) {
-      return;
-    }
-    assert.ok(Date.now() < deadline, `still running: ${running.map((p) => p.argv).join("; ")}`);
-  }
-}
 
 test("abort ends commands, starts and waits at once", async () => {
   const reason = new Error("enough");

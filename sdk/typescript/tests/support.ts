@@ -7,6 +7,8 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
+import type { Environment } from "../src/node.js";
+
 /** Root of the repository. */
 export const ROOT = findRoot(dirname(fileURLToPath(import.meta.url)));
 
@@ -158,6 +160,20 @@ export class CuttingProxy {
   async stop(): Promise<void> {
     this.cut();
     await new Promise<void>((resolve) => this.#server.close(() => resolve()));
+  }
+}
+
+/** Waits, bounded, until no process of an environment runs. */
+export async function untilNothingRuns(environment: Environment): Promise<void> {
+  const deadline = Date.now() + 10_000;
+  for (;;) {
+    const running = (await environment.processes()).filter((process) => process.running);
+    if (running.length === 0) {
+      return;
+    }
+    if (Date.now() > deadline) {
+      throw new Error(`still running: ${running.map((process) => process.argv).join("; ")}`);
+    }
   }
 }
 
