@@ -181,7 +181,7 @@ export class Environment {
     return this.client.state;
   }
 
-  /** Id of the session. Whoever knows it can resume the session: keep it secret. */
+  /** Id of the session. It allows to resume the session: keep it secret. */
   get sessionId(): string {
     return this.client.sessionId;
   }

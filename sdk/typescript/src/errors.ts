@@ -5,8 +5,8 @@
  */
 
 /**
- * Who has to act: the `caller` (the same call would fail again), the `server`, the `transport`
- * (the connection broke or could not be opened), or nobody, because the `session` has ended.
+ * Who has to act: the `caller` (the same call would fail again), the `server`, or the `transport`
+ * (the connection broke or could not be opened). `session`: it has ended, and stays so.
  */
 export type FaultParty = "caller" | "server" | "transport" | "session";
 

@@ -303,7 +303,8 @@ export class EnvironmentFiles {
       writer = new BlockWriter(this.#client, written, access, () => this.#newId());
       await writer.create();
       if (mode !== undefined) {
-        // Before the content, so that nobody else reads it; a disconnect needs write access.
+        // Before the content, so that other accounts never read it. Opening the file again after a
+        // disconnect needs write access.
         await this.#repeatable("fs/setMetadata", written, access, { mode: mode | OWNER_ACCESS });
       }
       return writer;

@@ -290,8 +290,8 @@ export class Process {
   }
 
   /**
-   * Waits until the command has exited and its output has ended. Output that nobody reads pauses
-   * the process: read it, or start the process with `stdout: "ignore"`.
+   * Waits until the command has exited and its output has ended. Unread output pauses the process:
+   * read it, or start the process with `stdout: "ignore"`.
    */
   wait(options: { signal?: AbortSignal } = {}): Promise<ProcessExit> {
     return withSignal(this.#events.ended, options.signal);
