@@ -16,9 +16,20 @@ fail() {
 }
 
 drop() {
-  [ -z "$part" ] || rm -f "$part"
-  [ -z "$new" ] || rm -f "$new"
-  [ "$mode" = shared ] || [ -z "$d" ] || rmdir "$d" 2>/dev/null
+  for o in "$part" "$new" "$probe"; do
+    [ -z "$o" ] || rm -f "$o"
+  done
+  # Not if it has another program, or another push.
+  [ -z "$d" ] || rmdir "$d" 2>/dev/null
+}
+
+# The connection was cut, or somebody ends this shell. The next connection continues the push, but
+# an ephemeral one leaves nothing.
+interrupted() {
+  trap '' HUP INT PIPE TERM
+  [ "$mode" = ephemeral ] || part=
+  drop
+  exit 1
 }
 
 digest() {
@@ -40,10 +51,15 @@ owned() {
   esac
 }
 
+# private DIRECTORY: it exists, and nobody else can use it.
+private() {
+  { mkdir -p "$1" && [ ! -h "$1" ] && chmod 700 "$1" && owned "$1"; } 2>/dev/null
+}
+
 # usable DIRECTORY: programs can be stored and started there. Otherwise says why in `why`.
 usable() {
-  t=$1/.probe.$$
-  if ! { mkdir -p "$1" && chmod 700 "$1" && owned "$1"; } 2>/dev/null; then
+  probe=$1/.probe.$$
+  if ! private "$1"; then
     why="$why $1 is not writable,"
     return 1
   fi
@@ -53,16 +69,16 @@ usable() {
   # A shell that is an applet of busybox has no path.
   *) s=/bin/sh ;;
   esac
-  if ! (printf '#!%s\nexit 7\n' "$s" >"$t") 2>/dev/null; then
+  if ! (printf '#!%s\nexit 7\n' "$s" >"$probe") 2>/dev/null; then
     why="$why $1 is not writable,"
   else
-    chmod 700 "$t"
+    chmod 700 "$probe"
     r=7
     if [ -x "$s" ]; then
-      ("$t") 2>/dev/null
+      ("$probe") 2>/dev/null
       r=$?
     fi
-    rm -f "$t"
+    rm -f "$probe"
     r2=$((size / 1024 * 2 + 1024))
     free=$(df -Pk "$1" 2>/dev/null | tail -n 1)
     free=$(set -- $free && printf '%s' "$4")
@@ -74,7 +90,7 @@ usable() {
       return 0
     fi
   fi
-  rm -f "$t" 2>/dev/null
+  rm -f "$probe" 2>/dev/null
   rmdir "$1" 2>/dev/null
   return 1
 }
@@ -91,6 +107,7 @@ receive() {
 # start PROGRAM HOW: becomes the program.
 start() {
   say "run $2 $1"
+  trap - HUP INT PIPE TERM
   if [ "$mode" = ephemeral ]; then
     exec "$1" --ephemeral --listen stdio
   fi
@@ -100,12 +117,19 @@ start() {
 connect() {
   umask 077
   say shell
-  d= part= new= why=
+  d= part= new= probe= why=
+  trap interrupted HUP INT PIPE TERM
+  uid=$(id -u)
+  # Nobody can make a directory below a file.
+  home=${HOME:-/dev/null}
+  set -- "${XDG_CACHE_HOME:-$home/.cache}/exec-server" "${TMPDIR:-/tmp}/exec-server-$uid" \
+    "/var/tmp/exec-server-$uid" "/dev/shm/exec-server-$uid"
 
   p=$(command -v exec-server 2>/dev/null)
   case $p in
   /*)
     if [ "$("$p" bridge --check 2>/dev/null </dev/null)" = "exec-server-bridge $v" ]; then
+      place_socket "$@"
       start "$p" found
     fi
     ;;
@@ -120,9 +144,10 @@ connect() {
   *) program= ;;
   esac
   [ -n "$program" ] || fail architecture "$a"
-  set -- $program
-  want=$1 size=$2
-  [ "$3" = static ] || [ -e "$3" ] || fail libc "$3"
+  want=${program%% *} loader=${program##* }
+  size=${program#* }
+  size=${size%% *}
+  [ "$loader" = static ] || [ -e "$loader" ] || fail libc "$loader"
   tool=
   for t in sha256sum 'busybox sha256sum' 'shasum -a 256' 'openssl dgst -sha256 -r'; do
     if command -v "${t%% *}" >/dev/null 2>&1; then
@@ -132,16 +157,12 @@ connect() {
   done
   [ -n "$tool" ] || fail tool sha256sum
 
-  uid=$(id -u)
-  home=${HOME:-/nonexistent}
-  set -- "${XDG_CACHE_HOME:-$home/.cache}/exec-server" "${TMPDIR:-/tmp}/exec-server-$uid" \
-    "/var/tmp/exec-server-$uid" "/dev/shm/exec-server-$uid"
-  for d in "$@"; do
-    f=$d/exec-server-$want
-    if [ -f "$f" ] && owned "$d"; then
+  for k in "$@"; do
+    f=$k/exec-server-$want
+    if [ -f "$f" ] && owned "$k"; then
       if [ "$(digest "$f")" = "$want" ]; then
         touch "$f" 2>/dev/null
-        place_socket
+        place_socket "$@"
         start "$f" kept
       fi
       say "note replacing $f, which was changed"
@@ -162,13 +183,20 @@ connect() {
   z=plain
   command -v gzip >/dev/null 2>&1 && z=gzip
   say "need $a $z"
-  read -r zsum zsize || exit 1
+  read -r zsum zsize || interrupted
+  # The program was compressed meanwhile. A failure of another connection may have removed the
+  # directory.
+  owned "$d" || usable "$d" || fail directory "${why%,}"
 
   # Continues what a connection that was cut has left, and removes what nobody will continue.
+  live=
   for o in "$d"/*.part "$d"/*.new; do
     [ -f "$o" ] || continue
     q=${o%.*}
-    kill -0 "${q##*.}" 2>/dev/null && continue
+    if kill -0 "${q##*.}" 2>/dev/null; then
+      case ${o##*/} in "$zsum".*.part) live=$o ;; esac
+      continue
+    fi
     case ${o##*/} in
     "$zsum".*.part)
       if [ -z "$part" ] && mv "$o" "$d/$zsum.$$.part"; then
@@ -179,23 +207,22 @@ connect() {
     esac
     rm -f "$o"
   done
+  part=$d/$zsum.$$.part
+  new=$d/exec-server-$want.$$.new
+  # A shell that waits for a connection which was lost silently keeps its file. Another one that
+  # still receives goes on as well: each writes into a file of its own.
+  [ -f "$part" ] || [ -z "$live" ] || dd if="$live" of="$part" bs=65536 2>/dev/null || rm -f "$part"
   have=0
-  if [ -n "$part" ]; then
+  if [ -f "$part" ]; then
     have=$(bytes "$part")
     if [ "$have" -gt "$zsize" ]; then
       rm -f "$part"
       have=0
     fi
   fi
-  part=$d/$zsum.$$.part
-  new=$d/exec-server-$want.$$.new
   say "have $have"
   e=$( (receive $((zsize - have)) >>"$part") 2>&1) || fail write "$e"
-  if [ "$(bytes "$part")" != "$zsize" ]; then
-    # The connection was cut. The next one continues.
-    [ "$mode" = shared ] || drop
-    exit 1
-  fi
+  [ "$(bytes "$part")" = "$zsize" ] || interrupted
   [ "$(digest "$part")" = "$zsum" ] || fail digest "$part"
   if [ "$z" = gzip ]; then
     e=$( (gzip -dc <"$part" >"$new") 2>&1) || fail write "$e"
@@ -217,22 +244,26 @@ connect() {
   f=$d/exec-server-$want
   e=$(mv -f "$new" "$f" 2>&1) || fail write "$e"
   find "$d" -name 'exec-server-*' -type f -mtime +30 -exec rm -f {} \; 2>/dev/null
-  place_socket
+  place_socket "$@"
   start "$f" pushed
 }
 
-# A home that cannot be written to has no place for the socket of the background server.
+# place_socket DIRECTORY…: a home that cannot be written to has no place for the socket of the
+# background server. It is in the first of these directories then.
 place_socket() {
-  [ -z "$EXEC_SERVER_SOCKET" ] || return 0
+  [ "$mode" = shared ] && [ -z "$EXEC_SERVER_SOCKET" ] || return 0
   if [ -n "$XDG_RUNTIME_DIR" ] && [ -w "$XDG_RUNTIME_DIR" ]; then
     return 0
   fi
   s=${XDG_STATE_HOME:-$home/.local/state}/exec-server/run
   mkdir -p "$s" 2>/dev/null
   [ -w "$s" ] && return 0
-  mkdir -p "$d/run"
-  EXEC_SERVER_SOCKET=$d/run/server.sock
-  export EXEC_SERVER_SOCKET
+  for k in "$@"; do
+    private "$k" && private "$k/run" || continue
+    EXEC_SERVER_SOCKET=$k/run/server.sock
+    export EXEC_SERVER_SOCKET
+    return 0
+  done
 }
 
 connect
