@@ -9,7 +9,7 @@ use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 use exec_transport::connect::ProgramPipes;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::error::{ClosedConnection, PlaceError, ShellRefusal};
@@ -95,13 +95,14 @@ impl Conversation {
         self.report(STEP_TIMEOUT).await
     }
 
-    /// Waits for the next report.
+    /// Waits for the next report. Noise does not extend the limit.
     pub(crate) async fn report(&mut self, limit: Duration) -> Result<ShellReport, PlaceError> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(report) = self.take_report()? {
                 return Ok(report);
             }
-            let read = timeout(limit, self.pipes.read_buf(&mut self.buffer)).await;
+            let read = timeout_at(deadline, self.pipes.read_buf(&mut self.buffer)).await;
             match read {
                 Ok(Ok(count)) if count > 0 => {}
                 Ok(_) => return Err(self.closed().await),
@@ -129,8 +130,10 @@ impl Conversation {
         }
     }
 
-    /// Sends a block, unless a report arrives before the script has read all of it.
+    /// Sends a block, unless a report arrives before the script has read all of it. Noise does not
+    /// extend the limit, progress does.
     async fn send_block(&mut self, mut block: &[u8]) -> Result<Option<ShellReport>, PlaceError> {
+        let mut deadline = Instant::now() + STEP_TIMEOUT;
         while !block.is_empty() {
             let Self { pipes, buffer, .. } = self;
             let step = poll_fn(|cx| {
@@ -146,9 +149,12 @@ impl Conversation {
                     (result.is_err() || read.filled().is_empty()).then_some(0)
                 })
             });
-            match timeout(STEP_TIMEOUT, step).await {
+            match timeout_at(deadline, step).await {
                 Ok(Some(0)) => return self.report(EXIT_TIMEOUT).await.map(Some),
-                Ok(Some(count)) => block = &block[count..],
+                Ok(Some(count)) => {
+                    block = &block[count..];
+                    deadline = Instant::now() + STEP_TIMEOUT;
+                }
                 Ok(None) => {
                     if let Some(report) = self.take_report()? {
                         return Ok(Some(report));
@@ -219,4 +225,38 @@ fn report(words: &str) -> Result<Option<ShellReport>, PlaceError> {
             return Ok(None);
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_transport::connect::ServerProgram;
+
+    use super::*;
+
+    fn conversation(script: &str) -> Conversation {
+        let program = ServerProgram {
+            args: vec!["-c".into(), script.into()],
+            ..ServerProgram::new("sh")
+        };
+        Conversation::new(program.open().unwrap())
+    }
+
+    #[tokio::test]
+    async fn noise_does_not_extend_the_wait_for_an_answer() {
+        // A line, much more often than the limit.
+        let mut conversation = conversation("while sleep 0.02; do echo noise; done");
+        let limit = Duration::from_millis(300);
+        let report = timeout(Duration::from_secs(20), conversation.report(limit)).await;
+        assert!(matches!(report.unwrap(), Err(PlaceError::Silent(it)) if it == limit));
+    }
+
+    #[tokio::test]
+    async fn noise_before_an_answer_is_skipped() {
+        let mut conversation =
+            conversation("echo noise; read -r marker; echo \"no newline$marker have 5\"");
+        let marker = conversation.marker.clone();
+        conversation.send_line(&marker).await.unwrap();
+        let report = conversation.report(Duration::from_secs(20)).await;
+        assert_eq!(report.unwrap(), ShellReport::Have(5));
+    }
 }
