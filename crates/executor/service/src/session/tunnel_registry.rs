@@ -31,6 +31,9 @@ use tokio::sync::Notify;
 
 use crate::connection_files::AbortOnDrop;
 
+#[cfg(test)]
+mod tests;
+
 /// The tunnels and listeners of one session. Dropping it closes them.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelRegistry {
@@ -87,10 +90,13 @@ impl TunnelRegistry {
         self.tunnels.connect()
     }
 
-    /// Closes everything.
+    /// Closes everything, also what is opening.
     pub(crate) fn clear(&self, reason: &str) {
-        let listeners = std::mem::take(&mut self.lock().listeners);
-        // The lock is released now.
+        let mut state = self.lock();
+        let opening = std::mem::take(&mut state.opening);
+        let listeners = std::mem::take(&mut state.listeners);
+        drop(state);
+        opening.values().for_each(|cancel| cancel.notify_one());
         drop(listeners);
         self.tunnels.fail_all(reason);
     }
@@ -99,7 +105,7 @@ impl TunnelRegistry {
     pub(crate) fn handle_message(&self, message: TunnelMessage) {
         if let TunnelMessage::Close(close) = &message {
             let mut state = self.lock();
-            if let Some(cancel) = state.opening.get(&close.tunnel_id) {
+            if let Some(cancel) = state.opening.remove(&close.tunnel_id) {
                 cancel.notify_one();
             }
             let listener = state.listeners.remove(&close.tunnel_id);
@@ -128,8 +134,11 @@ impl TunnelRegistry {
                 sandbox: params.sandbox,
             };
             let stream = opening.run(network.open(target)).await?;
-            let end = this.tunnels.open(&opening.id).map_err(TunnelRefusal::Id)?;
-            this.remember(opening.id.clone(), request);
+            let end = opening.finish(|state| {
+                let end = this.tunnels.open(&opening.id)?;
+                this.remember(state, opening.id.clone(), request);
+                Ok(end)
+            })?;
             tokio::spawn(pump(stream, end));
             Ok(EmptyResult {})
         })
@@ -158,13 +167,16 @@ impl TunnelRegistry {
             let listener = opening.run(network.listen(target)).await?;
             let port = listener.port();
             let (tunnels, accepted) = (this.tunnels.clone(), Arc::clone(&this.accepted));
-            let task = tokio::spawn(accept(tunnels, listener, listen_id, accepted));
-            let listener = OpenListener {
-                request,
-                port,
-                task: AbortOnDrop(task.abort_handle()),
-            };
-            this.lock().listeners.insert(opening.id.clone(), listener);
+            opening.finish(|state| {
+                let task = tokio::spawn(accept(tunnels, listener, listen_id, accepted));
+                let listener = OpenListener {
+                    request,
+                    port,
+                    task: AbortOnDrop(task.abort_handle()),
+                };
+                state.listeners.insert(opening.id.clone(), listener);
+                Ok(())
+            })?;
             Ok(ListenResult { port })
         })
     }
@@ -229,8 +241,7 @@ impl TunnelRegistry {
     }
 
     /// Remembers which request opened a tunnel.
-    fn remember(&self, id: TunnelId, request: u64) {
-        let mut state = self.lock();
+    fn remember(&self, state: &mut State, id: TunnelId, request: u64) {
         if state.requests.len() >= 2 * limits::MAX_TUNNELS {
             state.requests.retain(|id, _| self.tunnels.contains(id));
         }
@@ -255,7 +266,7 @@ enum ListenerStart {
     New(OpeningGuard),
 }
 
-/// Reserves the id of a tunnel or listener until it is open or has failed.
+/// Reserves the id of a tunnel or listener until it is open, has failed or is cancelled.
 struct OpeningGuard {
     registry: Arc<TunnelRegistry>,
     id: TunnelId,
@@ -263,21 +274,47 @@ struct OpeningGuard {
 }
 
 impl OpeningGuard {
-    /// Waits for the environment, or for the client to close the tunnel.
+    /// Waits for the environment, or until the opening is cancelled.
     async fn run<T>(
         &self,
         open: impl Future<Output = Result<T, exec_env::tunnel::TunnelError>>,
     ) -> Result<T, RpcError> {
         tokio::select! {
             opened = open => Ok(opened?),
-            () = self.cancel.notified() => Err(TunnelRefusal::Cancelled(self.id.clone()).into()),
+            () = self.cancel.notified() => Err(self.cancelled().into()),
         }
+    }
+
+    /// Enters what was opened, unless the opening was cancelled meanwhile.
+    fn finish<T>(
+        &self,
+        enter: impl FnOnce(&mut State) -> Result<T, TunnelRefusal>,
+    ) -> Result<T, TunnelRefusal> {
+        let mut state = self.registry.lock();
+        match self.is_reserved(&state) {
+            true => enter(&mut state),
+            false => Err(self.cancelled()),
+        }
+    }
+
+    /// Returns whether the id is still reserved for this opening. One that was cancelled has
+    /// released it, perhaps to another.
+    fn is_reserved(&self, state: &State) -> bool {
+        let reserved = state.opening.get(&self.id);
+        reserved.is_some_and(|cancel| Arc::ptr_eq(cancel, &self.cancel))
+    }
+
+    fn cancelled(&self) -> TunnelRefusal {
+        TunnelRefusal::Cancelled(self.id.clone())
     }
 }
 
 impl Drop for OpeningGuard {
     fn drop(&mut self) {
-        self.registry.lock().opening.remove(&self.id);
+        let mut state = self.registry.lock();
+        if self.is_reserved(&state) {
+            state.opening.remove(&self.id);
+        }
     }
 }
 
