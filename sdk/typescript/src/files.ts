@@ -136,8 +136,8 @@ const BLOCK_BYTES = 1 << 20;
 /** Blocks that are read ahead or written behind. */
 const BLOCKS_IN_FLIGHT = 4;
 const MAX_BATCHES = 1024;
-/** Permission bits that writing needs. */
 const OWNER_ACCESS = 0o600;
+const PERMISSIONS = 0o777;
 
 /** File operations of an environment. Paths may be relative to the working directory. */
 export class EnvironmentFiles {
@@ -305,7 +305,7 @@ export class EnvironmentFiles {
       if (mode !== undefined) {
         // Before the content, so that other accounts never read it. Opening the file again after a
         // disconnect needs write access.
-        await this.#repeatable("fs/setMetadata", written, access, { mode: mode | OWNER_ACCESS });
+        await this.#repeatable("fs/setMetadata", written, access, { mode: initialMode(mode) });
       }
       return writer;
     };
@@ -327,7 +327,7 @@ export class EnvironmentFiles {
       (writer ?? (await open())).write(toBytes(chunk));
     const close = async (): Promise<void> => {
       await (writer ?? (await open())).close();
-      if (mode !== undefined && (mode | OWNER_ACCESS) !== mode) {
+      if (mode !== undefined && initialMode(mode) !== mode) {
         await this.#repeatable("fs/setMetadata", written, access, { mode });
       }
       if (atomic) {
@@ -718,6 +718,11 @@ function linkMembers({ followSymlinks }: LinkOptions): { followSymlinks?: false 
 
 function sandboxMember({ sandbox }: FileOptions): { sandbox?: SandboxPolicy } {
   return sandbox === undefined ? {} : { sandbox };
+}
+
+/** The mode of a file while it is written, which clears set-user-ID and set-group-ID. */
+function initialMode(mode: number): number {
+  return (mode | OWNER_ACCESS) & PERMISSIONS;
 }
 
 function defined<T extends object>(members: T): Partial<T> {

@@ -953,7 +953,8 @@ export class SessionClient implements EventsOwner {
       } else if (call.options.retry === true) {
         retries.push(call);
       } else {
-        call.reject(new InterruptedError(call.method, cause, { cause: violation }));
+        const options = violation === undefined ? {} : { cause: violation };
+        call.reject(new InterruptedError(call.method, cause, options));
       }
     }
     const isBound = (call: Call): boolean => call.options.connection !== undefined;

@@ -117,9 +117,9 @@ test("content above the server's message limit is written with every option", { 
   const bytes = new Uint8Array(70 << 20);
   bytes.fill(7, 69 << 20);
   const path = join(directory, "a", "b", "large");
-  await env.fs.writeFile(path, bytes, { createParents: true, mode: 0o440, followSymlinks: true });
+  await env.fs.writeFile(path, bytes, { createParents: true, mode: 0o4440, followSymlinks: true });
   assert.ok(readFileSync(path).equals(bytes));
-  assert.equal(statSync(path).mode & 0o7777, 0o440);
+  assert.equal(statSync(path).mode & 0o7777, 0o4440);
   await assert.rejects(env.fs.writeFile(path, bytes, { followSymlinks: false }), (error) => {
     assert.ok(error instanceof LimitError);
     assert.match(error.message, /`fs\/writeFile` has more than 67108864 bytes/);
