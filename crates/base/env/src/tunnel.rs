@@ -39,7 +39,8 @@ pub trait EnvironmentNetwork: fmt::Debug + Send + Sync {
 ///
 /// Shutting down the writer half-closes the tunnel: the other direction stays open. A connection
 /// that breaks at the far end is a read error of kind `ConnectionReset`. Dropping the stream closes
-/// both directions.
+/// both directions: after a shutdown the far end still receives everything that was written;
+/// without one, it sees a broken connection and not an early end of the data.
 pub trait TunnelStream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> TunnelStream for S {}

@@ -14,3 +14,4 @@ pub mod local_network;
 mod process_network;
 mod session_processes;
 pub mod shell_snapshot;
+pub mod tunnel_socket;

@@ -54,6 +54,7 @@ use crate::{
     backend::LocalBackend,
     process_network::has_host_network,
     session_processes::{NetworkPlacement, NetworkRules, SessionEntry, SessionProcesses, local},
+    tunnel_socket::TunnelSocket,
 };
 
 #[cfg(test)]
@@ -93,7 +94,7 @@ impl LocalNetwork {
         }
     }
 
-    async fn open_stream(self, target: TunnelTarget) -> Result<TcpStream, TunnelError> {
+    async fn open_stream(self, target: TunnelTarget) -> Result<TunnelSocket, TunnelError> {
         if target.port == 0 {
             let text = "port must be between 1 and 65535".to_owned();
             return Err(TunnelError::Refused(text));
@@ -104,17 +105,13 @@ impl LocalNetwork {
             let host_text = host.to_string();
             let connected = gate.connect(host, target.port).await;
             return match connected {
-                Ok(stream) => {
-                    set_up_stream(&stream);
-                    Ok(stream)
-                }
+                Ok(stream) => Ok(tunnel_socket(stream)),
                 Err(error) => Err(managed_error(&error, &host_text, target.port)),
             };
         }
         let place = self.place(target.process.as_ref()).await?;
         let stream = self.connect(&host, target.port, &place).await?;
-        set_up_stream(&stream);
-        Ok(stream)
+        Ok(tunnel_socket(stream))
     }
 
     async fn open_listener(self, target: TunnelTarget) -> Result<PortListener, TunnelError> {
@@ -465,8 +462,9 @@ const REMOTE_KEEPALIVE: TcpKeepalive = TcpKeepalive {
     probes: 8,
 };
 
-/// Disables the delay of small segments, and enables keepalive.
-fn set_up_stream(stream: &TcpStream) {
+/// Makes a connection the end of a tunnel: disables the delay of small segments, and enables
+/// keepalive.
+fn tunnel_socket(stream: TcpStream) -> TunnelSocket {
     let is_local = stream
         .peer_addr()
         .is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
@@ -475,16 +473,17 @@ fn set_up_stream(stream: &TcpStream) {
         false => REMOTE_KEEPALIVE,
     };
     let set = || {
-        sockopt::set_tcp_nodelay(stream, true)?;
-        sockopt::set_tcp_keepidle(stream, keepalive.idle)?;
-        sockopt::set_tcp_keepintvl(stream, keepalive.interval)?;
-        sockopt::set_tcp_keepcnt(stream, keepalive.probes)?;
-        sockopt::set_socket_keepalive(stream, true)
+        sockopt::set_tcp_nodelay(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, keepalive.idle)?;
+        sockopt::set_tcp_keepintvl(&stream, keepalive.interval)?;
+        sockopt::set_tcp_keepcnt(&stream, keepalive.probes)?;
+        sockopt::set_socket_keepalive(&stream, true)
     };
     if let Err(error) = set() {
         // The connection may be broken already, which its reader notices.
         tracing::debug!(%error, "failed to set options of a tunnel's socket");
     }
+    TunnelSocket::new(stream)
 }
 
 fn connect_error(

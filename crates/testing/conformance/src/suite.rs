@@ -153,7 +153,8 @@ macro_rules! transport_families {
             tunnels:
                 tunnel_keeps_a_half_closed_connection,
                 large_transfers_through_a_tunnel_are_complete,
-                dropped_tunnel_ends_its_connection,
+                dropped_tunnel_resets_its_connection,
+                tunnel_dropped_after_its_shutdown_delivers_everything,
                 reset_connection_is_a_read_error_of_its_tunnel,
                 tunnel_to_a_closed_port_is_an_error,
                 many_tunnels_are_open_concurrently,

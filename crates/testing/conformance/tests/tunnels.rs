@@ -23,6 +23,7 @@ use exec_env::{
         EnvironmentNetwork, TunnelError, TunnelFuture, TunnelListener, TunnelStream, TunnelTarget,
     },
 };
+use exec_local::tunnel_socket::TunnelSocket;
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_test_support::{bounded_wait::within, fake_environment::FakeBackend};
 use exec_transport::{
@@ -55,7 +56,7 @@ impl EnvironmentNetwork for LoopbackNetwork {
             let stream = TcpStream::connect(("127.0.0.1", target.port)).await;
             let stream = stream.map_err(|error| TunnelError::Host(error.to_string()))?;
             stream.set_nodelay(true).unwrap();
-            Ok(Box::new(stream) as Box<dyn TunnelStream>)
+            Ok(Box::new(TunnelSocket::new(stream)) as Box<dyn TunnelStream>)
         }
         .boxed()
     }
@@ -92,7 +93,7 @@ impl TunnelListener for LoopbackListener {
     fn accept(&mut self) -> BoxFuture<'_, Result<Box<dyn TunnelStream>, TunnelError>> {
         async move {
             let (stream, _) = self.0.accept().await.unwrap();
-            Ok(Box::new(stream) as Box<dyn TunnelStream>)
+            Ok(Box::new(TunnelSocket::new(stream)) as Box<dyn TunnelStream>)
         }
         .boxed()
     }
@@ -221,6 +222,13 @@ async fn open(network: &dyn EnvironmentNetwork, port: u16) -> Box<dyn TunnelStre
     within("tunnel opens", opened).await.unwrap()
 }
 
+/// Waits until a connection breaks.
+async fn expect_reset(stream: &mut TcpStream) {
+    let read = within("connection breaks", stream.read(&mut [0])).await;
+    let error = read.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
 fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes)
         .map(|at| u8::try_from((at / 7 + at + seed) % 251).unwrap())
@@ -314,19 +322,33 @@ async fn reset_at_the_far_end_is_a_read_error() {
 }
 
 #[tokio::test]
-async fn dropped_tunnel_ends_the_connection_at_the_far_end() {
+async fn dropped_tunnel_resets_the_connection_at_the_far_end() {
     let client = CutConnector::new(TTL).connect_client().await;
     let network = client.environment().network;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let tunnel = open(&*network, listener.local_addr().unwrap().port()).await;
     let (mut stream, _) = listener.accept().await.unwrap();
     drop(tunnel);
-    let read = within("far end ends", stream.read(&mut [0])).await;
-    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    expect_reset(&mut stream).await;
 }
 
 #[tokio::test]
-async fn tunnel_dropped_during_a_disconnect_ends_too() {
+async fn connection_of_a_lost_session_is_reset() {
+    let connector = CutConnector::new(Duration::ZERO);
+    let client = connector.connect_client().await;
+    let network = client.environment().network;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut tunnel = open(&*network, listener.local_addr().unwrap().port()).await;
+    let (mut stream, _) = listener.accept().await.unwrap();
+    tunnel.write_all(b"half").await.unwrap();
+    let mut half = [0; 4];
+    within("data", stream.read_exact(&mut half)).await.unwrap();
+    connector.cut().await;
+    expect_reset(&mut stream).await;
+}
+
+#[tokio::test]
+async fn tunnel_dropped_during_a_disconnect_resets_its_connection_too() {
     let connector = CutConnector::new(TTL);
     let client = connector.connect_client().await;
     let network = client.environment().network;
@@ -336,8 +358,7 @@ async fn tunnel_dropped_during_a_disconnect_ends_too() {
     let cut = connector.cut();
     drop(tunnel);
     cut.await;
-    let read = within("far end ends", stream.read(&mut [0])).await;
-    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    expect_reset(&mut stream).await;
 }
 
 #[tokio::test]

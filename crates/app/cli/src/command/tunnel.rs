@@ -9,6 +9,7 @@ mod tunnel_spec;
 use std::{
     net::{IpAddr, SocketAddr},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Args;
@@ -16,6 +17,7 @@ use exec_env::tunnel::TunnelError;
 use exec_wire::id::ProcessId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
@@ -79,6 +81,9 @@ Examples:
   exec-server tunnel --process web auto        # whatever the process `web` opens
   exec-server tunnel -R 9000:localhost:9000    # port 9000 of this machine, there";
 
+/// Limit for closing the tunnels at the server. The client allows its peer one second.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(1200);
+
 impl TunnelCommand {
     /// Forwards ports until a signal arrives or the session is lost.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
@@ -90,15 +95,22 @@ impl TunnelCommand {
         let mut signals = SignalListener::listen()
             .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
         raise_descriptor_limit();
+        let mut disconnected = None;
         let served = async {
             let env = ConnectedEnv::open(&self.env_args).await?;
+            disconnected = Some(env.client.ended());
             show_outages(&env.client, self.serve(&env)).await
         };
-        tokio::select! {
+        let outcome = tokio::select! {
             biased;
             number = signals.exit_requested() => Ok(ExitCode::from(exit_byte(128 + number))),
             failure = served => failure,
+        };
+        if let Some(disconnected) = disconnected {
+            // The session stays for a while. Its tunnels are closed by what is sent now.
+            let _late = timeout(CLOSE_TIMEOUT, disconnected).await;
         }
+        outcome
     }
 
     /// Forwards ports until the session is lost.

@@ -290,6 +290,28 @@ fn data_is_delivered_after_the_writer_is_gone() {
 }
 
 #[test]
+fn shutdown_is_acknowledged_once_the_reader_asks_for_more_than_the_data() {
+    let (mut here, key) = table();
+    let (mut there, far) = table();
+    here.write(key, Bytes::from_static(b"bye"));
+    here.shutdown(key);
+    here.release(key);
+    while let Some(message) = here.poll_message() {
+        there.handle_message(message);
+    }
+    assert!(matches!(there.read(far), TunnelRead::Data(_)));
+    // The reader may not have passed it on.
+    assert_eq!(there.poll_message(), None);
+    assert_eq!(there.read(far), TunnelRead::End);
+    let cursor = TunnelCursor {
+        tunnel_id: id("t"),
+        seq: 2,
+    };
+    let acknowledged = there.poll_message();
+    assert_eq!(acknowledged, Some(TunnelMessage::Acknowledge(cursor)));
+}
+
+#[test]
 fn release_without_shutdown_closes_at_once() {
     let (mut table, key) = table();
     table.write(key, Bytes::from_static(b"lost"));

@@ -144,11 +144,14 @@ impl Tunnel {
             if !self.is_ended {
                 self.delivered += 1;
                 self.delivered_bytes += window_bytes(&data);
-                self.deliver_shutdown();
             }
             return TunnelRead::Data(data);
         }
         if self.is_peer_shut {
+            // Only now: a reader that asks for more has passed on what it took before.
+            if !self.is_ended {
+                self.delivered = self.received;
+            }
             return TunnelRead::End;
         }
         match &self.closed {
@@ -157,17 +160,14 @@ impl Tunnel {
         }
     }
 
-    /// A shutdown is delivered with the last data before it.
-    fn deliver_shutdown(&mut self) {
-        if self.is_peer_shut && self.inbox.is_empty() {
-            self.delivered = self.received;
-        }
-    }
-
     /// Drops what arrives from now on.
     pub(super) fn linger(&mut self) {
         self.is_lingering = true;
-        while let TunnelRead::Data(_) = self.read() {}
+        self.drop_unwanted();
+    }
+
+    fn drop_unwanted(&mut self) {
+        while self.is_lingering && matches!(self.read(), TunnelRead::Data(_)) {}
     }
 
     /// Handles data, or a shutdown. Returns the window bytes that it added; `None` for a
@@ -193,7 +193,7 @@ impl Tunnel {
         let Some(data) = data else {
             self.received = seq;
             self.is_peer_shut = true;
-            self.deliver_shutdown();
+            self.drop_unwanted();
             return Ok(Some(0));
         };
         let (bytes, max) = (data.len(), limits::TUNNEL_CHUNK_BYTES);
@@ -210,9 +210,7 @@ impl Tunnel {
         self.received = seq;
         self.unread_bytes += added;
         self.inbox.push_back(data);
-        if self.is_lingering {
-            while let TunnelRead::Data(_) = self.read() {}
-        }
+        self.drop_unwanted();
         Ok(Some(added))
     }
 
@@ -255,7 +253,7 @@ impl Tunnel {
             && self.delivered > self.ack_sent
             && (self.delivered_bytes >= ACK_BYTES
                 || (!has_more && self.delivered_bytes >= CAUGHT_UP_ACK_BYTES)
-                || (self.is_peer_shut && !has_more))
+                || (self.is_peer_shut && self.delivered == self.received))
     }
 
     pub(super) fn has_message(&self) -> bool {

@@ -12,7 +12,7 @@ use futures_util::future::{BoxFuture, FutureExt, select_all};
 use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{NetworkPlace, set_up_stream};
+use super::{NetworkPlace, tunnel_socket};
 
 /// Connections that the kernel accepts ahead.
 const BACKLOG: u32 = 128;
@@ -111,8 +111,7 @@ impl TunnelListener for PortListener {
             let stream = accepted.map_err(|error| {
                 TunnelError::Host(format!("cannot accept a connection: {error}"))
             })?;
-            set_up_stream(&stream);
-            Ok(Box::new(stream) as Box<dyn TunnelStream>)
+            Ok(Box::new(tunnel_socket(stream)) as Box<dyn TunnelStream>)
         }
         .boxed()
     }

@@ -343,6 +343,9 @@ impl ClientConnection {
                     }
                     None => {
                         self.handle_wakeup();
+                        // The session outlives this client: without their closes, its tunnels
+                        // would, too.
+                        self.push_tunnel_messages();
                         // Close the connection even if the peer does not read.
                         drop(timeout(CLOSE_TIMEOUT, self.link.writer.close()).await);
                         return Ok(());

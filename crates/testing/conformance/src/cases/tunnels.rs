@@ -92,15 +92,47 @@ pub async fn large_transfers_through_a_tunnel_are_complete(subject: &Subject) {
     assert!(echoed == content, "received bytes differ");
 }
 
-pub async fn dropped_tunnel_ends_its_connection(subject: &Subject) {
+pub async fn dropped_tunnel_resets_its_connection(subject: &Subject) {
     let (listener, port) = listener().await;
-    let Some(tunnel) = open(subject, port).await else {
+    let Some(mut tunnel) = open(subject, port).await else {
         return;
     };
     let mut far = accept(&listener).await;
+    tunnel.write_all(b"half an upload").await.unwrap();
+    let mut data = [0; 14];
+    within("data arrives", far.read_exact(&mut data))
+        .await
+        .unwrap();
+    assert_eq!(&data, b"half an upload");
     drop(tunnel);
-    let read = within("connection ends", far.read(&mut [0])).await;
-    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    // An end of the data would make the upload look complete.
+    let error = within("connection breaks", far.read(&mut data)).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
+pub async fn tunnel_dropped_after_its_shutdown_delivers_everything(subject: &Subject) {
+    let (listener, port) = listener().await;
+    let Some(mut tunnel) = open(subject, port).await else {
+        return;
+    };
+    let far = accept(&listener).await;
+    let content = pattern::bytes(LARGE);
+    let send = async {
+        tunnel.write_all(&content).await.unwrap();
+        tunnel.shutdown().await.unwrap();
+        drop(tunnel);
+    };
+    // The buffers of the connection are full when the tunnel is dropped.
+    let mut received = Vec::new();
+    let receive = async {
+        let mut slow = far.take(1 << 20);
+        slow.read_to_end(&mut received).await.unwrap();
+        let mut far = slow.into_inner();
+        far.read_to_end(&mut received).await.unwrap();
+    };
+    within("transfer", async { tokio::join!(send, receive) }).await;
+    assert!(received == content, "received bytes differ");
 }
 
 pub async fn reset_connection_is_a_read_error_of_its_tunnel(subject: &Subject) {

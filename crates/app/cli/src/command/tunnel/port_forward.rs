@@ -15,6 +15,7 @@ use std::{
 use exec_env::tunnel::{
     EnvironmentNetwork, TunnelError, TunnelListener, TunnelStream, TunnelTarget,
 };
+use exec_local::tunnel_socket::TunnelSocket;
 use exec_wire::{id::ProcessId, tunnel::TunnelHost};
 use tokio::{
     io::copy_bidirectional_with_sizes,
@@ -264,6 +265,7 @@ impl LocalForward {
                 Some(_) = connections.join_next() => {}
                 (accepted, permit) = accept() => match accepted {
                     Ok((local, _)) => {
+                        let local = local_socket(local);
                         let opened = context.network.open(self.target.clone());
                         let report = Arc::clone(&report);
                         connections.spawn(async move {
@@ -272,10 +274,7 @@ impl LocalForward {
                                     report.connected();
                                     relay(local, far).await;
                                 }
-                                Err(error) => {
-                                    report.failed(&error);
-                                    reset(&local);
-                                }
+                                Err(error) => report.failed(&error),
                             }
                             drop(permit);
                         });
@@ -363,7 +362,7 @@ impl ReverseForward {
                 match connected.await.unwrap_or_else(|late| Err(late.into())) {
                     Ok(local) => {
                         report.connected();
-                        relay(local, far).await;
+                        relay(local_socket(local), far).await;
                     }
                     Err(error) => report.failed(&error),
                 }
@@ -376,20 +375,19 @@ impl ReverseForward {
     }
 }
 
-/// Moves bytes in both directions until both have ended, or one has failed.
-async fn relay(mut local: TcpStream, mut far: Box<dyn TunnelStream>) {
+/// Makes a connection of this machine the end of a tunnel.
+fn local_socket(stream: TcpStream) -> TunnelSocket {
     // Costs latency only.
-    let _slow = local.set_nodelay(true);
-    let moved = copy_bidirectional_with_sizes(&mut local, &mut far, BUFFER_BYTES, BUFFER_BYTES);
-    if moved.await.is_err() {
-        reset(&local);
-    }
+    let _slow = stream.set_nodelay(true);
+    TunnelSocket::new(stream)
 }
 
-/// Lets the other end see a failure, not the end of the data.
-fn reset(local: &TcpStream) {
-    // A socket without a peer needs none.
-    let _gone = local.set_zero_linger();
+/// Moves bytes in both directions until both have ended, or one has failed. An end that has not
+/// received everything then sees a broken connection.
+async fn relay(mut local: TunnelSocket, mut far: Box<dyn TunnelStream>) {
+    let moved = copy_bidirectional_with_sizes(&mut local, &mut far, BUFFER_BYTES, BUFFER_BYTES);
+    // Dropping the ends tells them apart from complete ones.
+    let _failed = moved.await;
 }
 
 /// Reports failed connections: each reason once, until a connection succeeds.

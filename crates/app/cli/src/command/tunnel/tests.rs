@@ -174,6 +174,7 @@ async fn reverse_forward_connects_from_this_machine() {
 async fn drain_stops_listening_and_closes_what_remains() {
     let mut forwarding = Forwarding::new();
     let mut local = forwarding.connect("0:3000").await;
+    let address = local.peer_addr().unwrap();
     let (_, mut far) = within(forwarding.network.next_opened()).await;
     far.write_all(b"late").await.unwrap();
     let Forwarding { set, .. } = forwarding;
@@ -182,10 +183,12 @@ async fn drain_stops_listening_and_closes_what_remains() {
     within(local.read_exact(&mut read)).await.unwrap();
     assert_eq!(&read, b"late");
     within(drained).await.unwrap();
-    let address = local.peer_addr().unwrap();
     let refused = TcpStream::connect(address).await.unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     assert_eq!(within(far.read(&mut [0])).await.unwrap(), 0);
+    // The far end had not ended, so this is not the end of its data.
+    let broken = within(local.read(&mut read)).await.unwrap_err();
+    assert_eq!(broken.kind(), io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Tests of `tunnel` and `ports`.
 
-use std::{net::SocketAddr, process::Stdio};
+use std::{io::ErrorKind, net::SocketAddr, process::Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -142,6 +142,41 @@ async fn tunnel_continues_after_disconnects_and_they_are_reported() {
     }
     let told = tunnel.interrupt().await;
     assert!(told.starts_with("exec-server: reconnecting…\n"), "{told}");
+}
+
+#[tokio::test]
+async fn client_that_breaks_its_upload_does_not_end_it() {
+    let user = TestUser::new();
+    let server = user.server(&[]).await;
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = service.local_addr().unwrap().port();
+    let forth = format!("0:localhost:{port}");
+    let mut tunnel = Tunnel::start(&user, &server.url, &[&forth, "-R", &forth]);
+    for direction in ["local", "reverse"] {
+        let (line, address) = tunnel.opened().await;
+        assert_eq!(line["direction"], direction);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut far, _) = within_timeout(service.accept()).await.unwrap();
+        client.write_all(b"half").await.unwrap();
+        let mut half = [0; 4];
+        within_timeout(far.read_exact(&mut half)).await.unwrap();
+        client.set_zero_linger().unwrap();
+        drop(client);
+        let broken = within_timeout(far.read(&mut half)).await.unwrap_err();
+        assert_eq!(broken.kind(), ErrorKind::ConnectionReset, "{direction}");
+    }
+    // So does the end of the command.
+    let mut tunnel = Tunnel::start(&user, &server.url, &[&forth]);
+    let (_, address) = tunnel.opened().await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let (mut far, _) = within_timeout(service.accept()).await.unwrap();
+    far.write_all(b"half").await.unwrap();
+    within_timeout(client.read_exact(&mut [0; 4])).await.unwrap();
+    tunnel.interrupt().await;
+    for stream in [&mut client, &mut far] {
+        let broken = within_timeout(stream.read(&mut [0])).await.unwrap_err();
+        assert_eq!(broken.kind(), ErrorKind::ConnectionReset);
+    }
 }
 
 #[tokio::test]
