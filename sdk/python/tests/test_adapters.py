@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Awaitable, Callable, Iterator
 
 import pytest
 
 from exec_server import AsyncEnvironment, Environment, SandboxPolicy
-
-pytest.importorskip("deepagents")
 
 
 @pytest.fixture
@@ -92,7 +90,6 @@ def test_backend_reports_files_one_by_one(url: str, tmp_path: Any) -> None:
 
 
 def test_openai_sandbox_agent_works_in_the_environment(url: str, tmp_path: Any) -> None:
-    pytest.importorskip("agents.sandbox")
     from agents.sandbox.entries import File
     from agents.sandbox.manifest import Manifest
 
@@ -134,7 +131,6 @@ def test_openai_sandbox_agent_works_in_the_environment(url: str, tmp_path: Any) 
 
 
 def test_openai_model_runs_commands_through_the_runner(url: str, tmp_path: Any) -> None:
-    pytest.importorskip("agents.sandbox")
     from agents import ModelResponse, RunConfig, Runner, Usage, set_tracing_disabled
     from agents.models.interface import Model
     from agents.sandbox import SandboxAgent, SandboxRunConfig
@@ -194,7 +190,6 @@ def test_openai_model_runs_commands_through_the_runner(url: str, tmp_path: Any) 
 
 
 def test_anthropic_tools_work_in_the_environment(url: str, tmp_path: Any) -> None:
-    pytest.importorskip("anthropic.lib.environments")
     import httpx2
     from anthropic import AsyncAnthropic
 
@@ -263,3 +258,62 @@ def test_anthropic_tools_work_in_the_environment(url: str, tmp_path: Any) -> Non
     assert texts[7].endswith("a/notes.txt")
     assert results[8][1] and results[9][1]
     assert texts[10].strip() == str(tmp_path)
+
+
+def with_shell(url: str, scenario: "Callable[[Any], Awaitable[None]]") -> None:
+    """Runs a scenario with the shell of the `bash` tool."""
+    from exec_server.adapters.anthropic_tools import _Shell
+
+    async def run() -> None:
+        async with await AsyncEnvironment.connect(url) as environment:
+            shell = _Shell(environment, "/", None)
+            await asyncio.wait_for(scenario(shell), 20)
+            await shell.close()
+
+    asyncio.run(run())
+
+
+def test_bash_tool_goes_on_beside_output_of_the_background(url: str) -> None:
+    async def scenario(shell: Any) -> None:
+        for number in range(5):
+            _, code = await shell.run(f"yes & (exit {number})", 10)
+            assert code == number
+        assert (await shell.run("kill $(jobs -p); wait", 10))[1] == 0
+        assert await shell.run("echo alone; echo error >&2", 10) == ("alone\nerror\n", 0)
+        # What came behind the end of a command belongs to the next one.
+        output, _ = await shell.run("(sleep 0.2; echo late) & true", 10)
+        assert output == ""
+        output, _ = await shell.run("wait", 10)
+        assert output == "late\n"
+
+    with_shell(url, scenario)
+
+
+def test_cancelled_bash_call_leaves_nothing_to_the_next(url: str) -> None:
+    async def scenario(shell: Any) -> None:
+        calling = asyncio.ensure_future(shell.run("echo started; sleep 1; echo wrong", 10))
+        while shell._process is None:
+            await asyncio.sleep(0.01)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert await shell.run("echo right", 10) == ("right\n", 0)
+
+    with_shell(url, scenario)
+
+
+@pytest.mark.parametrize(
+    "command", ["echo 'open", 'echo "open', "echo $(", "if true", "{ echo", "echo x)", "cat <<end\nx"]
+)
+def test_unfinished_command_is_an_error_and_not_a_wait(url: str, command: str) -> None:
+    async def scenario(shell: Any) -> None:
+        await shell.run("name=kept", 10)
+        output, code = await shell.run(command, 10)
+        if command.startswith("cat"):
+            # As bash handles the end of a script there: with a warning.
+            assert (output.splitlines()[-1], code) == ("x", 0)
+        else:
+            assert "unexpected" in output and code != 0
+        assert await shell.run("echo $name", 10) == ("kept\n", 0)
+
+    with_shell(url, scenario)

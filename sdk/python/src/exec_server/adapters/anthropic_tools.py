@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import shlex
 import uuid
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator, Awaitable, Callable, List, Optional
@@ -198,16 +199,25 @@ class _Shell:
         self._cwd = cwd
         self._sandbox = sandbox
         self._process: Optional[AsyncProcess] = None
+        #: Output of the background that came behind the end of the last command.
+        self._ahead = b""
         self._turn = asyncio.Lock()
 
     async def run(self, command: str, timeout: float) -> "tuple[str, int]":
-        """Runs a command, and returns its output and status. A timeout ends the shell."""
+        """Runs a command, and returns its output and status.
+
+        A timeout ends the shell, and so does a cancelled call: what it still prints would look like
+        output of the next command.
+        """
         async with self._turn:
             try:
                 return await asyncio.wait_for(self._run(command), timeout)
             except (asyncio.TimeoutError, TimeoutError) as error:
                 await self.close()
                 raise ToolError(f"bash: no end after {timeout:g} s; the shell was ended") from error
+            except BaseException:
+                await self.close()
+                raise
 
     async def _run(self, command: str) -> "tuple[str, int]":
         process = self._process
@@ -219,19 +229,24 @@ class _Shell:
                 cwd=self._cwd,
                 sandbox=self._sandbox,
             )
-            self._process = process
+            self._process, self._ahead = process, b""
+            assert process.stdin is not None
+            # Through one pipe, so that no error comes behind the end of its command.
+            await process.stdin.write(b"exec 2>&1\n")
         assert process.stdin is not None and process.stdout is not None
         # A line that no command prints by chance ends the output.
         end = f"end-{uuid.uuid4()}"
-        script = f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' {end} \"$?\"\n"
-        await process.stdin.write(script.encode())
+        await process.stdin.write(_script(command, end).encode())
         marker = b"\n" + end.encode() + b" "
-        kept, tail, omitted = bytearray(), b"", 0
+        kept, omitted = bytearray(), 0
+        tail, self._ahead = self._ahead, b""
         async for chunk in process.stdout:
             tail += chunk
             at = tail.find(marker)
-            if at >= 0 and tail.endswith(b"\n"):
-                code = int(tail[at + len(marker) :])
+            line_end = -1 if at < 0 else tail.find(b"\n", at + len(marker))
+            if line_end >= 0:
+                code = int(tail[at + len(marker) : line_end])
+                self._ahead = tail[line_end + 1 :]
                 room = OUTPUT_LIMIT - len(kept)
                 omitted += max(0, at - room)
                 kept += tail[: min(at, room)]
@@ -254,6 +269,16 @@ class _Shell:
                 await process.kill()
             except ExecServerError:
                 pass
+
+
+def _script(command: str, end: str) -> str:
+    """Returns what a shell reads to run a command, and to print its status behind the mark."""
+    # Quoted, so that an unfinished command cannot take the next line with it. A copy of the shell
+    # parses it first: some versions of bash crash after a syntax error in `eval`.
+    quoted = shlex.quote(command)
+    parse = f"(eval $'set -n\\n'{quoted})"
+    run = f"if {parse} 2>/dev/null; then eval {quoted} </dev/null; else {parse}; (exit 2); fi"
+    return f"{run}\nprintf '\\n%s %s\\n' {end} \"$?\"\n"
 
 
 def _shown(output: bytes, omitted: int) -> str:
