@@ -320,9 +320,10 @@ impl PackageFiles {
     }
 }
 
-/// Returns the platforms of the wheel. The program is static, so it runs with glibc and with musl.
+/// Returns the platforms of the wheel, sorted as its name has them. The program is static, so it runs
+/// with glibc and with musl.
 fn platform_tags(arch: &str) -> [String; 3] {
-    ["manylinux_2_17", "manylinux2014", "musllinux_1_1"].map(|system| format!("{system}_{arch}"))
+    ["manylinux2014", "manylinux_2_17", "musllinux_1_1"].map(|system| format!("{system}_{arch}"))
 }
 
 /// Returns the content of the file `WHEEL`.
@@ -418,6 +419,7 @@ mod tests {
     #[test]
     fn wheel_names_every_platform() {
         let facts = wheel_facts("x86_64");
+        assert!(platform_tags("x86_64").is_sorted());
         for tag in platform_tags("x86_64") {
             assert!(
                 facts.contains(&format!("\nTag: py3-none-{tag}\n")),
