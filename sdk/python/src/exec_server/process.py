@@ -285,6 +285,8 @@ class InputStream:
                 "starting": "the process does not run yet",
             }
             raise StdinClosedError(texts[status])
+        if status not in (None, "accepted"):
+            raise ProtocolError(f"unknown status `{status}` of a write: it may not have been queued")
 
 
 class AsyncProcess:
