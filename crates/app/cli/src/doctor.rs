@@ -21,6 +21,7 @@ use exec_sandbox::{
     },
 };
 use exec_settings::{local_socket::LocalSocket, settings_source::VariableLookup};
+use exec_transport::socket_path::SocketPath;
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
@@ -134,7 +135,9 @@ impl LocalServerStatus {
     /// Checks the socket.
     pub fn check(lookup: VariableLookup<'_>) -> Self {
         let socket = LocalSocket::find(lookup).path().to_owned();
-        let listener = UnixStream::connect(&socket).ok();
+        let listener = SocketPath::open(&socket)
+            .and_then(|path| UnixStream::connect(path.as_path()))
+            .ok();
         let pid = listener.and_then(|stream| socket_peercred(stream).ok());
         Self {
             socket,

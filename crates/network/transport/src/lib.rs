@@ -18,6 +18,7 @@ pub mod metrics;
 #[cfg(feature = "relay")]
 pub mod relay;
 pub mod session_tunnels;
+pub mod socket_path;
 pub mod tls;
 pub mod trace;
 mod unix_socket;

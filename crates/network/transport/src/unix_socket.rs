@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 
-use crate::listen_url::lock_path;
+use crate::{listen_url::lock_path, socket_path::SocketPath};
 
 /// How often a server checks that its socket file is still its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -181,7 +181,7 @@ impl Drop for UnixSocket {
 }
 
 fn listen(path: &Path) -> io::Result<(UnixListener, FileIdentity)> {
-    let listener = UnixListener::bind(path)?;
+    let listener = UnixListener::bind(SocketPath::open(path)?.as_path())?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     let identity = FileIdentity::of(path).ok_or(io::ErrorKind::NotFound)?;
     Ok((listener, identity))
@@ -191,7 +191,9 @@ fn listen(path: &Path) -> io::Result<(UnixListener, FileIdentity)> {
 fn probe(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(socket, &SocketAddrUnix::new(path)?)
+    let path = SocketPath::open(path)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+    connect(socket, &SocketAddrUnix::new(path.as_path())?)
 }
 
 fn in_use() -> io::Error {

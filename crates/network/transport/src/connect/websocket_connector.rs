@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     link::{Link, LinkRole},
+    socket_path::SocketPath,
     tls::TrustStore,
     websocket::{
         self, LinkOptions, accept_key,
@@ -180,7 +181,10 @@ impl WebSocketConnector {
     /// # Errors
     /// Fails if nothing listens there, or a process that this connector does not trust.
     pub async fn open_unix_stream(&self, path: &Path) -> Result<UnixStream, ConnectError> {
-        let connected = UnixStream::connect(path).await;
+        let connected = match SocketPath::open(path) {
+            Ok(path) => UnixStream::connect(path.as_path()).await,
+            Err(error) => Err(error),
+        };
         let stream = connected.map_err(|source| {
             if source.kind() != io::ErrorKind::PermissionDenied {
                 return self.unreachable(source);

@@ -167,3 +167,20 @@ async fn socket_locked_by_another_server_is_not_replaced() {
     assert_eq!(inode(&path), before);
     assert!(lock_path(&path).exists());
 }
+
+#[tokio::test]
+async fn path_longer_than_an_address_is_served_and_cleaned_up() {
+    let (_directory, path) = directory();
+    let long = path.with_file_name("d".repeat(120));
+    fs::create_dir(&long).unwrap();
+    let path = long.join("server.sock");
+    let address = SocketPath::open(&path).unwrap();
+    drop(net::UnixListener::bind(address.as_path()).unwrap());
+    let mut socket = UnixSocket::bind(&path).unwrap();
+    let connected = UnixStream::connect(address.as_path());
+    let (connected, accepted) = tokio::join!(connected, socket.accept());
+    drop((connected.unwrap(), accepted.unwrap()));
+    assert_eq!(refusal(UnixSocket::bind(&path)), io::ErrorKind::AddrInUse);
+    drop(socket);
+    assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
+}

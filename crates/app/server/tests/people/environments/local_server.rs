@@ -40,6 +40,21 @@ async fn first_command_starts_the_local_server_and_the_next_reuses_it() {
 }
 
 #[tokio::test]
+async fn socket_with_a_path_too_long_for_an_address_works() {
+    let user = TestUser::new();
+    let directory = user.home().join("d".repeat(120));
+    fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    let socket = directory.join("server.sock");
+    let user = user
+        .with("EXEC_SERVER_SOCKET", socket.to_str().unwrap())
+        .with("EXEC_SERVER_IDLE_EXIT", "0.2");
+    for _ in 0..2 {
+        let output = user.run(["run", "--", "echo", "hello"]).await;
+        assert_eq!(output.expect_success(), "hello\n");
+    }
+}
+
+#[tokio::test]
 async fn two_commands_at_once_start_one_server() {
     let user = TestUser::new();
     let run = || user.run(["run", "--", "echo", "hello"]);
