@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Iterator, List
 
@@ -122,6 +124,87 @@ def test_two_hundred_cuts_under_load_lose_and_repeat_nothing(
             print(f"{proxy.cuts} cuts, {env.connections} connections, {results}")
 
     asyncio.run(run())
+
+
+def test_two_hundred_cuts_under_load_lose_and_repeat_nothing_of_ordinary_code(
+    proxy: CuttingProxy, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    counted = "n=0; while [ ! -e stop ]; do seq $n $((n+2000)); n=$((n+2001)); done"
+    with Environment.connect(proxy.url) as env:
+
+        def check_numbers() -> int:
+            process = env.spawn(["sh", "-c", counted], cwd=tmp_path)
+            assert process.stdout is not None
+            number = 0
+            for line in process.stdout:
+                assert line == b"%d\n" % number, (line, number)
+                number += 1
+            assert process.wait() == 0
+            return number
+
+        def echo() -> int:
+            process = env.spawn(["cat"], stdin=PIPE)
+            written = 0
+
+            def write() -> None:
+                nonlocal written
+                assert process.stdin is not None
+                while not stop.is_set():
+                    lines = [b"%d:%s\n" % (n, b"x" * (n % 300)) for n in range(written, written + 50)]
+                    written += len(lines)
+                    process.stdin.write(b"".join(lines))
+                process.stdin.close()
+
+            writing = workers.submit(write)
+            assert process.stdout is not None
+            read = 0
+            for line in process.stdout:
+                assert line == b"%d:%s\n" % (read, b"x" * (read % 300)), line
+                read += 1
+            writing.result(30)
+            assert read == written
+            return read
+
+        def run_commands() -> int:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    done = env.run(["cat"], input=b"%d" % number, capture_output=True)
+                    assert done.stdout == b"%d" % number and done.returncode == 0
+                except CallInterruptedError:
+                    # The start could not be repeated; the output is never wrong.
+                    pass
+            return number
+
+        def copy_files() -> int:
+            content = os.urandom(3 << 20)
+            rounds = 0
+            while not stop.is_set():
+                path = tmp_path / f"file{rounds % 2}"
+                with env.open(path, "wb") as file:
+                    file.write(content)
+                assert path.read_bytes() == content
+                with env.open(path) as file:
+                    assert file.read() == content
+                rounds += 1
+            return rounds
+
+        with ThreadPoolExecutor(8) as workers:
+            proxy.cut_randomly(13, 2_000, 400_000)
+            tasks = [workers.submit(work) for work in (check_numbers, echo, run_commands, copy_files)]
+            try:
+                while proxy.cuts < CUTS:
+                    for task in futures.wait(tasks, 0.02, futures.FIRST_EXCEPTION).done:
+                        task.result()
+            finally:
+                proxy.spare()
+                stop.set()
+                (tmp_path / "stop").touch()
+            results = [task.result(60) for task in tasks]
+        assert env.connections > CUTS / 2
+        assert all(results), results
 
 
 def test_cuts_lose_nothing_of_ordinary_code(proxy: CuttingProxy) -> None:
