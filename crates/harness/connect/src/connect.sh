@@ -108,6 +108,7 @@ receive() {
 start() {
   say "run $2 $1"
   trap - HUP INT PIPE TERM
+  umask "$mask"
   if [ "$mode" = ephemeral ]; then
     exec "$1" --ephemeral --listen stdio
   fi
@@ -115,6 +116,8 @@ start() {
 }
 
 connect() {
+  # What the server runs keeps the umask of the account.
+  mask=$(umask)
   umask 077
   say shell
   d= part= new= probe= why=

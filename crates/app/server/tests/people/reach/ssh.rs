@@ -19,10 +19,11 @@ const MEBI: usize = 1 << 20;
 async fn clean_account_becomes_an_environment_and_later_commands_reuse_it() {
     let host = SshHost::start().await;
     let user = host.user();
-    let first = ["run", "--env", "ssh:box", "sh", "-c", "pwd; cat; exit 7"];
+    let script = "umask; pwd; cat; exit 7";
+    let first = ["run", "--env", "ssh:box", "sh", "-c", script];
     let result = user.run_with(first, b"typed").await;
     assert_eq!(result.status, Some(7), "{result:?}");
-    assert_eq!(result.stdout, "/\ntyped");
+    assert_eq!(result.stdout, "0027\n/\ntyped");
     assert_eq!(result.stderr, "");
     let [program] = &host.pushed()[..] else {
         panic!("{:?}", host.pushed());

@@ -57,6 +57,7 @@ impl SshHost {
         // Like a login shell with a broken profile.
         let login = format!(
             "#!{bin}/sh\n\
+             umask 027\n\
              export PATH={bin} HOME={home} EXEC_SERVER_IDLE_EXIT=60\n\
              unset XDG_RUNTIME_DIR SSH_CONNECTION\n\
              printf 'Welcome!\\nexec-server:nonsense run kept /bin/false\\nno newline at the end'\n\
