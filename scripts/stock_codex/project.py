@@ -62,6 +62,14 @@ class Project:
         return tree_of(self.outside)
 
 
+class SharedProject(Project):
+    """A project for a server whose working directory is `/`: the CLI can read all of its files."""
+
+    def add_for_server(self, name: str, content: bytes) -> None:
+        """Writes a file of the work directory."""
+        self.add(name, content)
+
+
 def tree_of(folder: Path) -> Tree:
     """Returns the mode and content of every file of a folder, links left out."""
     found = {}

@@ -20,7 +20,7 @@ from typing import Iterator, Optional
 import cli
 from file_conversations import Files
 from file_scenarios import TOOL_MODEL
-from project import Project
+from project import SharedProject
 from proxy import Proxy
 from scenarios import Run, environments_toml
 from server import NONCE, STARTS_WITHIN, STOPS_WITHIN, StartFailed
@@ -153,7 +153,7 @@ def connect_ssh(run: Run) -> None:
 def connect_ssh_files(run: Run) -> None:
     """Instructions, patches and an image on such a host."""
     with host_of(run) as host:
-        files = Files(run.section, run.nonce, Project(run.folder), Wire())
+        files = Files(run.section, run.nonce, SharedProject(run.folder), Wire())
         files.write_instructions()
         files.write_sources()
         files.write_image()
