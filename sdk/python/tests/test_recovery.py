@@ -132,19 +132,19 @@ def test_two_hundred_cuts_under_load_lose_and_repeat_nothing_of_ordinary_code(
     stop = threading.Event()
     counted = "n=0; while [ ! -e stop ]; do seq $n $((n+2000)); n=$((n+2001)); done"
     with Environment.connect(proxy.url) as env:
+        producer = env.spawn(["sh", "-c", counted], cwd=tmp_path)
+        process = env.spawn(["cat"], stdin=PIPE)
 
         def check_numbers() -> int:
-            process = env.spawn(["sh", "-c", counted], cwd=tmp_path)
-            assert process.stdout is not None
+            assert producer.stdout is not None
             number = 0
-            for line in process.stdout:
+            for line in producer.stdout:
                 assert line == b"%d\n" % number, (line, number)
                 number += 1
-            assert process.wait() == 0
+            assert producer.wait() == 0
             return number
 
         def echo() -> int:
-            process = env.spawn(["cat"], stdin=PIPE)
             written = 0
 
             def write() -> None:
