@@ -235,8 +235,10 @@ def is_running(marker: str) -> bool:
     return False
 
 
-def run_script(script: str, *arguments: str, interrupt: bool = False) -> "tuple[int, str]":
-    """Runs a Python program, and sends SIGINT once it has printed a line."""
+def run_script(
+    script: str, *arguments: str, interrupt: bool = False, seconds: float = 20
+) -> "tuple[int, str]":
+    """Runs a Python program, and with `interrupt` sends SIGINT once it has printed a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         stdout=subprocess.PIPE,
@@ -245,7 +247,7 @@ def run_script(script: str, *arguments: str, interrupt: bool = False) -> "tuple[
         start_new_session=True,
     )
     assert process.stdout is not None
-    watchdog = threading.Timer(20, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
     watchdog.start()
     try:
         out = process.stdout.readline()

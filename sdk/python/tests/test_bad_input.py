@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Dict, Iterator
+from typing import Any, Awaitable, Callable, Dict, Iterator, List
 
 import pytest
 from conftest import CuttingProxy, Server, is_running, run_script, wait_for
@@ -631,6 +631,60 @@ def test_file_of_four_gibibytes_is_read_and_written_at_its_end(
             assert file.read() == b"\0\0the end"
         with pytest.raises(RemoteError):
             env.read_file(path)
+
+
+#: Size of the streamed file. Four gibibytes take up to a minute.
+STREAMED_BYTES = (4 << 30) if os.environ.get("EXEC_SERVER_TEST_LARGE") else (512 << 20)
+STREAMED_MARKS = {0: b"begin", STREAMED_BYTES // 2 + 12345: b"middle", STREAMED_BYTES - 3: b"end"}
+
+
+def test_large_file_is_streamed_in_bounded_memory(server: Server, tmp_path: Path) -> None:
+    source, copy, pipe = tmp_path / "source", tmp_path / "copy", tmp_path / "pipe"
+    with source.open("wb") as file:
+        # Sparse, so that it takes no space.
+        file.truncate(STREAMED_BYTES)
+        for offset, mark in STREAMED_MARKS.items():
+            file.seek(offset)
+            file.write(mark)
+    os.mkfifo(pipe)
+    found: List[bytes] = []
+
+    def receive() -> None:
+        with pipe.open("rb", buffering=0) as file:
+            while block := file.read(1 << 20):
+                found.append(block.strip(b"\0"))
+
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
+    script = """
+        import sys
+        from pathlib import Path
+        from exec_server import Environment
+
+        def peak():
+            status = Path("/proc/self/status").read_text()
+            return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+        url, source, copy, pipe = sys.argv[1:]
+        with Environment.connect(url) as env:
+            env.run(["true"])
+            before = peak()
+            sizes = env.download(source, pipe), env.upload(source, copy)
+            print(*sizes, peak() - before)
+    """
+    arguments = [str(path) for path in (source, copy, pipe)]
+    code, out = run_script(script, server.url, *arguments, seconds=STREAMED_BYTES >> 22)
+    assert code == 0, out
+    received, sent, growth = map(int, out.split())
+    assert received == sent == copy.stat().st_size == STREAMED_BYTES
+    assert growth < 96 << 20
+    receiver.join(10)
+    assert b"".join(found) == b"".join(STREAMED_MARKS.values())
+    with copy.open("rb") as file:
+        for offset, mark in STREAMED_MARKS.items():
+            file.seek(offset - offset % 4096)
+            assert file.read(8192).strip(b"\0") == mark
+    copy.unlink()
 
 
 def test_process_is_killed_while_its_input_takes_all_calls(server: Server) -> None:
