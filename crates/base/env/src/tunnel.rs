@@ -29,6 +29,16 @@ pub trait EnvironmentNetwork: fmt::Debug + Send + Sync {
     /// Lists the TCP ports that listen in the environment, or in the network of one process.
     fn ports(&self, process: Option<ProcessId>) -> TunnelFuture<Vec<ListeningPort>>;
 
+    /// Lists the TCP ports that listen in the environment, and names these processes of other
+    /// environments as owners, too, if this one can inspect them.
+    fn ports_with_owners(
+        &self,
+        processes: Vec<Arc<dyn ExecProcess>>,
+    ) -> TunnelFuture<Vec<ListeningPort>> {
+        drop(processes);
+        self.ports(None)
+    }
+
     /// Makes the id of a process name it here, although an earlier server has started it.
     fn adopt(&self, process: &Arc<dyn ExecProcess>) {
         let _ = process;

@@ -276,6 +276,7 @@ impl LocalNetwork {
     async fn list_ports(
         self,
         process: Option<ProcessId>,
+        others: Vec<Arc<dyn ExecProcess>>,
     ) -> Result<Vec<ListeningPort>, TunnelError> {
         let entry = process.as_ref().map(|id| self.find(id)).transpose()?;
         let mut owners = Arc::clone(&self.owners).lock_owned().await;
@@ -289,6 +290,7 @@ impl LocalNetwork {
             let trees = || {
                 let mut trees = processes.trees();
                 trees.sort_by_key(|(id, _)| Some(id) != first.as_ref());
+                trees.extend(processes.trees_of_others(&others));
                 trees
             };
             owners.update(&sockets, trees, scope, std::time::Instant::now());
@@ -317,7 +319,14 @@ impl EnvironmentNetwork for LocalNetwork {
     }
 
     fn ports(&self, process: Option<ProcessId>) -> TunnelFuture<Vec<ListeningPort>> {
-        self.clone().list_ports(process).boxed()
+        self.clone().list_ports(process, Vec::new()).boxed()
+    }
+
+    fn ports_with_owners(
+        &self,
+        processes: Vec<Arc<dyn ExecProcess>>,
+    ) -> TunnelFuture<Vec<ListeningPort>> {
+        self.clone().list_ports(None, processes).boxed()
     }
 
     fn adopt(&self, process: &Arc<dyn ExecProcess>) {

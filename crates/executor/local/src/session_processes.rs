@@ -84,6 +84,21 @@ impl SessionProcesses {
         trees.collect()
     }
 
+    /// Returns the OS pids of each of these process trees, without those of this table.
+    pub(crate) fn trees_of_others(
+        &self,
+        others: &[Arc<dyn ExecProcess>],
+    ) -> Vec<(ProcessId, Vec<i32>)> {
+        let is_known = |process: &Arc<dyn ExecProcess>| {
+            let entry = self.find(process.id());
+            entry.is_some_and(|entry| entry.process.ptr_eq(&Arc::downgrade(process)))
+        };
+        let others = others.iter().filter(|process| !is_known(process));
+        let trees =
+            others.filter_map(|process| Some((process.id().clone(), local(process)?.tree_pids())));
+        trees.collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ProcessId, SessionEntry>> {
         // No code panics while holding the lock. If one did, the table would still be consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)

@@ -24,7 +24,7 @@ use exec_core::{
 use exec_env::{
     durable::{DurableOwner, DurableProcess, DurableSession, DurableState, HistorySelection},
     environment::Environment,
-    tunnel::EnvironmentNetwork,
+    process::ExecProcess,
 };
 use exec_transport::link::Principal;
 use exec_wire::{
@@ -159,18 +159,10 @@ impl Session {
         processes.iter().map(|process| process.summary()).collect()
     }
 
-    /// Returns the networks that know the running processes, up to a limit.
-    pub(crate) fn networks(&self, limit: usize) -> Vec<Arc<dyn EnvironmentNetwork>> {
-        let mut networks: Vec<Arc<dyn EnvironmentNetwork>> = Vec::new();
-        for process in self.started() {
-            let is_known = networks
-                .iter()
-                .any(|network| Arc::ptr_eq(network, &process.network));
-            if process.handle.status().exit.is_none() && !is_known && networks.len() < limit {
-                networks.push(Arc::clone(&process.network));
-            }
-        }
-        networks
+    /// Returns the processes of which any part is alive.
+    pub(crate) fn live_processes(&self) -> Vec<Arc<dyn ExecProcess>> {
+        let live = self.started().filter(|process| process.has_live_tree());
+        live.map(|process| Arc::clone(&process.handle)).collect()
     }
 
     /// Lists the processes that are not durable, and run or have unacknowledged output for a client.

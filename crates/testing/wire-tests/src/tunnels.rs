@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     binary::{frame, split},
-    client::{Client, Packet, decode, encode},
+    client::{Client, Packet, argv_params, decode, encode},
     over_every_socket, over_every_transport, over_one_transport,
     server::{Server, TIMEOUT, Transport},
     sessions,
@@ -47,8 +47,11 @@ over_one_transport!(
     repeated_request_of_an_open_tunnel_has_no_effect,
     server_stops_at_the_window_and_continues_after_an_acknowledgement,
     listener_announces_connections_until_it_is_closed,
+    listener_is_on_loopback_unless_the_client_names_an_address,
+    listener_that_a_policy_refuses_is_not_opened,
     client_without_the_extension_ends_the_tunnels_of_its_session,
     ports_need_no_extension,
+    ports_name_every_detached_process,
 );
 
 /// Initializes with extensions and returns the session id.
@@ -490,6 +493,50 @@ async fn listener_announces_connections_until_it_is_closed(transport: Transport)
     assert_eq!(read(&mut far, 1).await, b"!");
 }
 
+/// Opens a listener, and returns the addresses on which its port listens.
+async fn listening_addresses(client: &mut Client, params: Value) -> Vec<String> {
+    let port = client.call("tunnel/listen", params).await["port"].clone();
+    let list = client.call("ports/list", json!({})).await;
+    let ports = list["ports"].as_array().unwrap().iter();
+    let own = ports.filter(|listed| listed["port"] == port);
+    own.map(|listed| listed["address"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+async fn listener_is_on_loopback_unless_the_client_names_an_address(transport: Transport) {
+    let (_server, mut client) = connect(transport).await;
+    let params = json!({"listenId": "default", "port": 0});
+    let addresses = listening_addresses(&mut client, params).await;
+    assert_eq!(addresses[0], "127.0.0.1");
+    let is_loopback = |address: &String| ["127.0.0.1", "::1"].contains(&address.as_str());
+    assert!(addresses.iter().all(is_loopback), "{addresses:?}");
+    let params = json!({"listenId": "named", "host": "0.0.0.0", "port": 0});
+    assert_eq!(listening_addresses(&mut client, params).await, ["0.0.0.0"]);
+}
+
+async fn listener_that_a_policy_refuses_is_not_opened(transport: Transport) {
+    let (_server, mut client) = connect(transport).await;
+    let free = Target::new().await;
+    let port = free.port();
+    drop(free);
+    let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+    let sandbox = json!({
+        "permissions": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": [root]},
+            "network": "restricted",
+        },
+        "windowsSandboxLevel": "disabled",
+    });
+    for host in ["localhost", "0.0.0.0"] {
+        let params = json!({"listenId": "l", "host": host, "port": port, "sandbox": sandbox});
+        let error = client.expect_error(-32602, "tunnel/listen", params).await;
+        assert!(error.contains("does not allow listening"), "{error}");
+        let connected = TcpStream::connect(("127.0.0.1", port)).await;
+        assert!(connected.is_err());
+    }
+}
+
 async fn client_without_the_extension_ends_the_tunnels_of_its_session(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
@@ -515,4 +562,33 @@ async fn ports_need_no_extension(transport: Transport) {
         .expect_error(-32602, "ports/list", json!({"processId": "none"}))
         .await;
     assert!(answer.contains("none"), "{answer}");
+}
+
+async fn ports_name_every_detached_process(transport: Transport) {
+    const LISTEN: &str = "use Socket; $| = 1; socket(S, AF_INET, SOCK_STREAM, 0); \
+        bind(S, pack_sockaddr_in(0, INADDR_LOOPBACK)); listen(S, 1); \
+        print((unpack_sockaddr_in(getsockname(S)))[0], qq(\n)); sleep";
+    let mut server = Server::start(transport, &[]).await;
+    let (mut clients, mut expected) = (Vec::new(), Vec::new());
+    for number in 0..12 {
+        let mut client = server.ready().await;
+        let id = format!("taken-{number}");
+        let params = argv_params(&id, &["perl", "-e", LISTEN]);
+        expected.push((client.start_tree(params, 1).await[0], id));
+        clients.push(client);
+    }
+    let mut client = server.ready().await;
+    // Taken over from its session, each becomes a detached process.
+    let all = client.call("process/list", json!({"all": true})).await;
+    for listed in all["processes"].as_array().unwrap() {
+        let (id, started) = (&listed["processId"], &listed["startedAtMs"]);
+        let attach = json!({"processId": id, "startedAtMs": started});
+        client.call("process/attach", attach).await;
+    }
+    let list = client.call("ports/list", json!({})).await;
+    let ports = list["ports"].as_array().unwrap();
+    for (port, id) in expected {
+        let found = ports.iter().find(|listed| listed["port"] == port);
+        assert_eq!(found.unwrap()["processId"], id);
+    }
 }

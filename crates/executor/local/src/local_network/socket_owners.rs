@@ -59,7 +59,7 @@ impl SocketOwner {
 
 impl SocketOwners {
     /// Finds the processes that have these sockets open. `trees` returns the OS pids of each
-    /// process of the session. Blocks while it reads `/proc`.
+    /// process of the session and of each detached one. Blocks while it reads `/proc`.
     pub(crate) fn update(
         &mut self,
         sockets: &[ListeningSocket],
@@ -93,12 +93,38 @@ impl SocketOwners {
         let is_worthwhile = scope == ScanScope::Host
             || self.unknown.values().any(is_new)
             || self.searched_at.is_none_or(is_due);
-        if missing.is_empty() || !is_worthwhile {
+        let is_search_due = !missing.is_empty() && is_worthwhile;
+        // A process that another session has detached meanwhile has a name here only now.
+        let is_unnamed = |owner: &SocketOwner| owner.process_id.is_none();
+        let has_unnamed = scope == ScanScope::Host
+            && inodes
+                .iter()
+                .any(|inode| self.owners.get(inode).is_some_and(is_unnamed));
+        if !is_search_due && !has_unnamed {
             return;
         }
-        self.searched_at = Some(now);
-        self.search(&mut missing, &trees(), scope);
-        self.unknown.retain(|inode, _| missing.contains(inode));
+        let trees = trees();
+        if has_unnamed {
+            self.name_owners(&trees);
+        }
+        if is_search_due {
+            self.searched_at = Some(now);
+            self.search(&mut missing, &trees, scope);
+            self.unknown.retain(|inode, _| missing.contains(inode));
+        }
+    }
+
+    /// Finds the process of the session, or the detached one, of each owner that has none.
+    fn name_owners(&mut self, trees: &[(ProcessId, Vec<i32>)]) {
+        let pids = trees
+            .iter()
+            .flat_map(|(id, pids)| pids.iter().map(move |pid| (pid.unsigned_abs(), id)));
+        let names: HashMap<u32, &ProcessId> = pids.collect();
+        for owner in self.owners.values_mut() {
+            if owner.process_id.is_none() {
+                owner.process_id = names.get(&owner.pid).map(|id| (*id).clone());
+            }
+        }
     }
 
     fn search(

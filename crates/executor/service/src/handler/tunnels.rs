@@ -16,9 +16,6 @@ use serde::Serialize;
 use super::{Dispatch, HandlerContext, respond_now, respond_when_ready};
 use crate::session::{ProcessLookup, TunnelRegistry};
 
-/// Maximum detached processes that a search for the owner of a port includes.
-const MAX_DETACHED_NETWORKS: usize = 8;
-
 impl HandlerContext<'_> {
     /// Returns the network that a request is about: the one that knows the process, which another
     /// session may have started.
@@ -37,25 +34,13 @@ impl HandlerContext<'_> {
         params: ListPorts,
     ) -> BoxFuture<'static, Result<PortList, RpcError>> {
         let network = self.network(params.process_id.as_ref());
-        let others = match params.process_id {
-            Some(_) => Vec::new(),
-            None => self.shared.detached.networks(MAX_DETACHED_NETWORKS),
+        let listing = match params.process_id {
+            Some(process) => network.ports(Some(process)),
+            // Other sessions started the detached processes.
+            None => network.ports_with_owners(self.shared.detached.live_processes()),
         };
-        async move {
-            let mut ports = network.ports(params.process_id).await?;
-            for other in others {
-                // Detached processes are known to the environments that started them.
-                let known = other.ports(None).await.unwrap_or_default();
-                for port in ports.iter_mut().filter(|port| port.process_id.is_none()) {
-                    let same = known
-                        .iter()
-                        .find(|one| one.port == port.port && one.address == port.address);
-                    port.process_id = same.and_then(|one| one.process_id.clone());
-                }
-            }
-            Ok(PortList { ports })
-        }
-        .boxed()
+        let listed = |ports| PortList { ports };
+        async move { Ok(listing.await.map(listed)?) }.boxed()
     }
 
     /// Makes a request of the session's tunnels, if the extension was granted.

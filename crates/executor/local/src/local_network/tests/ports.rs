@@ -178,6 +178,35 @@ async fn ports_are_listed_with_their_processes() {
 }
 
 #[tokio::test]
+async fn owners_of_other_sessions_are_named_on_request() {
+    let machine = TestMachine::new();
+    let mut others = Vec::new();
+    for number in 0..12 {
+        let id = format!("other-{number}");
+        let session = TestMachine::new();
+        let other = session.start(&id, &ECHO_SERVER, Confinement::Nothing).await;
+        others.push((id, other.port().await, other));
+    }
+    let owner = |ports: &[ListeningPort], port| {
+        let listed = find(ports, port);
+        let id = listed[0].process_id.clone();
+        id.map(|id| id.as_str().to_owned())
+    };
+    // They are found as programs of the host first.
+    let unnamed = with_timeout(machine.network.ports(None)).await.unwrap();
+    let handles = others.iter().map(|(.., other)| Arc::clone(&other.process));
+    let listing = machine.network.ports_with_owners(handles.collect());
+    let named = with_timeout(listing).await.unwrap();
+    for (id, port, _) in &others {
+        assert_eq!(owner(&unnamed, *port), None);
+        assert_eq!(owner(&named, *port).as_ref(), Some(id));
+    }
+    for (.., other) in others {
+        other.kill().await;
+    }
+}
+
+#[tokio::test]
 async fn ports_of_an_unknown_or_ended_process_are_refused() {
     let machine = TestMachine::new();
     let id = || Some(ProcessId::new("server").unwrap());
