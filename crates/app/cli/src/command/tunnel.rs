@@ -195,6 +195,12 @@ impl TunnelCommand {
             let network = &forwards.context().network;
             let reverse = ReverseForward::bind(spec, process.cloned(), &**network).await?;
             let address = SocketAddr::new(spec.listen_address(None).ip(), reverse.port());
+            if !address.ip().is_loopback() {
+                let target = spec.authority();
+                print_notice(&format!(
+                    "everyone who reaches {address} there can connect to {target}"
+                ));
+            }
             lines.push(TunnelLine::reverse(spec, address, process));
             forwards.reverse(reverse);
         }

@@ -22,3 +22,4 @@ mod server_requests;
 mod session_loss;
 mod stock_server;
 mod tracing;
+mod tunnels;

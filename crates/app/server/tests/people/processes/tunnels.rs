@@ -114,13 +114,19 @@ async fn reverse_tunnel_leads_to_this_machine() {
     let server = user.server(&[]).await;
     let port = echo_service().await;
     let spec = format!("0:localhost:{port}");
-    let mut tunnel = Tunnel::start(&user, &server.url, &["-R", &spec]);
+    let open = format!("0.0.0.0:{spec}");
+    let mut tunnel = Tunnel::start(&user, &server.url, &["-R", &spec, "-R", &open]);
     let (line, there) = tunnel.opened().await;
     assert_eq!(line["direction"], "reverse");
+    assert!(there.ip().is_loopback(), "{there}");
     // The environment is this machine.
     let data = noise(1 << 20, 8);
     assert!(echoed(there, &data).await == data);
-    assert_eq!(tunnel.interrupt().await, "");
+    let (_, everywhere) = tunnel.opened().await;
+    let notice = format!(
+        "exec-server: everyone who reaches {everywhere} there can connect to localhost:{port}\n"
+    );
+    assert_eq!(tunnel.interrupt().await, notice);
 }
 
 #[tokio::test]
@@ -171,7 +177,9 @@ async fn client_that_breaks_its_upload_does_not_end_it() {
     let mut client = TcpStream::connect(address).await.unwrap();
     let (mut far, _) = within_timeout(service.accept()).await.unwrap();
     far.write_all(b"half").await.unwrap();
-    within_timeout(client.read_exact(&mut [0; 4])).await.unwrap();
+    within_timeout(client.read_exact(&mut [0; 4]))
+        .await
+        .unwrap();
     tunnel.interrupt().await;
     for stream in [&mut client, &mut far] {
         let broken = within_timeout(stream.read(&mut [0])).await.unwrap_err();
