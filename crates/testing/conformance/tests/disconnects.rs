@@ -6,7 +6,7 @@
     reason = "a failed assertion panics"
 )]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use exec_client::{
@@ -17,14 +17,22 @@ use exec_conformance::{
     cutting_proxy::CuttingProxy,
     hub::{ENVIRONMENT, Executor, Hub},
     load_generator::LoadGenerator,
+    pattern,
     server::Server,
 };
 use exec_env::{
     environment::{Command, ProcessIo, StdinMode},
     process::CommunicateOptions,
+    tunnel::TunnelTarget,
 };
 use exec_wire::{id::ProcessId, path_uri::PathUri};
-use tokio::{runtime::Builder, time::timeout};
+use futures_util::future::poll_immediate;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy, split},
+    net::TcpListener,
+    runtime::Builder,
+    time::timeout,
+};
 
 const WEBSOCKET_CUTS: usize = 1000;
 /// Timeout of the whole test.
@@ -78,6 +86,65 @@ async fn disconnected_executor_resumes_its_streams() {
     let proxy = before(&hub, 1, EXECUTOR_CUTS).await;
     let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
     survive(&hub, &hub.url, &proxy, EXECUTOR_CUTS).await;
+}
+
+/// Cuts of the harness and of the executor during the transfer through a tunnel.
+const TUNNEL_CUTS: [usize; 2] = [10, 2];
+
+#[tokio::test]
+async fn tunnel_survives_cuts_of_both_hub_sockets() {
+    let hub = Hub::start().await;
+    let [harness_cuts, executor_cuts] = TUNNEL_CUTS;
+    let executor_proxy = before(&hub, 1, executor_cuts).await;
+    let _executor = Executor::start(&url(&executor_proxy), &hub.token, ENVIRONMENT).await;
+    let harness_proxy = before(&hub, 0, harness_cuts).await;
+    let client = connect_relay(&url(&harness_proxy), &hub.token).await;
+    let session = client.session().session_id.clone();
+    let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = echo.local_addr().unwrap().port();
+    let network = client.environment().network;
+    let tunnel = network.open(TunnelTarget::loopback(port)).await.unwrap();
+    let (mut far_reader, mut far_writer) = echo.accept().await.unwrap().0.into_split();
+    let (mut reader, mut writer) = split(tunnel);
+    let block = pattern::bytes(100_003);
+    let send = async {
+        let mut all_cut = pin!(async {
+            tokio::join!(
+                harness_proxy.until_cut(harness_cuts),
+                executor_proxy.until_cut(executor_cuts)
+            )
+        });
+        let mut sent = 0;
+        while poll_immediate(&mut all_cut).await.is_none() {
+            writer.write_all(&block).await.unwrap();
+            sent += block.len();
+        }
+        writer.shutdown().await.unwrap();
+        sent
+    };
+    let echoing = async {
+        copy(&mut far_reader, &mut far_writer).await.unwrap();
+        far_writer.shutdown().await.unwrap();
+    };
+    let receive = async {
+        let (mut received, mut buffer) = (0, vec![0; block.len()]);
+        loop {
+            let at = received % block.len();
+            match reader.read(&mut buffer[at..]).await.unwrap() {
+                0 => return received,
+                read => {
+                    assert!(buffer[at..at + read] == block[at..at + read]);
+                    received += read;
+                }
+            }
+        }
+    };
+    let transfer = async { tokio::join!(send, echoing, receive) };
+    let (sent, (), received) = timeout(RELAY_TIMEOUT, transfer)
+        .await
+        .unwrap_or_else(|_| panic!("transfer hangs"));
+    assert_eq!(received, sent);
+    assert_eq!(client.session().session_id, session);
 }
 
 #[tokio::test]
