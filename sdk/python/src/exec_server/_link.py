@@ -324,10 +324,7 @@ class ProgramLink(Link):
     def close(self) -> None:
         self._reason = self._reason or "the client closed the connection"
         self.resume()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if self._end is None:
-            self._end = self._loop.create_task(self._wait_for_end())
+        self._end_program()
 
     def abort(self, reason: str) -> None:
         self._reason = self._reason or reason
@@ -345,6 +342,12 @@ class ProgramLink(Link):
                 await self._process.stdin.drain()
             except ConnectionError:
                 pass
+
+    def _end_program(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._end is None:
+            self._end = self._loop.create_task(self._wait_for_end())
 
     def _kill(self) -> None:
         if self._process.returncode is None:
@@ -409,8 +412,12 @@ class ProgramLink(Link):
                         break
             if self._reason is None and not parts:
                 reason = await self._describe_end(reason)
-        finally:
+            # A signal would take the exit status from the watcher of asyncio, which then complains.
+            self._end_program()
+        except BaseException:
             self._kill()
+            raise
+        finally:
             self.end_reason = self._reason or reason
             on_close, self.on_close = self.on_close, _ignore_reason
             self.on_message = _ignore_message
