@@ -273,7 +273,9 @@ def with_shell(url: str, scenario: "Callable[[Any], Awaitable[None]]") -> None:
     asyncio.run(run())
 
 
-def test_bash_tool_goes_on_beside_output_of_the_background(url: str) -> None:
+def test_bash_tool_goes_on_beside_output_of_the_background(url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
     async def scenario(shell: Any) -> None:
         for number in range(5):
             _, code = await shell.run(f"yes & (exit {number})", 10)
@@ -281,18 +283,21 @@ def test_bash_tool_goes_on_beside_output_of_the_background(url: str) -> None:
         assert (await shell.run("kill $(jobs -p); wait", 10))[1] == 0
         assert await shell.run("echo alone; echo error >&2", 10) == ("alone\nerror\n", 0)
         # What came behind the end of a command belongs to the next one.
-        output, _ = await shell.run("(sleep 0.2; echo late) & true", 10)
+        output, _ = await shell.run(f"(until [ -e {go} ]; do sleep 0.01; done; echo late) & true", 10)
         assert output == ""
+        go.touch()
         output, _ = await shell.run("wait", 10)
         assert output == "late\n"
 
     with_shell(url, scenario)
 
 
-def test_cancelled_bash_call_leaves_nothing_to_the_next(url: str) -> None:
+def test_cancelled_bash_call_leaves_nothing_to_the_next(url: str, tmp_path: Path) -> None:
     async def scenario(shell: Any) -> None:
-        calling = asyncio.ensure_future(shell.run("echo started; sleep 1; echo wrong", 10))
-        while shell._process is None:
+        started = tmp_path / "started"
+        command = f"echo wrong; touch {started}; sleep 1; echo wrong"
+        calling = asyncio.ensure_future(shell.run(command, 10))
+        while not started.exists():
             await asyncio.sleep(0.01)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
