@@ -107,6 +107,11 @@ impl RunCommand {
             Some(name) => parse_name(name)?,
             None => new_id(),
         };
+        if self.detach && self.env_args.ephemeral {
+            let what = "--detach and --ephemeral contradict: an ephemeral server ends everything \
+                        it runs when its connection ends";
+            return Err(CommandFailure::new(FailureKind::Usage, what).next("omit one of them"));
+        }
         let env = ConnectedEnv::open(&self.env_args).await?;
         let request = StartRequest {
             env: &env,
