@@ -52,8 +52,8 @@ pub struct TargetConnector {
     pub dist: DistSources,
     /// How long the server lives.
     pub lifetime: ServerLifetime,
-    /// Whether the first connection may ask for passwords on the terminal of this process.
-    pub may_prompt: bool,
+    /// How the first connection may ask for passwords. Later ones do not ask.
+    pub prompt: PromptMode,
     /// Receives progress, for interactive use.
     pub progress: Option<PlaceObserver>,
 }
@@ -71,7 +71,7 @@ impl fmt::Debug for PlaceObserver {
 /// Progress of a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PlaceProgress {
-    /// A program that may ask for a password was started, as this process group.
+    /// A program that may ask for a password on the terminal was started, as this process group.
     PromptBegins(Pid),
     /// That program no longer prompts: the target has answered, or the attempt has failed.
     PromptEnds,
@@ -99,7 +99,7 @@ impl TargetConnector {
             programs: TargetPrograms::default(),
             dist: DistSources::default(),
             lifetime: ServerLifetime::default(),
-            may_prompt: false,
+            prompt: PromptMode::Never,
             progress: None,
         }
     }
@@ -113,7 +113,7 @@ impl TargetConnector {
         let found = blocking(move || sources.find().to_vec()).await;
         let mut conversation = Conversation::new(pipes);
         let limit = match prompt {
-            PromptMode::Terminal => PROMPT_TIMEOUT,
+            PromptMode::Terminal | PromptMode::Askpass => PROMPT_TIMEOUT,
             PromptMode::Never => SHELL_TIMEOUT,
         };
         conversation
@@ -226,11 +226,7 @@ impl TargetConnector {
 
 impl ServerConnector for TargetConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        let prompt = match self.may_prompt {
-            true => PromptMode::Terminal,
-            false => PromptMode::Never,
-        };
-        async move { Ok(self.open(prompt).await?) }.boxed()
+        async move { Ok(self.open(self.prompt).await?) }.boxed()
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
@@ -265,7 +261,7 @@ struct PromptGuard<'a>(Option<&'a TargetConnector>);
 
 impl<'a> PromptGuard<'a> {
     fn begin(connector: &'a TargetConnector, prompt: PromptMode, group: Pid) -> Self {
-        if prompt == PromptMode::Never {
+        if prompt != PromptMode::Terminal {
             return Self(None);
         }
         connector.report_progress(PlaceProgress::PromptBegins(group));

@@ -119,12 +119,13 @@ enum ClosedCause {
     NoEngine,
     NoShell,
     NoProgram,
+    NoPrompt,
     Other,
 }
 
-/// Phrases of ssh, docker, podman, kubectl and shells in lower case, and the cause they stand for.
+/// Phrases of ssh, docker, podman, kubectl, sudo and shells in lower case, and the cause they stand for.
 /// The first match wins.
-const WORDS: [(&str, ClosedCause); 33] = [
+const WORDS: [(&str, ClosedCause); 37] = [
     (
         "host identification has changed",
         ClosedCause::HostKeyChanged,
@@ -167,6 +168,10 @@ const WORDS: [(&str, ClosedCause); 33] = [
     ("sh: no such file", ClosedCause::NoShell),
     ("sh: command not found", ClosedCause::NoShell),
     ("executable file not found", ClosedCause::NoProgram),
+    ("a terminal is required", ClosedCause::NoPrompt),
+    ("a password is required", ClosedCause::NoPrompt),
+    ("no tty present", ClosedCause::NoPrompt),
+    ("/dev/tty", ClosedCause::NoPrompt),
 ];
 
 /// Statuses of shells and container engines for a program that is missing or cannot start.
@@ -227,6 +232,10 @@ impl ClosedCause {
             Self::NoEngine => "check that the container engine runs and that you may use it",
             Self::NoShell => "choose a place that has a POSIX shell",
             Self::NoProgram => "install what is missing there, or choose another place",
+            Self::NoPrompt => {
+                "it asks for a password: run the command in the foreground of a terminal, or \
+                 configure a login that needs none"
+            }
             Self::Other => "check that the place runs a POSIX shell for you",
         }
     }
@@ -246,6 +255,7 @@ impl fmt::Display for ClosedConnection {
             | ClosedCause::Forbidden
             | ClosedCause::NoEngine
             | ClosedCause::NoProgram
+            | ClosedCause::NoPrompt
             | ClosedCause::Other => None,
         };
         match (words, &self.line) {
@@ -392,6 +402,12 @@ mod tests {
                 &["bash: line 1: docker: command not found"],
                 "docker",
                 "install",
+            ),
+            (
+                1,
+                &["sudo: a password is required"],
+                "sudo: a password",
+                "foreground of a terminal",
             ),
             (0, &[], "exited with status 0", "POSIX shell"),
             (

@@ -1,6 +1,6 @@
 //! The command that runs `sh` at a target: the user's configured programs, one nested in the other.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
 use exec_transport::connect::ServerProgram;
 
@@ -20,13 +20,32 @@ pub struct TargetPrograms {
     pub kubectl: Option<OsString>,
 }
 
-/// Whether a program may ask the user for a password.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PromptMode {
+/// How a program may ask the user for a password.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PromptMode {
     /// On the terminal of this process.
     Terminal,
-    /// Without a terminal, or while a command uses it.
+    /// With the program that `SSH_ASKPASS` names, and not on the terminal. Only `ssh` knows it.
+    Askpass,
+    /// Not at all: without a terminal, or while a command uses it.
+    #[default]
     Never,
+}
+
+impl PromptMode {
+    /// Returns the variables that keep `ssh` from the terminal. They also reach the `ssh` that it
+    /// starts for `ProxyJump`, which does not get its options.
+    fn variables(self) -> BTreeMap<OsString, OsString> {
+        let variables: &[(&str, &str)] = match self {
+            Self::Terminal => &[],
+            Self::Askpass => &[("SSH_ASKPASS_REQUIRE", "force")],
+            Self::Never => &[("SSH_ASKPASS_REQUIRE", "force"), ("SSH_ASKPASS", "false")],
+        };
+        let variables = variables.iter().copied();
+        variables
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
 }
 
 impl TargetPrograms {
@@ -43,6 +62,7 @@ impl TargetPrograms {
         ServerProgram {
             program: words.next().unwrap_or_default(),
             args: words.collect(),
+            env: prompt.variables(),
             ..ServerProgram::default()
         }
     }

@@ -13,13 +13,14 @@ use std::{
 
 use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use exec_settings::environments::EnvEndpoint;
 use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
 use crate::{
     PROGRAM_NAME,
     command::{
-        connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, select},
+        connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, TerminalPrompts, select},
         detached,
         failure::{CommandFailure, FailureKind},
         print::{print, print_bytes},
@@ -119,12 +120,16 @@ impl CompletionList {
             ..EnvArgs::default()
         };
         let route = EnvRoute::requested(&env_args, lookup).ok()?;
-        if let RouteKind::Local(socket) = &route.route_kind
-            && UnixStream::connect(socket.path()).is_err()
-        {
-            return None;
+        match &route.route_kind {
+            RouteKind::Local(socket) => drop(UnixStream::connect(socket.path()).ok()?),
+            // It would start programs here and there, which may ask for a password.
+            RouteKind::Target(_)
+            | RouteKind::Named(EnvEndpoint::Target(_) | EnvEndpoint::Program(_)) => return None,
+            RouteKind::Named(EnvEndpoint::Url(_) | EnvEndpoint::Relay(_)) | RouteKind::Typed(_) => {
+            }
         }
-        let env = ConnectedEnv::connect_route(route).await.ok()?;
+        let env = ConnectedEnv::connect_route(route, TerminalPrompts::Forbidden).await;
+        let env = env.ok()?;
         let mut processes = detached::list(&env.client).await.ok()?;
         if self == Self::Recorded {
             let recorded = detached::history(&env.client).await.ok().flatten();

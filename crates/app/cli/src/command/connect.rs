@@ -43,7 +43,10 @@ use crate::{
     terminal_detection::DetectedTerminal,
 };
 
-pub(crate) use self::route::{EnvRoute, RouteKind, select};
+pub(crate) use self::{
+    route::{EnvRoute, RouteKind, select},
+    target_progress::TerminalPrompts,
+};
 
 /// Environment with an open connection.
 #[derive(Clone, Debug)]
@@ -83,8 +86,21 @@ impl ConnectedEnv {
 
     /// Connects to the requested environment, whatever the version of a running local server.
     pub(crate) async fn open_any_version(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        Self::open_with(env_args, TerminalPrompts::Allowed).await
+    }
+
+    /// Connects to the requested environment for a client that may use the terminal itself: nothing
+    /// prompts there.
+    pub(crate) async fn open_unattended(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
+        Self::open_with(env_args, TerminalPrompts::Forbidden).await
+    }
+
+    async fn open_with(
+        env_args: &EnvArgs,
+        prompts: TerminalPrompts,
+    ) -> Result<Self, CommandFailure> {
         let route = EnvRoute::requested(env_args, &|name| std::env::var_os(name))?;
-        let env = Self::connect_route(route).await?;
+        let env = Self::connect_route(route, prompts).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
             env.client.set_reconnect_timeout(limit);
         }
@@ -98,7 +114,7 @@ impl ConnectedEnv {
     pub(crate) async fn open_local(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         let route = EnvRoute::local(&|name| std::env::var_os(name));
         let RouteKind::Local(socket) = &route.route_kind else {
-            return Self::connect_route(route).await;
+            return Self::connect_route(route, TerminalPrompts::Forbidden).await;
         };
         let client = restarting_connector::connect_restarting(socket, &client_name()).await?;
         if let Some(DurationArg(limit)) = env_args.reconnect_timeout {
@@ -116,13 +132,16 @@ impl ConnectedEnv {
 
     /// Opens a second connection to the same environment, in its own session.
     pub(crate) async fn open_again(&self) -> Result<Self, CommandFailure> {
-        let env = Self::connect_route(self.route.clone()).await?;
+        let env = Self::connect_route(self.route.clone(), TerminalPrompts::Allowed).await?;
         let env_name = self.env_name.clone();
         Ok(Self { env_name, ..env })
     }
 
     /// Connects along a route.
-    pub(crate) async fn connect_route(route: EnvRoute) -> Result<Self, CommandFailure> {
+    pub(crate) async fn connect_route(
+        route: EnvRoute,
+        prompts: TerminalPrompts,
+    ) -> Result<Self, CommandFailure> {
         let EnvRoute { name, route_kind } = route.clone();
         let (client, is_this_machine) = match route_kind {
             RouteKind::Local(socket) => (
@@ -130,15 +149,18 @@ impl ConnectedEnv {
                 true,
             ),
             RouteKind::Named(endpoint) => {
-                (connect(&name, endpoint, EnvOrigin::Named).await?, false)
+                let connecting = connect(&name, endpoint, EnvOrigin::Named, prompts);
+                (connecting.await?, false)
             }
             RouteKind::Typed(url) => {
                 let endpoint = EnvEndpoint::Url(url);
-                (connect(&name, endpoint, EnvOrigin::Typed).await?, false)
+                let connecting = connect(&name, endpoint, EnvOrigin::Typed, prompts);
+                (connecting.await?, false)
             }
             RouteKind::Target(target) => {
                 let endpoint = EnvEndpoint::Target(target);
-                (connect(&name, endpoint, EnvOrigin::Typed).await?, false)
+                let connecting = connect(&name, endpoint, EnvOrigin::Typed, prompts);
+                (connecting.await?, false)
             }
         };
         let info = client.info().await.map_err(CommandFailure::from)?;
@@ -200,9 +222,10 @@ async fn connect(
     name: &str,
     endpoint: EnvEndpoint,
     origin: EnvOrigin,
+    prompts: TerminalPrompts,
 ) -> Result<ExecServerClient, CommandFailure> {
     let connecting = if let EnvEndpoint::Target(target) = &endpoint {
-        let connector = target_progress::connector(name, target);
+        let connector = target_progress::connector(name, target, prompts);
         target.connect_with(connector, &client_name()).await
     } else {
         endpoint.clone().connect(&client_name()).await

@@ -56,21 +56,21 @@ impl ConnectCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         // A name or a URL would do as well, but says less than it seems to.
         EnvRoute::target(&self.target)?;
-        let env = ConnectedEnv::open(&EnvArgs {
+        let env_args = EnvArgs {
             env: Some(self.target.clone()),
             ephemeral: self.ephemeral,
             reconnect_timeout: self.reconnect_timeout,
             ..EnvArgs::default()
-        })
-        .await?;
+        };
         if stdin().is_terminal() {
+            let env = ConnectedEnv::open(&env_args).await?;
             let (name, version) = (&env.name, &env.info.executor_version);
             print(&format!(
                 "{name} is ready: exec-server {version}; use it with --env {name}\n"
             ))?;
             return Ok(ExitCode::SUCCESS);
         }
-        serve(env).await
+        serve(ConnectedEnv::open_unattended(&env_args).await?).await
     }
 }
 

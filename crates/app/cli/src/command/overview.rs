@@ -8,7 +8,7 @@ use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
 use crate::command::{
-    connect::{ConnectedEnv, EnvRoute, drain_connections},
+    connect::{ConnectedEnv, EnvRoute, TerminalPrompts, drain_connections},
     detached,
     env::environment_table,
     failure::{CommandFailure, FailureKind},
@@ -51,7 +51,8 @@ async fn processes(
         return Ok(None);
     }
     let listed = timeout(TIMEOUT, async {
-        let env = ConnectedEnv::connect_route(EnvRoute::local(lookup)).await?;
+        let env = ConnectedEnv::connect_route(EnvRoute::local(lookup), TerminalPrompts::Forbidden)
+            .await?;
         detached::list_all(&env.client).await
     });
     let late = |_| {

@@ -7,17 +7,52 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use exec_connect::connector::{PlaceObserver, PlaceProgress, TargetConnector};
+use exec_connect::{
+    PromptMode,
+    connector::{PlaceObserver, PlaceProgress, TargetConnector},
+};
 use exec_settings::environments::TargetEndpoint;
 use rustix::{
-    process::{Pid, getpgrp},
+    process::{Pid, Signal, getpgrp, kill_process_group},
     termios::tcgetpgrp,
 };
 
 use crate::command::process_session::print_notice;
 
+/// Whether programs that connect may ask the user on the terminal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum TerminalPrompts {
+    /// If a user can see the prompt and answer it.
+    Allowed,
+    /// Never: the client that has started this program may use the terminal, or others prompt at
+    /// the same time.
+    Forbidden,
+}
+
+impl TerminalPrompts {
+    /// Returns how a program can ask the user: on the terminal of this process, or with the program
+    /// in `SSH_ASKPASS`.
+    fn mode(self) -> PromptMode {
+        let is_on_terminal = || stderr().is_terminal() && foreground_terminal().is_some();
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        if self == Self::Allowed && is_on_terminal() {
+            PromptMode::Terminal
+        } else if variable("SSH_ASKPASS").is_some()
+            && variable("SSH_ASKPASS_REQUIRE").is_none_or(|when| when != "never")
+        {
+            PromptMode::Askpass
+        } else {
+            PromptMode::Never
+        }
+    }
+}
+
 /// Creates a connector.
-pub(super) fn connector(name: &str, target: &TargetEndpoint) -> TargetConnector {
+pub(super) fn connector(
+    name: &str,
+    target: &TargetEndpoint,
+    prompts: TerminalPrompts,
+) -> TargetConnector {
     let lookup = &|name: &str| std::env::var_os(name);
     let (name, lent) = (name.to_owned(), Mutex::new(None));
     let is_shown = stderr().is_terminal();
@@ -35,17 +70,16 @@ pub(super) fn connector(name: &str, target: &TargetEndpoint) -> TargetConnector 
         }
     };
     TargetConnector {
-        may_prompt: may_prompt(),
+        prompt: prompts.mode(),
         progress: Some(PlaceObserver(Arc::new(observe))),
         ..target.connector(lookup)
     }
 }
 
-/// Returns whether a program can ask the user: on the terminal of this process, or with the
-/// program in `SSH_ASKPASS`.
-fn may_prompt() -> bool {
-    std::env::var_os("SSH_ASKPASS").is_some_and(|program| !program.is_empty())
-        || File::open("/dev/tty").is_ok()
+/// Returns the terminal of this process if the process is in its foreground.
+fn foreground_terminal() -> Option<File> {
+    let terminal = File::open("/dev/tty").ok()?;
+    (tcgetpgrp(&terminal).ok()? == getpgrp()).then_some(terminal)
 }
 
 /// The terminal, while another process group may read from it. Ctrl-C reaches that group then.
@@ -56,11 +90,10 @@ struct LentTerminal(File);
 impl LentTerminal {
     /// Lends the terminal, if this process is in the foreground.
     fn lend(group: Pid) -> Option<Self> {
-        let terminal = File::open("/dev/tty").ok()?;
-        if tcgetpgrp(&terminal).ok()? != getpgrp() {
-            return None;
-        }
+        let terminal = foreground_terminal()?;
         exec_spawn::set_foreground_group(terminal.as_fd(), group).ok()?;
+        // It was stopped if it has read from the terminal before.
+        let _gone = kill_process_group(group, Signal::CONT);
         Some(Self(terminal))
     }
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::command::{
-    connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, directory_env, select},
+    connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, TerminalPrompts, directory_env, select},
     failure::{CommandFailure, FailureKind},
     print::{TextTable, json, print, print_stderr},
 };
@@ -48,7 +48,13 @@ impl EnvStatusCommand {
     /// Checks the environments and prints the result.
     pub(super) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let routes_to_check = routes(&self.names, &|name| std::env::var_os(name))?;
-        let found = join_all(routes_to_check.into_iter().map(examine)).await;
+        // Several prompts at once would compete for the terminal.
+        let prompts = match routes_to_check.len() {
+            1 => TerminalPrompts::Allowed,
+            _ => TerminalPrompts::Forbidden,
+        };
+        let routes_to_check = routes_to_check.into_iter();
+        let found = join_all(routes_to_check.map(|route| examine(route, prompts))).await;
         let text = match self.json {
             true => json(&found.iter().map(|(report, _)| report).collect::<Vec<_>>())?,
             false => text(found.iter().map(|(report, _)| report)),
@@ -93,13 +99,16 @@ struct EnvStatusReport {
     error: Option<String>,
 }
 
-async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
+async fn examine(
+    route: EnvRoute,
+    prompts: TerminalPrompts,
+) -> (EnvStatusReport, Option<FailureKind>) {
     let name = route.name.clone();
     let slow = || {
         let what = format!("no answer within {} seconds", TIMEOUT.as_secs());
         CommandFailure::new(FailureKind::Unreachable, what)
     };
-    let response = timeout(TIMEOUT, query(route)).await;
+    let response = timeout(TIMEOUT, query(route, prompts)).await;
     match response.unwrap_or_else(|_| Err(slow())) {
         Ok(report) => (report, None),
         Err(failure) => {
@@ -113,8 +122,11 @@ async fn examine(route: EnvRoute) -> (EnvStatusReport, Option<FailureKind>) {
     }
 }
 
-async fn query(route: EnvRoute) -> Result<EnvStatusReport, CommandFailure> {
-    let env = ConnectedEnv::connect_route(route).await?;
+async fn query(
+    route: EnvRoute,
+    prompts: TerminalPrompts,
+) -> Result<EnvStatusReport, CommandFailure> {
+    let env = ConnectedEnv::connect_route(route, prompts).await?;
     let mut fastest = Duration::MAX;
     for _ in 0..ROUND_TRIP_CALLS {
         let started = Instant::now();

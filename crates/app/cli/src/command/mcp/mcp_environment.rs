@@ -58,7 +58,7 @@ impl McpEnvironment {
                 let what = format!("--in-process works on this machine, not in `{name}`");
                 Err(CommandFailure::new(FailureKind::Usage, what))
             }
-            Some(_) => Ok(Self::remote(ConnectedEnv::open(env_args).await?)),
+            Some(_) => Ok(Self::remote(ConnectedEnv::open_unattended(env_args).await?)),
             None if in_process => Self::in_process().await,
             None => match ConnectedEnv::open_local(env_args).await {
                 Ok(env) => Self::this_machine(&env),

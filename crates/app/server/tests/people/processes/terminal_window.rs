@@ -10,7 +10,7 @@ use std::{
 use rustix::{
     fs::{OFlags, fcntl_setfl},
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
+    termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize},
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -103,6 +103,21 @@ impl TerminalWindow {
     /// Returns the terminal settings.
     pub(crate) fn settings(&self) -> String {
         format!("{:?}", tcgetattr(&self.peer).unwrap())
+    }
+
+    /// Waits until another process group than the program's is in the foreground.
+    pub(crate) async fn is_lent(&self) {
+        let own = self.child.id().map(u32::cast_signed);
+        within_timeout(async {
+            loop {
+                let foreground = tcgetpgrp(self.controller.get_ref()).unwrap();
+                if Some(foreground.as_raw_nonzero().get()) != own {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 
     /// Waits until `text` is shown, and returns the output before it.

@@ -4,7 +4,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use super::ssh_host::{SshHost, dist_directory, write_program};
-use crate::test_user::{CommandResult, TestUser};
+use crate::test_user::{CommandResult, OutputSoon, TestUser, product};
 
 /// A place on this machine with programs of busybox, entered with `exec:`. Its shell is another one:
 /// that of busybox prefers its own applets to the programs of a test.
@@ -207,6 +207,23 @@ async fn place_that_closes_or_talks_endlessly_is_reported() {
     let user = user.with("PATH", "/nonexistent");
     let result = user.run(["run", "-E", "ssh:box", "true"]).await;
     result.failed(69, &["cannot start `ssh`", "EXEC_SERVER_SSH"]);
+}
+
+#[tokio::test]
+async fn password_prompt_without_a_terminal_fails_at_once() {
+    // It asks on the terminal, whatever its options are, like `sudo`.
+    let directory = tempfile::tempdir().unwrap();
+    let ask = directory.path().join("ask");
+    write_program(
+        &ask,
+        "#!/bin/sh\nprintf 'Password: ' >/dev/tty && read -r word </dev/tty && exec sh\n",
+    );
+    let user = TestUser::new().with("EXEC_SERVER_SSH", ask.to_str().unwrap());
+    let product = product().to_str().unwrap();
+    let line = ["--wait", product, "run", "-E", "ssh:box", "true"];
+    let result = user.program(Path::new("/usr/bin/setsid"), line);
+    let result = { result }.output_soon().await;
+    result.failed(69, &["/dev/tty", "asks for a password", "foreground"]);
 }
 
 #[tokio::test]

@@ -1,8 +1,19 @@
 //! Tests of `ssh:` against a real `sshd`.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Stdio, time::Instant};
+use std::{
+    fs,
+    iter::successors,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Instant,
+};
 
-use rustix::process::{Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::ssh_host::SshHost;
@@ -10,7 +21,7 @@ use crate::{
     processes::{
         RunningCommand, cuttable_link::CuttableLink, noise, terminal_window::TerminalWindow,
     },
-    test_user::{OutputSoon, TestUser, within_timeout},
+    test_user::{OutputSoon, TIMEOUT, TestUser, product, within_timeout},
 };
 
 const MEBI: usize = 1 << 20;
@@ -135,6 +146,12 @@ async fn interrupted_push_is_continued() {
     link.end();
     let (status, output) = running.end().await;
     assert_eq!(status.code(), Some(69), "{output}");
+    // What is on the way still arrives.
+    let shell = part
+        .file_stem()
+        .and_then(|name| Path::new(name).extension());
+    let shell = process(shell.unwrap().to_str().unwrap().parse().unwrap());
+    assert!(shell.is_none_or(|shell| ends_soon(&shell)));
     let kept = fs::read(&part).unwrap();
     host.reach_through(host.address());
     let mut second = user.command(["run", "--env", "ssh:box", "echo", "works"]);
@@ -257,7 +274,7 @@ async fn ephemeral_server_leaves_nothing_behind() {
         all.retain(|path| !path.ends_with("big"));
         all
     };
-    let before = here();
+    let (before, temporary) = (here(), host.temporary_files());
     let run = [
         "run",
         "--ephemeral",
@@ -270,11 +287,122 @@ async fn ephemeral_server_leaves_nothing_behind() {
     let result = user.run(run).await;
     assert_eq!(result.status, Some(0), "{result:?}");
     assert_eq!(here(), before);
+    assert_eq!(host.temporary_files(), temporary);
     assert_eq!(host.server(), None);
     let refused = user
         .run(["run", "--ephemeral", "--env", "local", "true"])
         .await;
     refused.failed(2, &["--ephemeral", "ssh:HOST"]);
+    let refused = user
+        .run(["run", "--detach", "--ephemeral", "--env", "ssh:box", "true"])
+        .await;
+    refused.failed(2, &["--detach", "--ephemeral", "omit one"]);
+    assert_eq!(here(), before);
+}
+
+#[tokio::test]
+async fn ephemeral_server_ends_with_its_connection() {
+    let host = SshHost::start().await;
+    let user = host.user();
+    let before = (walk(&host.home()), host.temporary_files());
+    let script = "sleep 1000 & echo $$ $!; wait";
+    let line = ["run", "--ephemeral", "-E", "ssh:box", "sh", "-c", script];
+    let mut command = user.command(line);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pids = within_timeout(lines.next_line()).await.unwrap().unwrap();
+    let (shell, sleeping) = pids.split_once(' ').unwrap();
+    // From the command up to the server, whose parent is sshd.
+    let ancestors = successors(Some(shell.parse().unwrap()), |pid| Some(parent(*pid)));
+    let there: Vec<_> = ancestors
+        .take_while(|pid| !name(*pid).starts_with("sshd"))
+        .chain([sleeping.parse().unwrap()])
+        .filter_map(process)
+        .collect();
+    assert!(there.len() >= 3, "{there:?}");
+    // EXEC_SERVER_SSH has an option, so a shell is between.
+    let own = i32::try_from(child.id().unwrap()).unwrap();
+    let mut below = children(own);
+    below.extend(below.clone().into_iter().flat_map(children));
+    let ssh = below.into_iter().find(|pid| name(*pid) == "ssh").unwrap();
+    kill_process(Pid::from_raw(ssh).unwrap(), Signal::KILL).unwrap();
+    let ended = within_timeout(child.wait_with_output()).await.unwrap();
+    assert_eq!(ended.status.code(), Some(75), "{ended:?}");
+    for process in &there {
+        assert!(ends_soon(process), "a process there has not ended");
+    }
+    assert_eq!((walk(&host.home()), host.temporary_files()), before);
+}
+
+#[tokio::test]
+async fn ephemeral_push_that_is_cut_leaves_nothing_behind() {
+    let host = SshHost::start().await;
+    let user = host.user();
+    let before = host.temporary_files();
+    let home = walk(&host.home());
+    let link = CuttableLink::to_address(host.address()).await;
+    host.reach_through(link.url.strip_prefix("ws://").unwrap().parse().unwrap());
+    let line = ["run", "--ephemeral", "--env", "ssh:box", "true"];
+    let mut running = RunningCommand::start(&mut user.command(line));
+    let started = async {
+        loop {
+            let new = host.temporary_files().into_iter();
+            let mut new = new.filter(|path| !before.contains(path));
+            let has_part = |directory: &PathBuf| {
+                let files = fs::read_dir(directory).into_iter().flatten().flatten();
+                let lengths = files.filter_map(|file| Some(file.metadata().ok()?.len()));
+                lengths.sum::<u64>() > 64 << 10
+            };
+            match new.find(has_part) {
+                Some(directory) => return directory,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let directory = within_timeout(started).await;
+    let shell = directory.extension().unwrap().to_str().unwrap();
+    let shell = process(shell.parse().unwrap()).unwrap();
+    link.end();
+    let (status, output) = running.end().await;
+    assert_eq!(status.code(), Some(69), "{output}");
+    assert!(ends_soon(&shell), "the shell there has not ended");
+    assert_eq!(host.temporary_files(), before);
+    assert_eq!(walk(&host.home()), home);
+}
+
+/// Returns a handle of a process, unless it has ended.
+fn process(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok()
+}
+
+fn ends_soon(process: &OwnedFd) -> bool {
+    let limit = Timespec::try_from(TIMEOUT).unwrap();
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut polled, Some(&limit))).unwrap() == 1
+}
+
+fn parent(pid: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.unwrap().trim().parse().unwrap()
+}
+
+fn name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim().to_owned()
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let mut children = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let list = fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
+        children.extend(
+            list.split_whitespace()
+                .map(|pid| pid.parse::<i32>().unwrap()),
+        );
+    }
+    children
 }
 
 fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
@@ -301,6 +429,52 @@ async fn target_is_refused_where_it_is_malformed() {
     result.failed(2, &["docker:NAME"]);
     let result = user.run(["connect", "box"]).await;
     result.failed(2, &["ssh:, docker:"]);
+}
+
+#[tokio::test]
+async fn passphrase_is_asked_for_only_where_a_user_can_answer() {
+    let host = SshHost::start().await;
+    host.install();
+    host.encrypt_user_key("secret");
+    let user = host.user().with("TERM", "dumb");
+    let run = ["run", "-E", "ssh:box", "echo", "in"];
+    let denied = ["Permission denied", "without a terminal"];
+
+    // Without a terminal, as in a service.
+    let mut words = vec!["--wait", product().to_str().unwrap()];
+    words.extend(run);
+    let mut service = user.program(Path::new("/usr/bin/setsid"), &words);
+    service.output_soon().await.failed(69, &denied);
+    // A program that asks in a window does not need one.
+    let ask = host.root().join("askpass");
+    super::ssh_host::write_program(&ask, "#!/bin/sh\necho secret\n");
+    service.env("SSH_ASKPASS", &ask);
+    assert_eq!(service.output_soon().await.expect_success(), "in\n");
+
+    // On a terminal, but not for the user of the terminal.
+    let program = product().display();
+    for script in [
+        format!("'{program}' connect ssh:box </dev/null"),
+        format!("'{program}' mcp -E ssh:box </dev/null"),
+        format!("set -m; '{program}' run -E ssh:box true & wait $!"),
+        format!("'{program}' run -E ssh:box true 2>errors; status=$?; cat errors; exit $status"),
+    ] {
+        let shell = user.program(Path::new("/bin/sh"), ["-c", &script]);
+        let mut window = TerminalWindow::open(&shell, (24, 200));
+        assert_eq!(window.end().await.code(), Some(69), "{script}");
+        let shown = window.remaining_output();
+        assert!(shown.contains("Permission denied"), "{script}: {shown}");
+        assert!(!shown.contains("passphrase"), "{script}: {shown}");
+    }
+
+    // In the foreground, also with piped input.
+    let script = format!("echo piped | '{program}' run -E ssh:box cat");
+    let shell = user.program(Path::new("/bin/sh"), ["-c", &script]);
+    let mut window = TerminalWindow::open(&shell, (24, 200));
+    window.shows("Enter passphrase").await;
+    window.types("secret\r");
+    window.shows("piped").await;
+    assert_eq!(window.end().await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -337,6 +511,7 @@ async fn password_is_asked_for_on_the_terminal_and_ctrl_c_reaches_ssh() {
     assert_eq!(window.end().await.code(), Some(0));
     let mut window = TerminalWindow::open(&user.command(line), (24, 80));
     window.shows("Password: ").await;
+    window.is_lent().await;
     window.types("\x03");
     assert_eq!(window.end().await.code(), Some(69));
 }

@@ -150,6 +150,31 @@ impl SshHost {
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 
+    /// Returns what the account has in the temporary directories of the machine.
+    pub(super) fn temporary_files(&self) -> Vec<PathBuf> {
+        let uid = fs::metadata(self.home()).unwrap().uid();
+        let prefix = format!("exec-server-{uid}");
+        let directories = ["/tmp", "/var/tmp", "/dev/shm"].map(fs::read_dir);
+        let entries = directories.into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let is_own = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let rest = name.and_then(|name| name.strip_prefix(&prefix));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut own: Vec<_> = paths.filter(is_own).collect();
+        own.sort();
+        own
+    }
+
+    /// Protects the user's key with a passphrase.
+    pub(super) fn encrypt_user_key(&self, passphrase: &str) {
+        let mut keygen = process::Command::new("ssh-keygen");
+        let keygen = keygen.args(["-q", "-p", "-P", "", "-N", passphrase, "-f"]);
+        let status = keygen.arg(self.root().join("user_key")).status();
+        assert!(status.unwrap().success());
+    }
+
     /// Gives a file to the account.
     pub(super) fn give(&self, path: &Path) {
         let home = fs::metadata(self.home()).unwrap();
