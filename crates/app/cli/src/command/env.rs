@@ -70,10 +70,10 @@ impl EnvCommand {
 
 /// Adds an environment to our environments.toml.
 ///
-/// Its server is reached at a URL, through a hub, or by a command that speaks the protocol on stdin
-/// and stdout. Tokens are not copied: the file names the token's file or variable. The file is
-/// ~/.config/exec-server/environments.toml; the environments.toml of Codex is read and never
-/// changed.
+/// Its server is reached at a URL, in a place with a shell such as an ssh host, through a hub, or by
+/// a command that speaks the protocol on stdin and stdout. Tokens are not copied: the file names the
+/// token's file or variable. The file is ~/.config/exec-server/environments.toml; the
+/// environments.toml of Codex is read and never changed.
 #[derive(Args, Clone, Debug)]
 #[command(
     group = ArgGroup::new("way").required(true).args(["url", "hub", "invite", "command"]),
@@ -249,6 +249,7 @@ impl EnvAddCommand {
 
 const USAGE: &str = "\
 exec-server env add [OPTIONS] <NAME> <URL>
+       exec-server env add [OPTIONS] <NAME> <TARGET>
        exec-server env add [OPTIONS] <NAME> --hub <URL>
        exec-server env add [OPTIONS] <NAME> --invite <LINE>
        exec-server env add [OPTIONS] <NAME> --command <COMMAND>...";
@@ -256,6 +257,8 @@ exec-server env add [OPTIONS] <NAME> <URL>
 const EXAMPLES: &str = "\
 Examples:
   exec-server env add devbox wss://devbox.example:8443 --token-file ~/.devbox-token --default
+  exec-server env add dev ssh:me@dev.example
+  exec-server env add web ssh:box/docker:web
   exec-server env add box --hub https://hub.example --token-file ~/.hub-token
   exec-server env add box --invite exec-invite-…
   exec-server env add build --command ssh build.example exec-server --listen stdio";

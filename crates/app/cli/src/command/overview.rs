@@ -136,12 +136,16 @@ impl Overview {
 }
 
 /// Commands to try.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     (
         "exec-server run -- make test",
         "a command; -E NAME: elsewhere",
     ),
     ("exec-server shell", "a shell"),
+    (
+        "exec-server run -E ssh:HOST -- make test",
+        "an ssh host; docker:NAME: a container",
+    ),
     ("exec-server env add box wss://HOST:PORT", "another machine"),
     ("exec-server use box", "the environment of this directory"),
     (

@@ -26,6 +26,7 @@ async fn program_without_arguments_on_a_terminal_shows_what_runs_and_what_to_try
         "On this machine\r\n  nothing runs; the first command starts a server\r\n",
         "  local  local  unix://",
         "  exec-server run -- make test ",
+        "  exec-server run -E ssh:HOST -- make test ",
         "  exec-server use box ",
         "  exec-server --listen ws://",
     ] {
