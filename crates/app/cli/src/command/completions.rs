@@ -1,7 +1,10 @@
 //! `exec-server completions`: completion scripts for shells, and the dynamic lists they query.
 //!
-//! clap generates the static part. Environment names and process ids are queried on Tab with
-//! `completions --list KIND -- WORDS`, which never starts a server.
+//! clap generates the static part. Environment names, targets and process ids are queried on Tab
+//! with `completions --list KIND -- WORDS`, which starts no server and connects to no target.
+
+mod ssh_hosts;
+mod target_candidates;
 
 use std::{
     fs, io,
@@ -13,10 +16,11 @@ use std::{
 
 use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use exec_settings::environments::EnvEndpoint;
+use exec_settings::{environments::EnvEndpoint, settings_source::VariableLookup};
 use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
+use self::target_candidates::target_candidates;
 use crate::{
     PROGRAM_NAME,
     command::{
@@ -42,7 +46,7 @@ pub struct CompletionsCommand {
     #[arg(long, hide = true, value_enum, conflicts_with = "shell")]
     pub list: Option<CompletionList>,
 
-    /// Words of the command line so far.
+    /// Words of the command line so far. The last one is being completed.
     #[arg(last = true, hide = true, requires = "list")]
     pub line: Vec<String>,
 }
@@ -52,6 +56,10 @@ pub struct CompletionsCommand {
 pub enum CompletionList {
     /// Names of environments.
     Environments,
+    /// Names of environments, and targets.
+    EnvironmentsOrTargets,
+    /// Targets.
+    Targets,
     /// Ids of detached processes.
     Processes,
     /// Ids of detached and of recorded processes.
@@ -85,14 +93,12 @@ impl CompletionList {
     async fn names(self, line: &[String]) -> Vec<String> {
         let lookup = &|name: &str| std::env::var_os(name);
         match self {
-            Self::Environments => {
-                let Ok(selection) = select(lookup) else {
-                    return Vec::new();
-                };
-                let local = selection.local.then(|| "local".to_owned());
-                let remotes = selection.remotes.iter().map(|remote| remote.id.to_string());
-                local.into_iter().chain(remotes).collect()
+            Self::Environments => environments(lookup),
+            Self::EnvironmentsOrTargets => {
+                let targets = target_candidates(last_value(line), lookup).await;
+                environments(lookup).into_iter().chain(targets).collect()
             }
+            Self::Targets => target_candidates(last_value(line), lookup).await,
             Self::Processes | Self::Recorded => {
                 let found = timeout(LIST_TIMEOUT, self.processes(line)).await;
                 let found = found.ok().flatten().unwrap_or_default();
@@ -139,6 +145,22 @@ impl CompletionList {
     }
 }
 
+/// Returns the names of environments.
+fn environments(lookup: VariableLookup<'_>) -> Vec<String> {
+    let Ok(selection) = select(lookup) else {
+        return Vec::new();
+    };
+    let local = selection.local.then(|| "local".to_owned());
+    let remotes = selection.remotes.iter().map(|remote| remote.id.to_string());
+    local.into_iter().chain(remotes).collect()
+}
+
+/// Returns the value that is being completed.
+fn last_value(line: &[String]) -> &str {
+    let word = line.last().map_or("", String::as_str);
+    word.strip_prefix("--env=").unwrap_or(word)
+}
+
 /// Returns whether the command on the line applies to a process in this state.
 fn is_wanted(line: &[String], is_running: bool) -> bool {
     let has = |word: &str| line.iter().any(|one| one == word);
@@ -181,7 +203,9 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
             format!("{BASH}{text}").into()
         }
         Shell::Zsh => {
-            let text = text.replace(":_users'", ":_exec_server_environments'");
+            let text = text.replace(":_users'", ":_exec_server_environments_or_targets'");
+            let text = text.replace(":_email_addresses'", ":_exec_server_environments'");
+            let text = text.replace(":_command_names -e'", ":_exec_server_targets'");
             let text = text.replace(":_hosts'", ":_exec_server_processes'");
             let text = text.replace(":_urls'", ":_exec_server_recorded'");
             let head = "autoload -U is-at-least\n";
@@ -190,7 +214,7 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
         Shell::Fish => {
             let text = text.replace(
                 "(__fish_complete_users)",
-                "(__exec_server_list environments)",
+                "(__exec_server_list environments-or-targets)",
             );
             let hosts = "(__fish_print_hostnames)";
             let text = text.replace(hosts, "(__exec_server_list processes)");
@@ -200,25 +224,33 @@ fn script(shell: Shell, cli: Command) -> Vec<u8> {
     }
 }
 
-/// Marks arguments that name environments, processes and recorded processes with value hints that
-/// no other argument uses: user names, host names and URLs. The generated completers for those are replaced by ours.
+/// Marks arguments that name environments, targets, processes and recorded processes with value
+/// hints that no other argument uses, such as user names and URLs. The generated completers for those
+/// are replaced by ours.
 fn with_hints(command: Command, parent: &str) -> Command {
     let name = command.get_name().to_owned();
     let hint = |arg: Arg| {
         let id = arg.get_id().as_str();
-        let is_environment = id == "env" && arg.get_short() == Some('E')
-            || name == "use" && id == "name"
-            || parent == "env" && name != "add" && matches!(id, "name" | "names");
+        let is_environment_or_target =
+            id == "env" && arg.get_short() == Some('E') || name == "use" && id == "name";
+        let is_environment = parent == "env" && name != "add" && matches!(id, "name" | "names");
+        let is_target =
+            id == "target" && name == "connect" || parent == "env" && name == "add" && id == "url";
         let is_process = id == "process"
             || matches!(id, "id" | "ids")
                 && (matches!(name.as_str(), "attach" | "kill" | "wait") || parent == "ps");
         let is_recorded = matches!(id, "id" | "ids")
             && (matches!(name.as_str(), "logs" | "replay") || parent == "history");
-        match (is_environment, is_process, is_recorded) {
-            (true, ..) => arg.value_hint(ValueHint::Username),
-            (_, true, _) => arg.value_hint(ValueHint::Hostname),
-            (.., true) => arg.value_hint(ValueHint::Url),
-            _ => arg,
+        let hints = [
+            (is_environment_or_target, ValueHint::Username),
+            (is_environment, ValueHint::EmailAddress),
+            (is_target, ValueHint::CommandName),
+            (is_process, ValueHint::Hostname),
+            (is_recorded, ValueHint::Url),
+        ];
+        match hints.into_iter().find(|(applies, _)| *applies) {
+            Some((_, hint)) => arg.value_hint(hint),
+            None => arg,
         }
     };
     command
@@ -229,31 +261,50 @@ fn with_hints(command: Command, parent: &str) -> Command {
 /// Completes dynamic candidates, and leaves the rest to clap's function. Flags are offered only
 /// after a hyphen.
 const BASH: &str = r#"_exec_server_complete() {
-    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" word
-    if [[ $prev == -E || $prev == --env ]]; then
-        kind=environments
+    # Bash breaks words at colons and equals signs, too.
+    local line="${COMP_LINE:0:COMP_POINT}" words
+    read -d '' -ra words <<<"$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local count=${#words[@]} kind="" word
+    local cur="${words[count-1]}" prev="${words[count-2]}"
+    local value="$cur"
+    if [[ $cur == --env=* ]]; then
+        kind=environments-or-targets value="${cur#--env=}"
+    elif [[ $prev == -E || $prev == --env ]]; then
+        kind=environments-or-targets
     elif [[ $prev == --process ]]; then
         kind=processes
     elif [[ $cur != -* && $prev != -* ]]; then
-        case "${COMP_WORDS[1]}" in
-            use) kind=environments ;;
+        case "${words[1]}" in
+            use) kind=environments-or-targets ;;
+            connect) kind=targets ;;
             attach|kill|wait) kind=processes ;;
             logs|replay) kind=recorded ;;
-            history) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == purge ]] && kind=recorded ;;
-            ps) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == rm ]] && kind=processes ;;
+            history) [[ $count -gt 3 && ${words[2]} == purge ]] && kind=recorded ;;
+            ps) [[ $count -gt 3 && ${words[2]} == rm ]] && kind=processes ;;
             env)
-                case "${COMP_WORDS[2]}" in
-                    remove|rm|default|status) [[ $COMP_CWORD -gt 2 ]] && kind=environments ;;
+                case "${words[2]}" in
+                    remove|rm|default|status) [[ $count -gt 3 ]] && kind=environments ;;
+                    add) [[ $count -eq 5 ]] && kind=targets ;;
                 esac
                 ;;
         esac
         # The first word is the command itself.
-        [[ $COMP_CWORD -lt 2 ]] && kind=""
+        [[ $count -lt 3 ]] && kind=""
     fi
     if [[ -n $kind ]]; then
         # Files are not offered in their place.
         compopt +o default +o bashdefault 2>/dev/null
-        COMPREPLY=($(compgen -W "$(exec-server completions --list "$kind" -- "${COMP_WORDS[@]}" 2>/dev/null)" -- "$cur"))
+        # What is before the last break stays. An `@` is a break that begins a word.
+        local start="${value##*[$COMP_WORDBREAKS]}"
+        start="${value%"$start"}"
+        start="${start%@}"
+        COMPREPLY=()
+        while IFS= read -r word; do
+            [[ $word == "$value"* ]] && COMPREPLY+=("${word#"$start"}")
+        done < <(exec-server completions --list "$kind" -- "${words[@]}" 2>/dev/null)
+        # A target continues after its kind.
+        [[ ${#COMPREPLY[@]} -eq 1 && $COMPREPLY == *: ]] && compopt -o nospace 2>/dev/null
         return 0
     fi
     _exec__server "$@"
@@ -271,12 +322,22 @@ const BASH: &str = r#"_exec_server_complete() {
 
 const ZSH: &str = r#"
 _exec_server_list() {
-    local -a found
-    found=(${(f)"$(exec-server completions --list $1 -- "${words[@]}" 2>/dev/null)"})
-    compadd -a found
+    local -a found kinds
+    local status_of_list=1
+    found=(${(f)"$(exec-server completions --list $1 -- "${(@)words[1,CURRENT]}" 2>/dev/null)"})
+    # A target continues after its kind.
+    kinds=(${(M)found:#*:})
+    found=(${found:#*:})
+    compadd -a found && status_of_list=0
+    compadd -S '' -a kinds && status_of_list=0
+    return status_of_list
 }
 
 _exec_server_environments() { _exec_server_list environments }
+
+_exec_server_environments_or_targets() { _exec_server_list environments-or-targets }
+
+_exec_server_targets() { _exec_server_list targets }
 
 _exec_server_processes() { _exec_server_list processes }
 
@@ -285,14 +346,16 @@ _exec_server_recorded() { _exec_server_list recorded }
 
 const FISH: &str = r#"
 function __exec_server_list
-    exec-server completions --list $argv[1] -- (commandline -opc) 2>/dev/null
+    exec-server completions --list $argv[1] -- (commandline -opc) (commandline -ct) 2>/dev/null
 end
 
 complete -c exec-server -n "__fish_exec_server_using_subcommand attach kill wait" -f -a "(__exec_server_list processes)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand logs replay" -f -a "(__exec_server_list recorded)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand history; and __fish_seen_subcommand_from purge" -f -a "(__exec_server_list recorded)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand ps; and __fish_seen_subcommand_from rm" -f -a "(__exec_server_list processes)"
-complete -c exec-server -n "__fish_exec_server_using_subcommand use" -f -a "(__exec_server_list environments)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand use" -f -a "(__exec_server_list environments-or-targets)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand connect" -f -a "(__exec_server_list targets)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand env; and __fish_seen_subcommand_from add" -f -a "(__exec_server_list targets)"
 complete -c exec-server -n "__fish_exec_server_using_subcommand env; and __fish_seen_subcommand_from remove rm default status" -f -a "(__exec_server_list environments)"
 "#;
 

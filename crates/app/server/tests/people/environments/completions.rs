@@ -5,7 +5,10 @@ use std::{path::Path, process::Stdio};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::test_user::{OutputSoon, TestUser};
+use crate::{
+    processes::terminal_window::TerminalWindow,
+    test_user::{OutputSoon, TestUser},
+};
 
 const COMMANDS: &[&str] = &[
     "run",
@@ -101,9 +104,11 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     let script = user.run(["completions", "bash"]).await.expect_success();
     let file = user.keep("completions", &script);
     let complete = async |line: &str| {
+        let words = line.replace("''", "");
         let typed = format!(
             "exec-server() {{ '{}' \"$@\"; }}; . '{}'; COMP_WORDS=(exec-server {line}); \
              COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             COMP_LINE='exec-server {words}'; COMP_POINT=${{#COMP_LINE}}; \
              _exec_server_complete exec-server \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
              echo \"${{COMPREPLY[@]}}\"",
             crate::test_user::product().display(),
@@ -131,6 +136,16 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
         ("logs s", "serve short"),
         ("kill s", "serve"),
         ("kill -E box s", ""),
+        ("run -E", ""),
+        (
+            "run -E ''",
+            "local box build ssh: docker: podman: k8s: exec:",
+        ),
+        ("run --env=bu", "build"),
+        ("use b", "box build"),
+        ("connect ''", "ssh: docker: podman: k8s: exec:"),
+        ("env add far s", "ssh:"),
+        ("env add b", ""),
         ("tunnel --process s", "serve"),
         ("ps rm ''", "short"),
         ("wa", "wait watch"),
@@ -144,24 +159,88 @@ async fn tab_completes_environments_and_processes_but_no_flags_first() {
     // The functions of the other shells exist, and zsh's works.
     let zsh = user.run(["completions", "zsh"]).await.expect_success();
     for used in [
-        ":NAME|URL|TARGET:_exec_server_environments'",
+        ":NAME|URL|TARGET:_exec_server_environments_or_targets'",
+        ":_exec_server_environments'",
+        ":_exec_server_targets'",
         ":_exec_server_processes'",
     ] {
         assert!(zsh.contains(used), "{used}");
     }
     let functions = zsh.split("_exec-server() {").next().unwrap();
     let typed = format!(
-        "exec-server() {{ '{}' \"$@\"; }}; compadd() {{ print -r -- $found; }}; \
-         words=(exec-server kill ''); {functions}\n_exec_server_processes; _exec_server_environments",
+        "exec-server() {{ '{}' \"$@\"; }}; \
+         compadd() {{ local names=(${{(P)@[-1]}}); (( $#names )) && print -r -- $names; }}; \
+         words=(exec-server kill '' after); CURRENT=3; {functions}\n\
+         _exec_server_processes; _exec_server_environments; _exec_server_environments_or_targets",
         crate::test_user::product().display(),
     );
     let mut shell = user.program(Path::new("zsh"), ["-f", "-c", &typed]);
     let output = shell.output_soon().await.expect_success();
-    assert_eq!(output, "serve\nlocal box build\n");
+    assert_eq!(
+        output,
+        "serve\nlocal box build\nlocal box build\nssh: docker: podman: k8s: exec:\n"
+    );
     let fish = user.run(["completions", "fish"]).await.expect_success();
     assert!(fish.contains("-s E -l env"), "{fish}");
     assert!(fish.contains("(__exec_server_list environments)"), "{fish}");
+    let targets = "(__exec_server_list environments-or-targets)";
+    assert!(fish.contains(targets), "{fish}");
     assert!(!fish.contains("__fish_complete_users"), "{fish}");
+}
+
+#[tokio::test]
+async fn tab_completes_targets_in_bash_which_breaks_words_at_colons() {
+    let user = TestUser::new();
+    let script = user.run(["completions", "bash"]).await.expect_success();
+    let file = user.keep("completions", &script);
+    std::fs::create_dir(user.home().join(".ssh")).unwrap();
+    std::fs::write(
+        user.home().join(".ssh/config"),
+        "Host box build\nHost *.x\n",
+    )
+    .unwrap();
+    let startup = format!(
+        "exec-server() {{\n\
+         \x20   case $1 in completions) '{}' \"$@\" ;; *) echo \"typed: $*\" ;; esac\n}}\n\
+         . '{}'\nPS1='ready> '\n",
+        crate::test_user::product().display(),
+        file.display()
+    );
+    let startup = user.keep("startup", &startup);
+    let user = user
+        .with("TERM", "dumb")
+        .with("EXEC_SERVER_DOCKER", "echo web; true");
+    let line = ["--noprofile", "--rcfile", startup.to_str().unwrap(), "-i"];
+    let command = user.program(Path::new("/bin/bash"), line);
+    let mut window = TerminalWindow::open(&command, (24, 200));
+    window.shows("ready> ").await;
+    // Each Tab completes what is unambiguous; a space follows what is complete.
+    window.types("exec-server run -E do\tw\t-E ssh:me@bu\t--env=ssh:bo\t--\r");
+    let typed = "typed: run -E docker:web -E ssh:me@build --env=ssh:box --\r\n";
+    window.shows(typed).await;
+    window.types("exit\r");
+    assert_eq!(window.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn tab_does_not_connect_to_targets() {
+    let user = TestUser::new();
+    let marker = user.home().join("connected");
+    let touch = format!("touch {}; false", marker.display());
+    let target = format!("exec:{touch}");
+    for (name, way) in [
+        ("far", &[target.as_str()][..]),
+        ("program", &["--command", "sh", "-c", &touch]),
+    ] {
+        let add = [&["env", "add", name][..], way].concat();
+        user.run(add).await.expect_success();
+    }
+    for env in [target.as_str(), "far", "program"] {
+        let list = ["completions", "--list", "processes", "--", "exec-server"];
+        let line = [&list[..], &["kill", "-E", env, ""]].concat();
+        assert_eq!(user.run(line).await.expect_success(), "", "{env}");
+        assert!(!marker.exists(), "{env}");
+    }
 }
 
 #[tokio::test]
@@ -256,6 +335,8 @@ async fn help_is_also_a_command() {
     }
     let add = user.run(["help", "env", "add"]).await.expect_success();
     assert!(add.contains("env add [OPTIONS] <NAME> <URL>\n"), "{add}");
+    assert!(add.contains("env add [OPTIONS] <NAME> <TARGET>\n"), "{add}");
+    assert!(add.contains("env add dev ssh:"), "{add}");
     let wrong = user.run(["help", "nothing"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
 }
