@@ -17,7 +17,7 @@ use exec_settings::{
 };
 
 /// Joins the background server, or starts it, and passes bytes until either end closes. First
-/// upgrades a server of an earlier version that nobody else uses.
+/// upgrades a server of an earlier version that has no other connection.
 ///
 /// # Errors
 /// When the server cannot be reached or started.

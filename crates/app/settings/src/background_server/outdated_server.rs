@@ -1,6 +1,6 @@
 //! A background server that an earlier version of the program started, and that still runs.
 //!
-//! Invariant: it is replaced only if nobody else is connected and nothing would end. Elsewhere: how
+//! Invariant: it is replaced only if it has no other connection and nothing would end. Elsewhere: how
 //! a server hands over (`exec-server upgrade` asks for the same).
 
 use std::{fmt, path::PathBuf, time::Duration};
@@ -43,7 +43,7 @@ impl OutdatedServer {
         (version < Version::parse(own).ok()?).then_some(Self { version })
     }
 
-    /// Replaces the server with this program if nobody else is connected and no process would end.
+    /// Replaces the server with this program if it has no other connection and no process would end.
     /// Returns whether this program serves now. Sessions and durable processes go on.
     pub async fn upgrade_if_idle(&self, socket: &LocalSocket, client: &ExecServerClient) -> bool {
         if connections(socket).await != Some(1) {
