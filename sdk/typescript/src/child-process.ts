@@ -121,7 +121,7 @@ export class RemoteChildProcess extends EventEmitter<RemoteChildProcessEvents> {
       this.signalCode = signal;
       this.emit("exit", code, signal);
       for (const stream of [this.stdout, this.stderr]) {
-        // As in Node: what nobody reads does not delay the close.
+        // As in Node: an unread stream does not delay the close.
         if (stream?.readableFlowing === null && stream.listenerCount("readable") === 0) {
           stream.resume();
         }

@@ -61,7 +61,7 @@ export interface ConnectOptions {
   onState?: (state: ConnectionState) => void;
 }
 
-/** How commands run. */
+/** Options of a command. */
 export interface CommandOptions {
   /** Working directory. Default: that of the server. */
   cwd?: HostPath;
@@ -69,7 +69,10 @@ export interface CommandOptions {
   env?: Record<string, string | undefined>;
   /** Variables in addition to the inherited ones, or to `env`. */
   extraEnv?: Record<string, string | undefined>;
-  /** Which variables of the server are inherited without `env`. Default: all but credentials. */
+  /**
+   * Which variables of the server are inherited without `env`. Default: `all`, even those whose
+   * names look like secrets. The server never passes on its own credentials.
+   */
   inheritEnv?: "all" | "core" | "none" | EnvPolicy;
   /** Runs on a terminal; `true` is 24 × 80. */
   pty?: boolean | { rows: number; cols: number };
@@ -81,7 +84,7 @@ export interface CommandOptions {
   argv0?: string;
   /** Id of the process. Default: a random one. */
   id?: string;
-  /** Managed network: the members of `process/start`, and who decides about other hosts. */
+  /** Managed network: members of `process/start`, and a handler that decides about other hosts. */
   network?: {
     enforceManagedNetwork?: boolean;
     managedNetwork?: object;
@@ -92,7 +95,7 @@ export interface CommandOptions {
   signal?: AbortSignal;
 }
 
-/** How a process starts. */
+/** Options of `spawn`. */
 export interface SpawnOptions extends CommandOptions {
   /** Whether stdin can be written. Default: `pipe`. */
   stdin?: "pipe" | "ignore";
@@ -106,7 +109,7 @@ export interface SpawnOptions extends CommandOptions {
   durable?: boolean;
 }
 
-/** How `run` runs a command. */
+/** Options of `run`. */
 export interface RunOptions extends CommandOptions {
   /** Input of the command. Default: none. */
   input?: Bytes | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array | string>;
@@ -120,11 +123,11 @@ export interface RunOptions extends CommandOptions {
   maxBuffer?: number;
 }
 
-/** How `request` sends. */
+/** Options of `request`. */
 export interface RequestOptions {
   /** Sends it again if the connection breaks before the answer. Default: false. */
   retry?: boolean;
-  /** Gives up waiting. What was sent may still take effect. */
+  /** Stops waiting for the answer. The request may still take effect. */
   signal?: AbortSignal;
 }
 
@@ -149,7 +152,7 @@ export class Environment {
     this.#tunnels = new TunnelTable(client);
   }
 
-  /** Connects by a connector; use `connect` instead. */
+  /** Connects through a connector; use `connect` instead. */
   static async open(connector: Connector, options: ConnectOptions = {}): Promise<Environment> {
     const client = new SessionClient(connector, {
       clientName: options.clientName ?? "exec-server-typescript",
@@ -161,7 +164,7 @@ export class Environment {
     return new Environment(client);
   }
 
-  /** What the server says about its host. */
+  /** Description of the server's host. */
   get info(): EnvironmentInfo {
     return this.client.info;
   }
@@ -181,7 +184,7 @@ export class Environment {
     return this.client.state;
   }
 
-  /** Id of the session. It allows to resume the session: keep it secret. */
+  /** Id of the session. Anyone who knows it can resume the session: keep it secret. */
   get sessionId(): string {
     return this.client.sessionId;
   }
@@ -362,7 +365,7 @@ export class Environment {
 
   /**
    * Follows a detached process from its first retained output, or after an event. With
-   * `startedAtMs`, also takes over a process of another session: it is a detached one from then on.
+   * `startedAtMs`, also takes over a process of another session, which makes it a detached one.
    */
   async attach(
     id: string,
@@ -444,7 +447,7 @@ export class Environment {
     return answer.result.ports;
   }
 
-  /** Sends any request of the protocol. With `retry`, again after a disconnect. */
+  /** Sends any request of the protocol. With `retry`, it is sent again after a disconnect. */
   request<M extends keyof Requests>(
     method: M,
     params: Requests[M]["params"],

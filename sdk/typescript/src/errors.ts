@@ -1,18 +1,19 @@
 /**
- * Errors of the client. Each says with `fault` who has to act.
+ * Errors of the client. The member `fault` of each names the party that has to act.
  *
  * @module
  */
 
 /**
- * Who has to act: the `caller` (the same call would fail again), the `server`, or the `transport`
- * (the connection broke or could not be opened). `session`: it has ended, and stays so.
+ * The party that has to act: the `caller` (the same call would fail again), the `server`, or the
+ * `transport` (the connection broke or could not be opened). `session`: the session has ended for
+ * good.
  */
 export type FaultParty = "caller" | "server" | "transport" | "session";
 
 /** Base class of all errors of this package. */
 export class ExecServerError extends Error {
-  /** Who has to act. */
+  /** The party that has to act. */
   readonly fault: FaultParty;
 
   /** @internal */
@@ -57,7 +58,7 @@ export class RemoteError extends ExecServerError {
 /** A path, handle or process does not exist (-32004). */
 export class NotFoundError extends RemoteError {}
 
-/** The server refused because of the state it is in: a used id, a wrong file type (-32600). */
+/** The server refused because of its state: an id in use, a wrong file type (-32600). */
 export class RefusedError extends RemoteError {}
 
 /** The parameters are invalid, or ask for something that this server cannot do (-32602). */
@@ -151,7 +152,7 @@ export class ClosedError extends ExecServerError {
   }
 }
 
-/** The stdin of a process is closed, or it was started without. */
+/** The stdin of a process is closed, or the process was started without one. */
 export class StdinClosedError extends ExecServerError {
   /** @internal */
   constructor(processId: string, reason: string) {

@@ -28,7 +28,7 @@ import type { CallOptions, CallResult, ConnectionListener, SessionClient } from 
 export interface FileOptions {
   /** Policy that must allow the operation. */
   sandbox?: SandboxPolicy;
-  /** Gives up waiting. What was sent may still take effect. */
+  /** Stops waiting for the answer. The request may still take effect. */
   signal?: AbortSignal;
 }
 
@@ -40,7 +40,7 @@ export interface LinkOptions extends FileOptions {
 
 /** An entry of a directory. */
 export interface DirectoryEntry {
-  /** Name; U+FFFD stands for what is not UTF-8. */
+  /** Name; U+FFFD replaces bytes that are not UTF-8. */
   name: string;
   /** Path, or a `file:` URI if the name is not UTF-8. */
   path: string;
@@ -68,9 +68,9 @@ export interface WalkOptions extends FileOptions {
   pruneHidden?: boolean;
 }
 
-/** What a walk found. */
+/** Result of a walk. */
 export interface WalkResult {
-  /** What was found, breadth-first. */
+  /** Files and directories, breadth-first. */
   entries: { path: string; kind: "file" | "directory" }[];
   /** Directories that could not be read. */
   errors: { path: string; message: string }[];
@@ -92,7 +92,7 @@ export interface SearchOptions extends FileOptions {
   contextLines?: number;
 }
 
-/** How a file is written. */
+/** Options of writing a file. */
 export interface WriteOptions extends FileOptions {
   /** Whether readers see the old or the new content, never a part of it. */
   atomic?: boolean;
@@ -120,7 +120,7 @@ export interface SearchMatch {
 
 /** A batch of changes of a watched tree. */
 export interface WatchBatch {
-  /** What has changed; each path once. */
+  /** The changes; each path once. */
   changes: { path: string; kind: "created" | "modified" | "removed" | "renamed" }[];
   /** Changes were lost, also by a disconnect: list the tree again. */
   overflow: boolean;
@@ -194,7 +194,7 @@ export class EnvironmentFiles {
   async #isLargeText(path: HostPath, options: LinkOptions): Promise<boolean> {
     const found = await this.stat(path, options).catch(() => undefined);
     if (found?.isFile !== true) {
-      // The error of the read is the better one.
+      // The read itself will fail with a better error.
       return false;
     }
     const { size } = found;
@@ -883,7 +883,7 @@ interface Block {
   eof: boolean;
 }
 
-/** A file was changed while it was read, and the connection broke: its parts do not fit together. */
+/** A file changed during a read that a disconnect interrupted: its parts do not fit together. */
 export class FileChangedError extends ExecServerError {
   /** @internal */
   constructor(message: string) {
@@ -938,7 +938,7 @@ class BlockWriter extends BlockFile {
   async #open(): Promise<string> {
     for (;;) {
       try {
-        // Opened again, the file has to keep what was written.
+        // Opening the file again must not truncate it.
         const handle = await this.open(this.#opened ? "update" : "replace");
         this.#opened = true;
         return handle;
@@ -974,7 +974,7 @@ class BlockWriter extends BlockFile {
     this.#pending.shift();
   }
 
-  /** Gives the file up as it is. */
+  /** Closes the file and leaves it as it is. */
   async abandon(): Promise<void> {
     await this.#opening?.catch(() => {});
     await Promise.allSettled(this.#pending.map(({ written }) => written));

@@ -6,7 +6,7 @@
 
 import type { ProtocolError } from "./errors.js";
 
-/** Receives what a link delivers. */
+/** Receives the messages and the end of a link. */
 export interface LinkHandler {
   /** A message: JSON as text or UTF-8, or the binary form. */
   message(message: string | Uint8Array): void;
@@ -30,7 +30,7 @@ export interface Link {
   sendBinary(message: Uint8Array): void;
   /** Stops or continues reading. */
   setPaused(paused: boolean): void;
-  /** Ends the link in order, and by force if the peer does not answer. */
+  /** Ends the link gracefully, or by force if the peer does not answer. */
   close(): void;
   /** Ends the link at once. */
   abort(reason: string | ProtocolError): void;
@@ -44,7 +44,7 @@ export interface Connector {
   open(signal: AbortSignal): Promise<Link>;
 }
 
-/** Keeps what arrives before there is a handler. */
+/** Keeps the messages that arrive before there is a handler. */
 export class LinkInbox {
   #handler: LinkHandler | undefined;
   #early: (string | Uint8Array)[] = [];

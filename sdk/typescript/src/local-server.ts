@@ -1,5 +1,5 @@
 /**
- * The server of this machine, which the program `exec-server` starts when it is needed.
+ * The server of this machine. The program `exec-server` starts it on demand.
  *
  * @module
  */
@@ -15,7 +15,7 @@ import { NodeConnector } from "./node-links.js";
 
 const START_MS = 20_000;
 
-/** Joins the server of this machine, or starts it; also when it is gone later. */
+/** Joins the server of this machine, or starts it. Starts it again if it has ended. */
 export class LocalConnector implements Connector {
   readonly address: string;
   #path: string;
@@ -66,7 +66,7 @@ export class LocalConnector implements Connector {
   }
 }
 
-/** Returns the program `exec-server`: what `EXEC_SERVER` names, or that of the `PATH`. */
+/** Returns the program `exec-server`: the one that `EXEC_SERVER` names, or that of the `PATH`. */
 export function findProgram(): string {
   return process.env["EXEC_SERVER"] || "exec-server";
 }
@@ -98,7 +98,7 @@ function isOwnDirectory(path: string): boolean {
   }
 }
 
-/** Refuses a directory in which others could listen. A missing one is made by the program. */
+/** Refuses a directory in which other accounts could listen. The program makes a missing one. */
 function checkDirectory(directory: string): void {
   let found;
   try {

@@ -1,5 +1,5 @@
 /**
- * Messages: JSON-RPC, and its binary form, in which one data member follows the header as it is.
+ * Messages: JSON-RPC, and its binary form, in which one data member follows the header unencoded.
  *
  * @module
  */

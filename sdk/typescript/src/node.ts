@@ -26,7 +26,7 @@ export async function connect(url: string, options: NodeConnectOptions = {}): Pr
   return Environment.open(new NodeConnector(url, { token, ca }), options);
 }
 
-/** Connects to the server of this machine. The program `exec-server` starts it if it is needed. */
+/** Connects to the server of this machine. The program `exec-server` starts it if none runs. */
 export async function local(
   options: ConnectOptions & {
     /** The program. Default: `EXEC_SERVER`, else `exec-server` of the `PATH`. */
@@ -57,9 +57,9 @@ export async function program(
 }
 
 /**
- * Connects to an environment that the program `exec-server` knows: the name of one (`exec-server env
- * list`), such as a machine behind a hub, or a URL. The program carries the connection, encrypted end
- * to end through a hub; on the other side it starts another `exec-server` for this client alone.
+ * Connects to an environment that the program `exec-server` knows: a name of `exec-server env
+ * list`, such as a machine behind a hub, or a URL. The program carries the connection, encrypted
+ * end to end through a hub; on the other side it starts another `exec-server` for this client alone.
  */
 export async function bridge(
   environment: string,

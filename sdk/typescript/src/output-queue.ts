@@ -4,7 +4,7 @@
  * @module
  */
 
-/** Bounded by flow control: what is above the window is not acknowledged. */
+/** Bounded by flow control: output above the window is not acknowledged. */
 export class OutputQueue {
   #chunks: Uint8Array[] = [];
   #head = 0;
@@ -14,9 +14,9 @@ export class OutputQueue {
   #waiting: (() => void) | undefined;
   #changed: Promise<void> | undefined;
   #onTaken: (bytes: number) => void;
-  /** Bytes that ever arrived. */
+  /** Total bytes that have arrived. */
   received = 0;
-  /** Bytes that were taken. */
+  /** Total bytes that were taken. */
   taken = 0;
 
   constructor(onTaken: (bytes: number) => void) {

@@ -1,5 +1,5 @@
 /**
- * Paths of the server's host as the `file:` URIs that travel.
+ * Conversion between paths of the server's host and the `file:` URIs of the protocol.
  *
  * @module
  */

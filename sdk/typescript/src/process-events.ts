@@ -37,15 +37,15 @@ export type ProcessOwner = "session" | "server";
 /** Events that may wait for earlier ones; as in the stock client. */
 const MAX_EARLY_EVENTS = 256;
 const MAX_EARLY_BYTES = 1 << 20;
-/** Output of each stream that is acknowledged although the program has not taken it. */
+/** Output of each stream that is acknowledged before the program has taken it. */
 const WINDOW_BYTES = 1 << 20;
-/** Output that waits for the program; more is read again later. */
+/** Maximum output that waits for the program. Output beyond it is dropped and read again later. */
 const MAX_UNREAD_BYTES = 8 << 20;
-/** An acknowledgement is due after this much, so that the process never waits for one. */
+/** An acknowledgement is due after these bytes, so that the process never waits for one. */
 const ACK_BYTES = 64 << 10;
 const ACK_EVENTS = 256;
 
-/** What a process needs of its connection. */
+/** The connection of a process, as its events see it. */
 export interface EventsOwner {
   /** Something was acknowledged, or a gap was noticed. */
   progress(events: ProcessEvents): void;
@@ -67,7 +67,7 @@ export class ProcessEvents {
   exit: ProcessExit | undefined;
   failure: ExecServerError | undefined;
   closed = false;
-  /** A `process/read` is on its way. */
+  /** A `process/read` is in flight. */
   reading = false;
   /** How many connections ended by a malformed message during the last `process/read`. */
   violations = 0;
@@ -77,7 +77,7 @@ export class ProcessEvents {
   readDue = false;
   /** Detached from a server-owned process, because the program does not read its output. */
   suspended = false;
-  /** An attach is on its way. */
+  /** A `process/attach` is in flight. */
   attaching = false;
   /** Its start or its first attach is not answered yet. */
   opening = true;
@@ -89,7 +89,10 @@ export class ProcessEvents {
   #early = new Map<number, ProcessEvent>();
   #earlyBytes = 0;
   #droppedThrough = 0;
-  /** Events above the window, oldest first, and where their stream has to be taken up to. */
+  /**
+   * Events above the window, oldest first. Each can be acknowledged once its stream has been taken
+   * up to `below`.
+   */
   #held: { seq: number; queue: OutputQueue; below: number; bytes: number }[] = [];
   #ackable = 0;
   #ackableBytes = 0;
@@ -125,7 +128,7 @@ export class ProcessEvents {
     };
     this.stdout = new OutputQueue(taken);
     this.stderr = new OutputQueue(taken);
-    // Nobody has to wait for them.
+    // An unobserved rejection must not end the program.
     this.#exited.promise.catch(() => {});
     this.#ended.promise.catch(() => {});
   }

@@ -45,9 +45,9 @@ export type Bytes = Uint8Array | ArrayBuffer | string;
 
 /** Result of `run`. */
 export interface RunResult<T = string> extends ProcessExit {
-  /** What the command wrote to stdout, or to its terminal. */
+  /** Output of the command to stdout, or to its terminal. */
   stdout: T;
-  /** What the command wrote to stderr. */
+  /** Output of the command to stderr. */
   stderr: T;
 }
 
@@ -67,7 +67,7 @@ export class CommandFailedError extends ExecServerError {
 
 /** A command was ended because its time was up. */
 export class CommandTimeoutError extends ExecServerError {
-  /** What there was until then. */
+  /** Result with the output until then. */
   readonly result: RunResult<string | Uint8Array>;
 
   /** @internal */
@@ -81,7 +81,7 @@ export class CommandTimeoutError extends ExecServerError {
   }
 }
 
-/** One write: the server's queue holds 128 writes and 8 MiB. */
+/** Maximum bytes of one write: the server's queue holds 128 writes and 8 MiB. */
 const WRITE_BYTES = 256 << 10;
 /** Unanswered bytes of stdin. */
 const WINDOW_BYTES = 2 << 20;
@@ -214,8 +214,8 @@ export class ProcessInput {
 }
 
 /**
- * A process. Its output waits here until it is taken: a program that does not read it pauses the
- * process at about 2 MiB for each stream.
+ * A process. Its output waits here until the program reads it. Unread output pauses the process at
+ * about 2 MiB of each stream.
  */
 export class Process {
   /** Id of the process on the server. Not a pid. */

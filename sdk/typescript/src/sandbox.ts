@@ -62,7 +62,7 @@ export function workspaceWriteSandbox(options: WorkspaceSandboxOptions): Sandbox
   return policy;
 }
 
-/** Builds a policy of entries; the most specific one applies, and paths without one do not exist. */
+/** Builds a policy of entries. The most specific entry applies; paths without one do not exist. */
 export function customSandbox(
   entries: readonly SandboxEntry[],
   options: { network?: NetworkAccess } = {},
@@ -82,7 +82,7 @@ export function sandboxEntry(path: HostPath, access: SandboxEntry["access"]): Sa
   return { path: { type: "path", path: absoluteUri(path) }, access };
 }
 
-/** Returns the entry of what almost every program reads: `/usr`, `/etc`, `/lib` and similar. */
+/** Returns the entry for the files of almost every program: `/usr`, `/etc`, `/lib` and similar. */
 export function minimalEntry(): SandboxEntry {
   return { path: special("minimal"), access: "read" };
 }

@@ -72,11 +72,11 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
   /** Called if the answer arrives after the call was aborted. */
   onLateResult?: () => void;
-  /** Called if the call fails after it was aborted, or was never sent. */
+  /** Called if an aborted call fails, or was never sent. */
   onLateError?: () => void;
-  /** Not queued behind calls that wait for their turn. */
+  /** Overtakes the queued calls. */
   urgent?: boolean;
-  /** Number of the connection that the call belongs to; on another one it makes no sense. */
+  /** Number of the connection that the call belongs to. The call is not sent on another one. */
   connection?: number | undefined;
 }
 
@@ -87,7 +87,7 @@ export interface CallResult<T> {
   data(name: string): Uint8Array;
 }
 
-/** What a disconnect means for something that belongs to a connection. */
+/** Receives the changes of the connection, for state that belongs to one. */
 export interface ConnectionListener {
   /** The connection has ended; everything on it is gone. */
   disconnected(cause: string): void;
@@ -102,7 +102,10 @@ interface Call {
   method: string;
   params: object;
   options: CallOptions;
-  /** A start, which is decided by reading its process after a disconnect. */
+  /**
+   * Events of the process that this call starts. After a disconnect, a read of the process shows
+   * whether the start succeeded.
+   */
   start: ProcessEvents | undefined;
   resolve: (result: CallResult<never>) => void;
   reject: (error: unknown) => void;
@@ -134,14 +137,14 @@ const ATTACHED_BACKOFF_MS = 10;
 const FAST_BACKOFF_MS = 100;
 const SLOW_BACKOFF_MS = 1000;
 const FAST_ATTEMPTS_MS = 30_000;
-/** Age at which a connection counts as useful although it has no response yet. */
+/** Age at which a connection counts as useful even without a response. */
 const SETTLED_MS = 1000;
 /** The server accepts 4096 unanswered requests, and runs 256 at once. */
 const MAX_IN_FLIGHT = 1024;
 const MAX_WAITING = 65_536;
 const MAX_FINAL_ACKS = 8192;
 const MAX_EARLY_BYTES = 64 << 20;
-/** A call is not repeated after so many malformed messages: its answer may be one. */
+/** A call fails after this many malformed messages: they may be its answers. */
 const MAX_VIOLATIONS = 3;
 /** Largest message that a server accepts: a larger one ends the connection. */
 const MAX_REQUEST_BYTES = 64 << 20;
@@ -152,7 +155,7 @@ const BEHIND_PAGE_BYTES = 1 << 20;
 const KEEPALIVE_MS = 20_000;
 /** Without `acknowledge` there is one window for the whole connection. */
 const LAG_BYTES = 1 << 20;
-/** The same while a call waits, whose answer is behind the data. */
+/** The window while a call waits for an answer that follows the data. */
 const AWAITED_LAG_BYTES = 256 << 20;
 
 /** Decides about a host that the proxy's settings do not decide about. */
@@ -379,7 +382,7 @@ export class SessionClient implements EventsOwner {
     return this.#callsSent;
   }
 
-  /** Whether the server has what was sent after so many calls: a later one is answered. */
+  /** Whether messages after this number of calls have arrived: the server answered a later call. */
   hasArrived(callsSent: number): boolean {
     return callsSent < this.#lastAnswered;
   }
@@ -420,7 +423,7 @@ export class SessionClient implements EventsOwner {
     }
   }
 
-  /** Ends a process that nobody wants. */
+  /** Ends a process whose caller has given up. */
   abandon(events: ProcessEvents): void {
     events.discard();
     this.terminate(events.id).catch(() => {});
@@ -521,7 +524,7 @@ export class SessionClient implements EventsOwner {
       await this.#attachAgain(events);
     } else if (!events.released) {
       events.attaching = true;
-      // The answer to a release is the last that is heard of the process until the attach.
+      // After the answer to a release, no event of the process arrives until the attach.
       await this.call("process/release", { processId: events.id }, { urgent: true }).catch(() => {});
       events.attaching = false;
       if (events.hasRoom && this.#link !== undefined) {
@@ -559,7 +562,7 @@ export class SessionClient implements EventsOwner {
   }
 
   #acknowledge(events: ProcessEvents): void {
-    // Between connections nothing is taken for sent: the next one acknowledges what is due.
+    // Nothing can be sent between connections: the next one acknowledges what is due.
     if (this.#link === undefined || !this.#extensions.has("acknowledge")) {
       return;
     }
@@ -587,7 +590,7 @@ export class SessionClient implements EventsOwner {
     this.#finalAcks.push({ id, seq, callsSent: this.#callsSent });
   }
 
-  /** Forgets the acknowledgements that were sent before an answered call. */
+  /** Drops the acknowledgements that were sent before an answered call: they have arrived. */
   #confirmFinalAcks(): void {
     let arrived = 0;
     while ((this.#finalAcks[arrived]?.callsSent ?? Infinity) < this.#lastAnswered) {

@@ -36,21 +36,22 @@ export interface TunnelTarget {
   sandbox?: SandboxPolicy;
 }
 
-/** What an event counts in addition to its bytes. */
+/** Size of an event in addition to its bytes. */
 const EVENT_BYTES = 128;
-/** What a tunnel may have unacknowledged. */
+/** Maximum unacknowledged bytes of a tunnel. */
 const WINDOW_BYTES = 1 << 20;
-/** What it may have in any case, and above how much in all tunnels that applies. */
+/** Part of the window that each tunnel keeps when all tunnels together reach the shared limit. */
 const RESERVED_BYTES = 64 << 10;
+/** Unacknowledged bytes of all tunnels at which each tunnel has only its reserved part. */
 const SHARED_BYTES = 64 << 20;
-/** One event fits in what is reserved. */
+/** One event fits in the reserved part. */
 const CHUNK_BYTES = RESERVED_BYTES - EVENT_BYTES;
-/** An acknowledgement is due after this much. */
+/** An acknowledgement is due after these bytes. */
 const ACK_BYTES = 64 << 10;
 const ACK_DRAINED_BYTES = 16 << 10;
 const ACK_EVENTS = 64;
 const MAX_INCOMING = 1024;
-/** Tunnels and listeners that a session may have. */
+/** Maximum tunnels and listeners of a session. */
 const MAX_CLOSES = 1024 + 64;
 
 interface SentEvent {
@@ -61,9 +62,9 @@ interface SentEvent {
 
 /** A TCP connection of the environment. */
 export class Tunnel {
-  /** What the other end sends. Its end is the end of that direction only. */
+  /** Bytes from the other end. The end of this stream is the end of that direction only. */
   readonly readable: ReadableStream<Uint8Array>;
-  /** What is sent to the other end. Closing it ends that direction only. */
+  /** Bytes to the other end. Closing this stream ends that direction only. */
   readonly writable: WritableStream<Bytes>;
 
   #table: TunnelTable;
@@ -72,7 +73,7 @@ export class Tunnel {
   #open: boolean;
   #received = 0;
   #input: OutputQueue;
-  /** Events that were received and not taken, with the end of their bytes. */
+  /** Events that the program has not taken, with the position of their last byte. */
   #arrived: { seq: number; end: number }[] = [];
   #delivered = 0;
   #acknowledged = 0;
@@ -208,7 +209,7 @@ export class Tunnel {
     return true;
   }
 
-  /** Acknowledges what the program has taken, when that is due. */
+  /** Acknowledges the events that the program has taken, if an acknowledgement is due. */
   #advance(): void {
     while ((this.#arrived[0]?.end ?? Infinity) <= this.#input.taken) {
       this.#delivered = this.#arrived.shift()?.seq ?? this.#delivered;
@@ -266,7 +267,7 @@ export class Tunnel {
     }
   }
 
-  /** @internal Tells the other end how far it is, and repeats what may have been lost. */
+  /** @internal Repeats the acknowledgement, and the events that may have been lost. */
   resume(): void {
     if (this.#open) {
       this.#acknowledge();
@@ -317,7 +318,7 @@ export class Tunnel {
     return this.#changed.promise;
   }
 
-  /** @internal There may be room. */
+  /** @internal Wakes a writer: there may be room. */
   wake(): void {
     const changed = this.#changed;
     this.#changed = undefined;
@@ -368,13 +369,13 @@ interface TunnelEvent {
 /** The tunnels of one environment. */
 export class TunnelTable {
   readonly client: SessionClient;
-  /** Of all tunnels. */
+  /** Unacknowledged bytes of all tunnels. */
   unacknowledgedBytes = 0;
   /** Tunnels that wait for room. */
   readonly waiting = new Set<Tunnel>();
   #tunnels = new Map<string, Tunnel>();
   #listeners = new Map<string, AsyncEvents<Tunnel>>();
-  /** Closes that may not have arrived, with the number of calls before them. */
+  /** Closes that may not have arrived, with the number of calls sent before each. */
   #closes = new Map<string, { params: TunnelClose; callsSent: number }>();
   #ids = 0;
   #prefix = crypto.getRandomValues(new Uint32Array(1))[0]?.toString(36) ?? "";
@@ -464,7 +465,7 @@ export class TunnelTable {
     }
   }
 
-  /** Ends a tunnel or a listener of the server; again on the next connection if it may be lost. */
+  /** Closes a tunnel or listener of the server; again on the next connection if it may be lost. */
   sendClose(tunnelId: string, reason?: string): void {
     const params = reason === undefined ? { tunnelId } : { tunnelId, reason };
     this.#confirmCloses();
@@ -477,7 +478,7 @@ export class TunnelTable {
     this.#closes.set(tunnelId, { params, callsSent: isSent ? callsSent : Infinity });
   }
 
-  /** Forgets the closes that the server has. */
+  /** Drops the closes that have arrived. */
   #confirmCloses(): void {
     for (const [id, { callsSent }] of this.#closes) {
       if (!this.client.hasArrived(callsSent)) {
@@ -517,14 +518,14 @@ export class TunnelTable {
 
   #accept(listenId: string, tunnelId: string): void {
     if (this.#tunnels.has(tunnelId)) {
-      // Repeated, because nothing was heard of it.
+      // The server repeats it until our first acknowledgement arrives.
       this.#tunnels.get(tunnelId)?.resume();
       return;
     }
     const incoming = this.#listeners.get(listenId);
     const tunnel = incoming === undefined ? undefined : this.#add(tunnelId, true);
     if (incoming === undefined || tunnel === undefined) {
-      // The close of the listener is on its way.
+      // The listener is closed; the server may not have its close yet.
       this.sendClose(tunnelId);
       this.sendClose(listenId);
     } else if (incoming.push(tunnel)) {
@@ -534,7 +535,7 @@ export class TunnelTable {
     }
   }
 
-  /** Finds a tunnel; the server learns that one has ended. */
+  /** Finds a tunnel. Sends a close to the server if it has ended. */
   #find(tunnelId: string): Tunnel | undefined {
     const tunnel = this.#tunnels.get(tunnelId);
     if (tunnel === undefined) {
