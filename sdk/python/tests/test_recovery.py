@@ -370,7 +370,18 @@ def fast_keepalive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_program_that_stops_answering_is_given_up(fast_keepalive: None) -> None:
+def test_program_that_stops_answering_is_given_up(
+    fast_keepalive: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: List[ProgramLink] = []
+    start = ProgramLink.__init__
+
+    def init(self: ProgramLink, process: asyncio.subprocess.Process) -> None:
+        start(self, process)
+        links.append(self)
+
+    monkeypatch.setattr(ProgramLink, "__init__", init)
+
     async def run() -> None:
         argv = [program(), "--listen", "stdio"]
         async with await AsyncEnvironment.program(argv, reconnect_timeout=5) as env:
@@ -394,6 +405,10 @@ def test_program_that_stops_answering_is_given_up(fast_keepalive: None) -> None:
                 await env.list()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+    # No transport is left to the collector, which would complain about the closed loop.
+    assert len(links) == 2
+    for link in links:
+        assert link._process._transport.is_closing()  # type: ignore[attr-defined]
 
 
 #: Passes the protocol on, but the requests slowly.

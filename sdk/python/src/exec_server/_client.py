@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, Optional, Protocol, Set, Tuple
 
 from ._connector import Connector
 from ._framing import Buffer, Json, ReceivedMessage, decode_message, encode_message
@@ -60,8 +60,9 @@ _MAX_BUFFERED_BYTES = 4 << 20
 _MAX_AWAITED_BUFFERED_BYTES = 256 << 20
 #: Malformed messages after which another connection will not help.
 _MAX_MALFORMED = 10
-#: Time that closing spends on ending processes.
+#: Time that closing spends on ending processes, and then on links that broke before.
 _CLOSE_SECONDS = 5.0
+_CLOSE_BROKEN_SECONDS = 1.0
 
 _EXTENSIONS = ["binaryData", "lifecycle", "fileDetails", "acknowledge", "tunnels"]
 
@@ -205,6 +206,8 @@ class Client:
         self._client_name = client_name or f"exec-server-python/{__version__}"
         self._reconnect_timeout = reconnect_timeout
         self._link: Optional[Link] = None
+        #: Links that broke last, whose transports may not be closed yet.
+        self._broken_links: "Deque[Link]" = deque(maxlen=8)
         self._state = "new"
         self._calls: Dict[int, _Call] = {}
         self._next_call = 1
@@ -297,6 +300,8 @@ class Client:
                 link.on_message = lambda message: None
                 link.close()
                 await link.wait_closed()
+            broken = [link.wait_closed() for link in self._broken_links]
+            await _bounded(asyncio.gather(*broken), _CLOSE_BROKEN_SECONDS)
             if self._guard is not None and self._guard is not asyncio.current_task():
                 self._end.set()
 
@@ -819,6 +824,7 @@ class Client:
         except BaseException as error:
             link.on_close = lambda reason: None
             link.abort("the handshake failed")
+            self._broken_links.append(link)
             if isinstance(error, (KeyError, TypeError, ValueError)):
                 raise ProtocolError(f"malformed response to `initialize`: {error!r}") from error
             raise
@@ -849,6 +855,7 @@ class Client:
         if self._link is not link or self._state != "connected":
             return
         self._link = None
+        self._broken_links.append(link)
         self._state = "reconnecting"
         self._resumed.clear()
         if self._lost_since is None:
