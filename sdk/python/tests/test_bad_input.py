@@ -365,7 +365,8 @@ def test_calls_on_a_server_without_extensions_pass_unread_output(
         started = asyncio.get_running_loop().time()
         await env.close()
         assert asyncio.get_running_loop().time() - started < _client._CLOSE_SECONDS
-        assert endless._events.failure is not None
+        # The last events may arrive before the connection ends.
+        assert endless._events.is_closed or endless._events.failure is not None
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
