@@ -125,9 +125,9 @@ pub const TUNNEL_EVENT_BYTES: usize = 128;
 pub const TUNNELS_SHARED_BYTES: usize = 64 << 20;
 /// Unacknowledged data that each tunnel may have in any case, so that none waits for another.
 pub const TUNNEL_RESERVED_BYTES: usize = 64 << 10;
-/// Memory of all tunnels of a session in one direction: what follows from the limits above, and one
-/// window because a resumed session repeats its data in another order. The receiver closes a tunnel
-/// above it.
+/// Maximum memory of all tunnels of a session in one direction: the sum that the limits above allow,
+/// and one more window, because a resumed session repeats its data in another order. The receiver
+/// closes a tunnel above it.
 pub const MAX_TUNNELS_BYTES: usize = 129 << 20;
 /// Maximum `reason` of `tunnel/close`. A longer one is cut.
 pub const MAX_TUNNEL_REASON_BYTES: usize = 512;

@@ -286,7 +286,7 @@ pub enum MessageSender {
     Client,
     /// Server.
     Server,
-    /// Each of them.
+    /// Either end.
     Both,
 }
 

@@ -92,7 +92,7 @@ struct CallSchemas {
     params: Schema,
     /// Absent for a notification.
     result: Option<Schema>,
-    /// Methods of a client only.
+    /// Absent for a notification, and for a request that the server sends.
     method: Option<MethodName>,
 }
 
@@ -124,7 +124,7 @@ impl CallSchemas {
         message
     }
 
-    /// Returns what the schema says about the name.
+    /// Returns the entry in `x-requests` or `x-notifications`.
     fn entry(&self) -> Value {
         // `initialized` takes anything.
         let params = self.params.as_object().cloned().unwrap_or_default();
@@ -270,7 +270,8 @@ fn is_nullable(schema: &Value) -> bool {
     types.is_some_and(|types| types.contains(&json!("null")))
 }
 
-/// Gives numbers their range, and descriptions the form of plain text, in a schema and all below.
+/// Adds the range of numbers and turns descriptions into plain text, in a schema and all schemas
+/// within it.
 fn refine(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(refine),
@@ -357,8 +358,8 @@ fn collect_references(schema: &Value, names: &mut Vec<String>) {
     }
 }
 
-/// Moves references to the components, and out of the way of their siblings: OpenRPC uses the
-/// seventh draft of JSON Schema, which ignores members beside `$ref`.
+/// Changes references to `components`, and wraps those with siblings in `allOf`: OpenRPC uses draft
+/// 7 of JSON Schema, which ignores the siblings of `$ref`.
 fn adapt_to_openrpc(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(adapt_to_openrpc),
@@ -401,7 +402,7 @@ fn errors() -> Value {
     })
 }
 
-/// Encodes a document with the members that introduce an object first. The order must not depend
+/// Encodes a document. Names and descriptions come first in each object; the order does not depend
 /// on the features of `serde_json`.
 fn pretty(document: &Value) -> String {
     let mut text = serde_json::to_string_pretty(&OrderedValue(document)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The schemas against the decoder: for real messages and for mutations of these, both agree.
+//! Compares the schemas with the decoder, for real messages and for mutations of them.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -121,9 +121,9 @@ fn check(samples_of: &str, kind: &str, member: &str, decodes: impl Fn(&str, &Val
     assert!(mutations > 200, "{mutations}");
 }
 
-/// Returns whether the schema may refuse a value that decodes: one that the server refuses later,
-/// because a number is out of range, or a text or list empty or long; or a list in place of an
-/// object, which nobody is told about.
+/// Returns whether the schema may refuse a value that decodes. The server refuses some of them
+/// later: a number out of range, or a text or list that is empty or too long. The decoder also takes
+/// a list in place of an object, which the protocol does not document.
 fn is_stricter(pointer: &str, original: Option<&Value>, mutation: Option<&Value>) -> bool {
     let member = pointer.rsplit('/').next().unwrap_or_default();
     match mutation {
@@ -147,7 +147,7 @@ const STRICTER_NUMBERS: &[&str] = &[
     "mode",
     "policyDecisionTimeoutMs",
     "rows",
-    // The decoder takes numbers for the tags of nested objects.
+    // The decoder accepts a number as the tag of a nested object.
     "kind",
     "type",
 ];
@@ -161,7 +161,7 @@ const STRICTER_TEXTS: &[&str] = &[
     "scopeId",
 ];
 
-/// Returns the pointers of all values, and what each mutation of the value yields.
+/// Returns mutations of a sample, each with the pointer of the value that differs.
 fn mutated(sample: &Value) -> Vec<(String, Value)> {
     let mut pointers = vec![String::new()];
     collect_pointers(sample, "", &mut pointers);
