@@ -81,7 +81,7 @@ def test_events_are_put_in_order_and_repeated_ones_dropped() -> None:
     assert events.order.last == 4 and not client.failures
 
 
-def test_gap_is_read_once_and_what_it_lacks_is_lost() -> None:
+def test_gap_is_read_once_and_missing_output_is_lost() -> None:
     client, events = started()
     output(events, 3, b"3")
     output(events, 4, b"4")

@@ -275,7 +275,7 @@ def test_server_in_a_sandbox_without_network_is_reached_by_a_tunnel(server: Serv
         assert process.wait() == 0
 
 
-def test_what_cannot_be_reached_is_a_typed_error(
+def test_unreachable_target_is_a_typed_error(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
