@@ -386,7 +386,7 @@ fn local_socket(stream: TcpStream) -> TunnelSocket {
 /// received everything then sees a broken connection.
 async fn relay(mut local: TunnelSocket, mut far: Box<dyn TunnelStream>) {
     let moved = copy_bidirectional_with_sizes(&mut local, &mut far, BUFFER_BYTES, BUFFER_BYTES);
-    // Dropping the ends tells them apart from complete ones.
+    // Dropping an end that is not complete resets its connection.
     let _failed = moved.await;
 }
 
