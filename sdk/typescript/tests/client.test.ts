@@ -280,7 +280,7 @@ test("unix sockets and programs on stdio work like websockets", async () => {
   await assert.rejects(program(["sh", "-c", "echo broken >&2; exit 3"]), /status 3: broken/);
 });
 
-test("bridge reaches what the program knows", async () => {
+test("bridge reaches environments that the program knows", async () => {
   const there = await bridge(server.url, { program: SERVER, remoteProgram: SERVER });
   const done = await there.run(["cat"], { input: "over the bridge" });
   assert.equal(done.stdout, "over the bridge");
