@@ -231,7 +231,7 @@ pub(crate) struct ConnectRequest {
 pub struct TunnelGate(pub(crate) Weak<PolicyGate>);
 
 impl TunnelGate {
-    /// Connects to a host as the proxy would, and records the decision like one of SOCKS5.
+    /// Connects to a host as the proxy would, and records the decision as one of SOCKS5.
     ///
     /// # Errors
     /// Fails without connecting anywhere if the rules do not allow the host.
@@ -256,7 +256,7 @@ impl TunnelGate {
     }
 }
 
-/// Why a tunnel was not opened by the rules of a managed network.
+/// Why the gate did not open a tunnel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelGateError {

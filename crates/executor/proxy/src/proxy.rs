@@ -110,7 +110,7 @@ impl ProxyServer {
         })
     }
 
-    /// Returns what opens tunnels by the same rules, until this is dropped.
+    /// Returns a gate that opens tunnels by the same rules until this server is dropped.
     pub fn tunnel_gate(&self) -> TunnelGate {
         TunnelGate(Arc::downgrade(&self.gate))
     }

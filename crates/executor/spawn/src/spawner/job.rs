@@ -119,7 +119,7 @@ impl JobRegion {
         self.at(STACK_BYTES - JOB_BYTES)
     }
 
-    /// Writes what a process without a command works from to where its job would be.
+    /// Writes the input of a process without a command, in place of a job.
     pub(super) fn write_above_stack<T>(&self, value: T) -> *mut T {
         const { assert!(size_of::<T>() <= JOB_BYTES && align_of::<T>() <= 16) };
         let place = self.stack_top().cast::<T>();

@@ -17,17 +17,17 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// What a helper works from. Lies above its stack.
+/// Input of a helper, stored above its stack.
 #[derive(Debug)]
 pub(super) struct SocketJob {
     reply: c_int,
     network: c_int,
-    /// User namespace that owns the network namespace. Negative: not known.
+    /// User namespace that owns the network namespace. Negative: unknown.
     owner: c_int,
     family: c_int,
 }
 
-/// Starts a helper on the stack of `region`. The descriptors and the body are those of a request.
+/// Starts a helper on the stack of `region`, with the descriptors and the body of a request.
 ///
 /// The region must be kept until the helper was reaped.
 pub(super) fn start(region: &JobRegion, body: &[u8], fds: &[OwnedFd]) -> Option<i32> {
@@ -81,7 +81,7 @@ fn open_socket(job: &SocketJob) -> Result<c_int, (u32, Errno)> {
 }
 
 /// Enters the network namespace: directly with privileges, otherwise through the user namespace
-/// that owns it, in which the creator of that has every capability.
+/// that owns it, in which the creator of that namespace has every capability.
 fn join(job: &SocketJob) -> Result<(), Errno> {
     match raw::join_namespace(job.network, libc::CLONE_NEWNET) {
         Err(libc::EPERM) if job.owner >= 0 => {

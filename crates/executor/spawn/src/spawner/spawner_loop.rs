@@ -162,7 +162,8 @@ impl SpawnerLoop {
         raw::exit(1)
     }
 
-    /// Receives one frame and starts its supervisor or socket helper. `None`: the socket is closed or broken.
+    /// Receives one frame and starts its supervisor or socket helper. `None`: the socket is closed or
+    /// broken.
     fn receive_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();

@@ -77,7 +77,7 @@ async fn policy_with_the_network_of_the_host_allows_tunnels() {
 }
 
 #[tokio::test]
-async fn policy_that_commands_could_not_have_is_refused() {
+async fn policy_that_is_invalid_for_commands_is_refused() {
     let machine = TestMachine::new();
     let server = machine
         .start("server", &ECHO_SERVER, Confinement::Nothing)
@@ -192,7 +192,7 @@ async fn managed_network_that_only_allows_requests_has_no_tunnels() {
 }
 
 #[tokio::test]
-async fn network_that_the_client_manages_cannot_be_decided_about() {
+async fn tunnel_into_a_network_that_the_client_manages_is_refused() {
     let machine = TestMachine::new();
     let sleep = ["sleep", "1000"];
     let _server = machine
@@ -205,7 +205,7 @@ async fn network_that_the_client_manages_cannot_be_decided_about() {
 }
 
 #[tokio::test]
-async fn rules_end_with_their_process() {
+async fn rules_of_a_managed_network_end_with_its_process() {
     let (machine, connector) = TestMachine::with_names(&[("allowed.test", &[PUBLIC])]);
     let sleep = ["sleep", "1000"];
     let server = machine

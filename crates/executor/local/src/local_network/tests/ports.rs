@@ -51,7 +51,7 @@ async fn invalid_and_unknown_hosts_are_named() {
 }
 
 #[tokio::test]
-async fn socket_that_connects_to_itself_is_no_listener() {
+async fn socket_that_connects_to_itself_is_detected() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let own = socket.local_addr().unwrap();

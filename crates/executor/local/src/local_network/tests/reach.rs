@@ -41,7 +41,7 @@ async fn egress_of_a_sandbox_with_its_own_loopback_is_refused() {
 }
 
 #[tokio::test]
-async fn without_the_request_a_sandbox_without_network_has_no_sockets() {
+async fn sandbox_without_network_and_without_loopback_has_no_sockets() {
     let machine = TestMachine::new();
     let server = machine
         .start("server", &ECHO_SERVER, Confinement::NoSockets)
@@ -261,7 +261,7 @@ async fn process_that_is_killed_while_tunnels_open_fails_them_cleanly() {
 }
 
 #[test]
-fn unprivileged_server_reaches_all_of_this_too() {
+fn unprivileged_server_passes_the_tests_of_this_module() {
     use std::os::unix::process::CommandExt;
 
     if !rustix::process::geteuid().is_root() {
