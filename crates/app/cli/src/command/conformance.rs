@@ -19,7 +19,7 @@ use exec_client::connect::{
     RemoteExecServerConnectArgs, ServerConnector, SessionContinuity, StdioExecServerConnectArgs,
 };
 use exec_settings::{environments::EnvEndpoint, outbound_network::OutboundNetwork};
-use exec_wire::initialize::ProtocolExtension;
+use exec_wire::{error::ErrorCode, initialize::ProtocolExtension};
 use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -181,7 +181,7 @@ impl ConformanceCommand {
     ) -> Result<(), CommandFailure> {
         for (index, case) in cases.iter().enumerate() {
             let started = Instant::now();
-            let outcome = match host.obstacle(connector, case) {
+            let outcome = match host.obstacle(connector, case).await {
                 Some(reason) => CaseOutcome::Skipped { reason },
                 None => match host.make_directory(index).await {
                     Err(reason) => CaseOutcome::Failed { reason },
@@ -311,10 +311,24 @@ impl TestHost {
     }
 
     /// Returns why a case cannot run here.
-    fn obstacle(&self, connector: &dyn ServerConnector, case: &ConformanceCase) -> Option<String> {
+    async fn obstacle(
+        &self,
+        connector: &dyn ServerConnector,
+        case: &ConformanceCase,
+    ) -> Option<String> {
         let lacks = |extension: &&ProtocolExtension| !self.granted.contains(extension);
         if let Some(extension) = case.extensions.iter().find(lacks) {
             return Some(format!("extension {} is not granted", json!(extension)));
+        }
+        for method in &case.methods {
+            let mut connection = self.connection.lock().await;
+            let response = connection.call(method, Some(&json!({}))).await;
+            let code = response
+                .ok()
+                .map(|response| response["error"]["code"].clone());
+            if code.is_some_and(|code| code == ErrorCode::INVALID_REQUEST.0) {
+                return Some(format!("{method} is not available on this server"));
+            }
         }
         let is_alone = connector.continuity() == SessionContinuity::Ended;
         (is_alone && case.needs_listener())
