@@ -41,8 +41,10 @@ pub(crate) struct BenchPlan {
     pub(crate) pairs: u32,
     /// Tunnels that are open at once.
     pub(crate) tunnels: usize,
-    /// Cuts of the hub's socket during a transfer of `copy_bytes` through a tunnel.
+    /// Cuts of the hub's sockets during a transfer of `copy_bytes` through a tunnel.
     pub(crate) tunnel_cuts: u32,
+    /// Commands that open a port, which is noticed.
+    pub(crate) detected_ports: u32,
     /// Writers connected through the hub nodes when one is killed.
     pub(crate) writers: usize,
     /// Size of the file measures.
@@ -107,6 +109,7 @@ impl BenchPlan {
             pairs: 1000,
             tunnels: 1000,
             tunnel_cuts: 50,
+            detected_ports: 12,
             writers: 12,
             files: FilePlan {
                 calls: SampleBudget {
@@ -165,6 +168,7 @@ impl BenchPlan {
             pairs: 30,
             tunnels: 100,
             tunnel_cuts: 3,
+            detected_ports: 2,
             writers: 3,
             files: FilePlan {
                 calls: SampleBudget {

@@ -80,6 +80,12 @@ pub(crate) enum HelperCommand {
         /// Bytes of a response.
         response: usize,
     },
+    /// Listens on a port after MILLIS milliseconds, says so, and waits for the end of stdin.
+    #[command(hide = true)]
+    Listen {
+        /// Milliseconds to wait.
+        millis: u64,
+    },
     /// Serves the pipe-to-TCP copy floor.
     #[command(hide = true)]
     CopyFloor,

@@ -3,13 +3,14 @@
 //! Most are floors, the performance of this machine without a server. Like a server, the peer of a
 //! floor runs in another process. The floors are `echo` (one small message and back), `exchange` (a
 //! request and a response of given sizes) and `copy` (a child's output from a pipe to a socket).
-//! `emit` is the child of the throughput measures.
+//! `emit` is the child of the throughput measures, and `listen` that of the tunnels.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -272,6 +273,15 @@ pub(crate) fn emit_and_hold(bytes: u64) -> anyhow::Result<()> {
     emit(bytes)?;
     let mut byte = [0];
     let _read: usize = io::stdin().read(&mut byte)?;
+    Ok(())
+}
+
+/// Listens on a port of loopback after a delay, says so, and waits for the end of stdin.
+pub(crate) fn listen(delay: Duration) -> anyhow::Result<()> {
+    thread::sleep(delay);
+    let _listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("listening");
+    io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }
 

@@ -140,7 +140,8 @@ impl Drop for ChildProcess {
     }
 }
 
-fn isolated_command(program: &Path) -> Command {
+/// Returns a command without stdin and the environment of this process.
+pub(crate) fn isolated_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()

@@ -31,6 +31,7 @@ mod websocket;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
@@ -39,7 +40,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::bench_plan::BenchPlan;
 use crate::bench_target::{BenchTarget, LaunchConfig, OURS, STOCK, absolute_path};
 use crate::cli::{BenchCli, BenchOptions, HelperCommand};
-use crate::helper_process::{emit, emit_and_hold, serve_copy, serve_echo, serve_exchange};
+use crate::helper_process::{emit, emit_and_hold, listen, serve_copy, serve_echo, serve_exchange};
 use crate::measures::GROUPS;
 use crate::report::svg_chart::render_svg;
 use crate::report::text::{render_json, render_markdown, render_table};
@@ -64,6 +65,7 @@ fn run_helper(helper: &HelperCommand) -> anyhow::Result<()> {
         HelperCommand::Emit { bytes, hold: true } => emit_and_hold(bytes),
         HelperCommand::EchoFloor => serve_echo(),
         HelperCommand::ExchangeFloor { request, response } => serve_exchange(request, response),
+        HelperCommand::Listen { millis } => listen(Duration::from_millis(millis)),
         HelperCommand::CopyFloor => serve_copy(),
     }
 }

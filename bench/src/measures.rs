@@ -13,6 +13,7 @@ mod hub_capacity;
 mod hub_relay;
 mod node_failover;
 mod output_transfer;
+mod port_forward;
 mod process_start;
 mod sandbox_cost;
 mod sdk_clients;

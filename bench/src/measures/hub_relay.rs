@@ -114,13 +114,8 @@ impl StreamingClient {
     }
 
     pub(super) fn relayed(hub: &HubProcess) -> Result<Self> {
-        Self::relayed_through(hub.url(), hub)
-    }
-
-    /// Connects through an address in front of the hub.
-    pub(super) fn relayed_through(registry: &str, hub: &HubProcess) -> Result<Self> {
         let args =
-            RelayExecServerConnectArgs::new(registry, ENVIRONMENT, hub.token(), "exec-bench");
+            RelayExecServerConnectArgs::new(hub.url(), ENVIRONMENT, hub.token(), "exec-bench");
         Self::connect(|| ExecServerClient::connect_relay(args))
     }
 

@@ -1,36 +1,39 @@
-//! Tunnels: throughput and echo beside those of a process, set-up, memory, and a transfer while the
-//! hub's socket is cut.
+//! Tunnels: throughput and echo beside those of a process, set-up and memory. `port_forward` has
+//! what goes through the command line.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use exec_env::tunnel::{TunnelStream, TunnelTarget};
+use futures_util::future::try_join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::bench_dir::BenchDir;
 use crate::bench_plan::BenchPlan;
 use crate::bench_target::{BenchTarget, OURS};
-use crate::contender::{Contender, interleave, p50};
-use crate::cutting_forwarder::CuttingForwarder;
+use crate::contender::{Contender, interleave, p50, percentile};
 use crate::hub_process::HubProcess;
 use crate::measures::hub_relay::{ENVIRONMENT, StreamingClient, echo_sampler, output_sampler};
 use crate::measures::measure_ours;
-use crate::process_usage::{ProcessUsage, listener_pid, url_port};
+use crate::measures::port_forward::{measure_cuts, measure_detection};
+use crate::process_usage::{listener_pid, private_memory, url_port};
 use crate::report::{ReportCell, ReportRow, RowGoal, ValueUnit};
 
 /// Unmeasured echoes and connections of each contender.
 const WARM_UP: usize = 50;
 /// Longest time for one transfer.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
+/// Private memory of the server for each open tunnel. Its windows are empty: what remains is the
+/// state of both ends and a small read buffer.
+const TUNNEL_MEMORY: f64 = 64.0 * 1024.0;
 /// A decimal megabyte, as in the goal.
 const MEGABYTE: f64 = 1e6;
 /// Bytes of one read and one write.
-const BUFFER_BYTES: usize = 256 << 10;
+pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
 /// Measures tunnels of our server.
 pub(crate) fn measure_tunnels(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<ReportRow> {
@@ -65,10 +68,16 @@ pub(crate) fn measure_tunnels(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<
             .collect();
         let memory = measure_memory(plan, direct, connect()?, far.address);
         cells.push(cell(memory));
-        cells.push(cell(measure_cuts(plan, &hub, far.address)));
+        let url = direct.shared_instance().url();
+        let mut detection = [Contender::new(|samples: &mut Vec<f64>| {
+            measure_detection(plan, &program, url, samples)
+        })];
+        interleave(1, &mut detection);
+        cells.push(detection[0].cell(|samples| percentile(samples, 100)));
+        cells.push(cell(measure_cuts(plan, &program, &dir, &hub, far.address)));
         Ok(cells)
     };
-    let columns = measure_ours(targets, measure, Vec::clone, 9);
+    let columns = measure_ours(targets, measure, Vec::clone, 10);
     let floor = |index: usize| {
         let measured = columns[index].iter().find(|cell| cell.value().is_some());
         let skipped = ReportCell::Skipped("not measured".to_owned());
@@ -117,16 +126,24 @@ pub(crate) fn measure_tunnels(plan: &BenchPlan, targets: &[BenchTarget]) -> Vec<
         .cells(&columns[6]),
         row(
             "tunnel-memory",
-            &format!("server memory of {tunnels} open tunnels"),
+            &format!("private memory of the server for {tunnels} tunnels that are used at once"),
             ValueUnit::Bytes,
         )
+        .goal(RowGoal::AtMost(TUNNEL_MEMORY * to_f64(plan.tunnels)))
         .cells(&columns[7]),
         row(
+            "tunnel-auto",
+            "a port listens, until run --tunnel auto prints its URL, worst",
+            ValueUnit::Seconds,
+        )
+        .goal(RowGoal::AtMost(1.0))
+        .cells(&columns[8]),
+        row(
             "tunnel-cuts",
-            &format!("tunnel through the hub with {cuts} cuts of its socket, every byte compared"),
+            &format!("port forward through the hub, {cuts} cuts at both ends, each byte compared"),
             ValueUnit::BytesPerSecond,
         )
-        .cells(&columns[8]),
+        .cells(&columns[9]),
     ]
 }
 
@@ -136,6 +153,9 @@ fn cell(measured: Result<f64>) -> ReportCell {
         Err(error) => ReportCell::from_error(&error),
     }
 }
+
+/// Bytes of one read of an echo.
+const ECHO_BYTES: usize = 16 << 10;
 
 /// A TCP server behind the tunnels. The first 8 bytes of a connection are a number: that many bytes
 /// of the pattern are sent, or everything is echoed if it is zero.
@@ -164,7 +184,7 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     let mut left = u64::from_be_bytes(count);
     if left == 0 {
         stream.write_all(&[0])?;
-        let mut buffer = [0; 64];
+        let mut buffer = vec![0; ECHO_BYTES];
         while let read @ 1.. = stream.read(&mut buffer)? {
             stream.write_all(&buffer[..read])?;
         }
@@ -181,10 +201,10 @@ fn serve(mut stream: TcpStream) -> Result<()> {
 }
 
 /// Period of the pattern: no power of two, so that moved data differs.
-const PERIOD: usize = 65_521;
+pub(super) const PERIOD: usize = 65_521;
 
 /// Returns the pattern from any position of its period, for a whole buffer.
-fn pattern() -> Vec<u8> {
+pub(super) fn pattern() -> Vec<u8> {
     let byte = |at: usize| u8::try_from(at % PERIOD % 251).unwrap_or_default();
     (0..PERIOD + BUFFER_BYTES).map(byte).collect()
 }
@@ -195,29 +215,14 @@ async fn open(client: &StreamingClient, address: SocketAddr) -> Result<Box<dyn T
     Ok(timeout(LIMIT, opened).await.context("no connection")??)
 }
 
-/// Receives bytes of the pattern. Compares each of them, and counts them in `progress`, if asked.
-async fn download(
-    client: &StreamingClient,
-    address: SocketAddr,
-    bytes: u64,
-    progress: Option<&AtomicU64>,
-) -> Result<()> {
+/// Receives bytes of the pattern, without comparing them.
+async fn download(client: &StreamingClient, address: SocketAddr, bytes: u64) -> Result<()> {
     let mut tunnel = open(client, address).await?;
     tunnel.write_all(&bytes.to_be_bytes()).await?;
     let mut buffer = vec![0; BUFFER_BYTES];
-    let expected = pattern();
-    let (mut received, mut at) = (0, 0);
-    loop {
-        let read = tunnel.read(&mut buffer).await?;
-        if read == 0 {
-            break;
-        }
+    let mut received = 0;
+    while let read @ 1.. = tunnel.read(&mut buffer).await? {
         received += read as u64;
-        if let Some(progress) = progress {
-            ensure!(buffer[..read] == expected[at..at + read], "bytes differ");
-            at = (at + read) % PERIOD;
-            progress.store(received, Ordering::Relaxed);
-        }
     }
     ensure!(received == bytes, "{received} bytes instead of {bytes}");
     Ok(())
@@ -232,7 +237,7 @@ fn download_sampler(
     move |samples| {
         let started_at = Instant::now();
         client.runtime.block_on(async {
-            let transfer = download(&client, address, bytes, None);
+            let transfer = download(&client, address, bytes);
             timeout(LIMIT, transfer)
                 .await
                 .context("transfer timed out")?
@@ -302,7 +307,8 @@ fn open_sampler(
     })
 }
 
-/// Returns how much the server's memory grows with many tunnels that have carried some data.
+/// Returns how much private memory the server has for many tunnels, which are opened at once and
+/// carry data at the same time.
 fn measure_memory(
     plan: &BenchPlan,
     target: &BenchTarget,
@@ -312,47 +318,31 @@ fn measure_memory(
     let url = target.shared_instance().url();
     let port = url_port(url).context("the server has no port")?;
     let pid = listener_pid(port).context("the server has no process")?;
-    let before = ProcessUsage::sample(pid).server_rss;
-    let mut tunnels = Vec::new();
-    for _ in 0..plan.tunnels {
-        tunnels.push(client.runtime.block_on(open_echo(&client, address))?);
-    }
-    for tunnel in &mut tunnels {
-        client.runtime.block_on(async {
-            tunnel.write_all(&[0; 4096]).await?;
-            tunnel.read_exact(&mut [0; 4096]).await
-        })?;
-    }
-    let grown = ProcessUsage::sample(pid).server_rss.saturating_sub(before);
-    #[expect(clippy::cast_precision_loss, reason = "memory needs no more precision")]
-    let grown = grown as f64;
-    Ok(grown)
+    let before = private_memory(pid);
+    let tunnels = client.runtime.block_on(async {
+        let opening = (0..plan.tunnels).map(|_| open_echo(&client, address));
+        let mut tunnels = try_join_all(opening).await?;
+        let used = tunnels
+            .iter_mut()
+            .enumerate()
+            .map(|(number, tunnel)| async move {
+                let data = number.to_be_bytes().repeat(4096 / 8);
+                let mut echoed = vec![0; data.len()];
+                tunnel.write_all(&data).await?;
+                let read = timeout(LIMIT, tunnel.read_exact(&mut echoed)).await;
+                read.context("no echo")??;
+                ensure!(echoed == data, "tunnel {number} returned other bytes");
+                Ok(())
+            });
+        try_join_all(used).await?;
+        Ok::<_, anyhow::Error>(tunnels)
+    })?;
+    let grown = private_memory(pid).saturating_sub(before);
+    drop(tunnels);
+    Ok(to_f64(usize::try_from(grown)?))
 }
 
-/// Transfers through the hub while its socket is cut, and compares every byte.
-fn measure_cuts(plan: &BenchPlan, hub: &HubProcess, address: SocketAddr) -> Result<f64> {
-    let forwarder = CuttingForwarder::start(hub.authority())?;
-    let registry = format!("http://{}", forwarder.address());
-    let client = StreamingClient::relayed_through(&registry, hub)?;
-    let (bytes, cuts) = (plan.copy_bytes, plan.tunnel_cuts);
-    let progress = AtomicU64::new(0);
-    let started_at = Instant::now();
-    client.runtime.block_on(async {
-        let cutting = async {
-            for number in 1..=cuts {
-                let position = bytes / u64::from(cuts + 1) * u64::from(number);
-                while progress.load(Ordering::Relaxed) < position {
-                    tokio::task::yield_now().await;
-                }
-                ensure!(forwarder.cut(), "cut {number}: no connection was open");
-            }
-            Ok(())
-        };
-        let transfer = download(&client, address, bytes, Some(&progress));
-        let both = async { tokio::try_join!(transfer, cutting) };
-        timeout(LIMIT, both).await.context("transfer timed out")?
-    })?;
-    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
-    let rate = bytes as f64 / started_at.elapsed().as_secs_f64();
-    Ok(rate)
+#[expect(clippy::cast_precision_loss, reason = "memory needs no more precision")]
+fn to_f64(value: usize) -> f64 {
+    value as f64
 }
