@@ -40,7 +40,7 @@ use crate::{
     rendezvous::RendezvousAcceptor,
     store::{NodeName, RedbStore, Store, StoreError, StoreOpenError, Timestamp},
     tokens::{
-        ActiveTokens, HubTokenFileError, InvitedTokenSigner, JwtAuthority, TokenAuthenticator,
+        ActiveTokens, HubTokenFileError, InviteTokenSigner, JwtAuthority, TokenAuthenticator,
     },
     url::{PublicUrl, UrlSigner},
 };
@@ -233,9 +233,9 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     });
     let metrics = Arc::new(HubMetrics::default());
     let (stopping, stop) = watch::channel(false);
-    let invited = InvitedTokenSigner::new(&key);
+    let invite_signer = InviteTokenSigner::new(&key);
     let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
-    let authenticator = authenticator.with_invites(invited.clone());
+    let authenticator = authenticator.with_invites(invite_signer.clone());
     let rates = RateLimiter::new(config.rates);
     let services = HubServices {
         gate: Arc::new(RequestGate::new(authenticator, rates, files.audit)),
@@ -258,7 +258,7 @@ async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
     let endpoints = HubEndpoints {
         gate: Arc::clone(&services.gate),
         registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
-        invites: InviteService::new(services.clone(), invited),
+        invites: InviteService::new(services.clone(), invite_signer),
         admin: AdminService::new(services, Arc::clone(&direct)),
         direct: Arc::clone(&direct),
         rendezvous: Arc::clone(&rendezvous),

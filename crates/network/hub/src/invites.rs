@@ -27,20 +27,20 @@ use crate::{
     rate_limit::{RateLimitExceeded, TokenBuckets, subscriber_network},
     registry::{HttpRefusal, HubServices, RequestBody, RequestTime, ok},
     store::InviteClaim,
-    tokens::{InvitedTokenSigner, TokenEntry},
+    tokens::{InviteTokenSigner, TokenEntry},
 };
 
 /// Handler of `POST /hub/v1/invites/redeem`.
 #[derive(Clone, Debug)]
 pub struct InviteService {
     services: HubServices,
-    signer: InvitedTokenSigner,
+    signer: InviteTokenSigner,
     attempts: Arc<Mutex<TokenBuckets<IpAddr>>>,
 }
 
 impl InviteService {
     /// Creates the handler.
-    pub fn new(services: HubServices, signer: InvitedTokenSigner) -> Self {
+    pub fn new(services: HubServices, signer: InviteTokenSigner) -> Self {
         let attempts = TokenBuckets::new(limits::INVITE_ATTEMPTS, limits::INVITE_ADDRESSES);
         Self {
             services,
@@ -145,8 +145,8 @@ impl InviteService {
             ));
         }
         let claim = InviteClaim {
-            invite: mark(b"exec-hub/invite/v1\0", invite),
-            claimant: mark(b"exec-hub/claimant/v1\0", claim),
+            invite: domain_hash(b"exec-hub/invite/v1\0", invite),
+            claimant: domain_hash(b"exec-hub/claimant/v1\0", claim),
             expires_at,
             at: moment.at,
         };
@@ -177,15 +177,15 @@ impl InviteService {
         }
         let changed = tokens.clone();
         let reload = tokio::task::spawn_blocking(move || changed.reload_if_changed());
-        // A check that panicked has changed nothing.
+        // A reload that panicked has changed nothing.
         drop(reload.await);
         tokens.find_invite(invite)
     }
 }
 
-/// Hashes a secret for the store. The domain keeps the hash of an invite in the token file, which its
-/// token is derived from, out of a shared store.
-fn mark(domain: &[u8], secret: &str) -> [u8; 32] {
+/// Hashes a secret for the store. The domain makes this hash differ from the one in the token file:
+/// the token of an invite is derived from that one, so a shared store must not contain it.
+fn domain_hash(domain: &[u8], secret: &str) -> [u8; 32] {
     let hash = Sha256::new().chain_update(domain);
     hash.chain_update(secret).finalize().into()
 }

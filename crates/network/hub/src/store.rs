@@ -134,7 +134,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 pub struct InviteClaim {
     /// Hash of the invite.
     pub invite: [u8; 32],
-    /// Hash of what the claimant identifies itself with.
+    /// Hash of the text that identifies the claimant.
     pub claimant: [u8; 32],
     /// Expiry of the invite, after which the record of its use is not needed.
     pub expires_at: Timestamp,

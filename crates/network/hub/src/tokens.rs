@@ -160,15 +160,15 @@ impl ActiveTokens {
         table.find(token).cloned()
     }
 
-    /// Finds an invite, redeemed or not, expired or not.
+    /// Finds an invite by its text, whether or not it was redeemed or has expired.
     pub(crate) fn find_invite(&self, invite: &str) -> Option<Arc<TokenEntry>> {
         let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
         table.invite(invite).cloned()
     }
 
-    fn find_invited(&self, id: &TokenId) -> Option<Arc<TokenEntry>> {
+    fn find_invite_by_id(&self, id: &TokenId) -> Option<Arc<TokenEntry>> {
         let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.invited(id).cloned()
+        table.invite_by_id(id).cloned()
     }
 
     fn put(&self, table: TokenTable) {
@@ -203,7 +203,7 @@ pub struct HubToken(String);
 
 impl HubToken {
     const PREFIX: &str = "exh_";
-    /// Invites differ, so that one is not mistaken for a token.
+    /// Differs from [`Self::PREFIX`], so that people recognise an invite.
     const INVITE_PREFIX: &str = "exi_";
     const BYTES: usize = 32;
 
@@ -297,9 +297,9 @@ impl fmt::Display for TokenId {
 /// Derives the token of a redeemed invite from the hub's signing key, so that every node that has
 /// the invite in its file accepts it without stored state. Revoking the invite revokes it.
 #[derive(Clone)]
-pub struct InvitedTokenSigner(hmac::Key);
+pub struct InviteTokenSigner(hmac::Key);
 
-impl InvitedTokenSigner {
+impl InviteTokenSigner {
     const PREFIX: &str = "exj_";
     /// Separates these signatures from other uses of the key.
     const DOMAIN: &[u8] = b"exec-hub/invited-token/v1\0";
@@ -338,9 +338,9 @@ impl InvitedTokenSigner {
     }
 }
 
-impl fmt::Debug for InvitedTokenSigner {
+impl fmt::Debug for InviteTokenSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InvitedTokenSigner(..)")
+        f.write_str("InviteTokenSigner(..)")
     }
 }
 
@@ -349,7 +349,7 @@ impl fmt::Debug for InvitedTokenSigner {
 pub struct TokenAuthenticator {
     tokens: ActiveTokens,
     jwt: Option<JwtAuthority>,
-    invited: Option<InvitedTokenSigner>,
+    invite_signer: Option<InviteTokenSigner>,
 }
 
 impl TokenAuthenticator {
@@ -358,15 +358,15 @@ impl TokenAuthenticator {
         Self {
             tokens,
             jwt,
-            invited: None,
+            invite_signer: None,
         }
     }
 
-    /// Accepts tokens of redeemed invites, too.
+    /// Also accepts tokens of redeemed invites.
     #[must_use]
-    pub fn with_invites(self, signer: InvitedTokenSigner) -> Self {
+    pub fn with_invites(self, signer: InviteTokenSigner) -> Self {
         Self {
-            invited: Some(signer),
+            invite_signer: Some(signer),
             ..self
         }
     }
@@ -382,7 +382,7 @@ impl TokenAuthenticator {
     ) -> Result<Principal, AuthenticateError> {
         let token = bearer_token(headers)?;
         let entry = self.tokens.find(token);
-        if let Some(entry) = entry.or_else(|| self.find_invited(token)) {
+        if let Some(entry) = entry.or_else(|| self.find_redeemed_invite(token)) {
             if entry.expires_at.is_some_and(|end| end <= now) {
                 return Err(AuthenticateError::Expired);
             }
@@ -401,10 +401,10 @@ impl TokenAuthenticator {
     }
 
     /// Finds the invite that was redeemed for a token.
-    fn find_invited(&self, token: &str) -> Option<Arc<TokenEntry>> {
-        let signer = self.invited.as_ref()?;
-        let (id, signature) = InvitedTokenSigner::parse(token)?;
-        let invite = self.tokens.find_invited(&id)?;
+    fn find_redeemed_invite(&self, token: &str) -> Option<Arc<TokenEntry>> {
+        let signer = self.invite_signer.as_ref()?;
+        let (id, signature) = InviteTokenSigner::parse(token)?;
+        let invite = self.tokens.find_invite_by_id(&id)?;
         signer.is_valid(&invite, &signature).then_some(invite)
     }
 

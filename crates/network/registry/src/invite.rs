@@ -26,18 +26,18 @@ pub const REDEEM_PATH: &str = "/hub/v1/invites/redeem";
 pub struct RedeemInviteRequest {
     /// The invite.
     pub invite: SecretString,
-    /// Random text that identifies the claimant, who may repeat the request with it.
+    /// Random text that identifies the claimant. The same claimant may repeat the request with it.
     pub claim: SecretString,
 }
 
 /// Response body of the exchange.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RedeemInviteResponse {
-    /// Lasting token.
+    /// Token, valid until the invite is revoked.
     pub token: SecretString,
     /// Roles of the token.
     pub roles: Vec<String>,
-    /// Patterns of the environments that it is restricted to.
+    /// Globs of the environments that the token is restricted to.
     pub environments: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct InviteLine {
     pub role: InviteRole,
     /// Environment, or a pattern of environments.
     pub name: String,
-    /// Proves the invitation, once.
+    /// The single-use secret.
     pub secret: SecretString,
 }
 
@@ -106,7 +106,7 @@ const CHECKSUM_BYTES: usize = 6;
 const MAX_LINE_BYTES: usize = 8192;
 
 impl InviteLine {
-    /// Returns the line. It is a secret until it was redeemed.
+    /// Returns the line. It is secret until it has been redeemed.
     pub fn expose(&self) -> String {
         let payload = InvitePayload {
             hub: self.hub.to_string(),
@@ -123,8 +123,7 @@ impl InviteLine {
     /// Exchanges the invite for a token. The claimant may repeat this with the same `claim`.
     ///
     /// # Errors
-    /// When the invite is not valid any more, would be sent unencrypted, or the hub cannot be
-    /// reached.
+    /// When the invite is no longer valid, would be sent unencrypted, or the hub cannot be reached.
     pub async fn redeem(
         &self,
         claim: &SecretString,
@@ -226,7 +225,7 @@ pub enum RedeemInviteError {
     /// Caller: it is too late.
     #[error("the invite has expired")]
     Expired,
-    /// Caller: too many attempts.
+    /// Caller: the hub's rate limit refused the attempt.
     #[error("too many attempts")]
     Limited,
     /// Peer: this is not a hub, or one without invites.

@@ -22,7 +22,7 @@ fn invite(hub: &TestHub, lifetime: Duration) -> (tokens::TokenEntry, HubToken) {
         environments: EnvironmentGlobs::new(vec!["box-7".to_owned()]).unwrap(),
         expires_at: None,
     };
-    // The hub has not noticed it when it is redeemed.
+    // The hub does not reload the file before the invite is redeemed.
     tokens::invite(&hub.token_file(), new, lifetime, hub.moment.at).unwrap()
 }
 
@@ -32,7 +32,7 @@ fn reload(hub: &TestHub) {
 }
 
 fn service(hub: &TestHub) -> InviteService {
-    InviteService::new(hub.services.clone(), hub.invited.clone())
+    InviteService::new(hub.services.clone(), hub.invite_signer.clone())
 }
 
 async fn redeem(service: &InviteService, hub: &TestHub, invite: &str, claim: &str) -> (u16, Value) {
@@ -105,7 +105,7 @@ async fn only_the_first_claimant_gets_the_token_and_may_ask_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_claimants_at_once_exactly_one_wins() {
+async fn exactly_one_of_many_concurrent_claimants_gets_the_token() {
     let hub = Arc::new(TestHub::new().await);
     let (_, secret) = invite(&hub, Duration::from_secs(60));
     let secret = secret.expose().to_owned();

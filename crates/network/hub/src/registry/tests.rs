@@ -26,7 +26,7 @@ use crate::{
     principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::{RateLimitConfig, RateLimiter},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
-    tokens::{ActiveTokens, HubToken, InvitedTokenSigner, NewToken, TokenAuthenticator, create},
+    tokens::{ActiveTokens, HubToken, InviteTokenSigner, NewToken, TokenAuthenticator, create},
     url::{PublicUrl, UrlSigner},
 };
 
@@ -67,7 +67,7 @@ pub(crate) struct TestHub {
     pub(crate) direct: Arc<DirectService>,
     pub(crate) sockets: Arc<RecordingDialer>,
     registry: RegistryService,
-    pub(crate) invited: InvitedTokenSigner,
+    pub(crate) invite_signer: InviteTokenSigner,
     /// The clock.
     pub(crate) moment: RequestTime,
 }
@@ -112,8 +112,8 @@ impl TestHub {
         let now = Timestamp::from_seconds(1_700_000_000);
         let store = Arc::new(RedbStore::open(directory.path(), now).unwrap());
         let key = store.signing_key().await.unwrap();
-        let invited = InvitedTokenSigner::new(&key);
-        let authenticator = authenticator.with_invites(invited.clone());
+        let invite_signer = InviteTokenSigner::new(&key);
+        let authenticator = authenticator.with_invites(invite_signer.clone());
         let sockets = Arc::new(RecordingDialer::default());
         let services = HubServices {
             gate: Arc::new(RequestGate::new(
@@ -133,7 +133,7 @@ impl TestHub {
             services,
             direct,
             sockets,
-            invited,
+            invite_signer,
             moment: RequestTime {
                 at: now,
                 instant: Instant::now(),

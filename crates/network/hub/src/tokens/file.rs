@@ -50,8 +50,8 @@ pub struct TokenEntry {
     pub created_at: Timestamp,
     /// Expiry. Invalid from this time on. `None`: never expires.
     pub expires_at: Option<Timestamp>,
-    /// Set for an invite: until when it can be redeemed for the token. The hash is then that of the
-    /// invite.
+    /// Set for an invite: it can be redeemed for the token until this time. The hash is then that of
+    /// the invite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invite_expires_at: Option<Timestamp>,
     #[serde(skip)]
@@ -71,7 +71,7 @@ fn globs<S: serde::Serializer>(
 pub(super) struct TokenTable {
     tokens: HashMap<HubTokenDigest, Arc<TokenEntry>>,
     invites: HashMap<HubTokenDigest, Arc<TokenEntry>>,
-    invited: HashMap<TokenId, Arc<TokenEntry>>,
+    invites_by_id: HashMap<TokenId, Arc<TokenEntry>>,
 }
 
 impl TokenTable {
@@ -79,7 +79,8 @@ impl TokenTable {
         let mut table = Self::default();
         for entry in entries.into_iter().map(Arc::new) {
             if entry.invite_expires_at.is_some() {
-                table.invited.insert(entry.id.clone(), Arc::clone(&entry));
+                let id = entry.id.clone();
+                table.invites_by_id.insert(id, Arc::clone(&entry));
                 table.invites.insert(entry.digest, entry);
             } else {
                 table.tokens.insert(entry.digest, entry);
@@ -93,14 +94,14 @@ impl TokenTable {
         self.tokens.get(&HubTokenDigest::of(token))
     }
 
-    /// Finds an invite, redeemed or not.
+    /// Finds an invite by its text, whether or not it was redeemed.
     pub(super) fn invite(&self, invite: &str) -> Option<&Arc<TokenEntry>> {
         self.invites.get(&HubTokenDigest::of(invite))
     }
 
     /// Finds an invite by its id.
-    pub(super) fn invited(&self, id: &TokenId) -> Option<&Arc<TokenEntry>> {
-        self.invited.get(id)
+    pub(super) fn invite_by_id(&self, id: &TokenId) -> Option<&Arc<TokenEntry>> {
+        self.invites_by_id.get(id)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -325,7 +326,7 @@ pub enum TokenEditError {
     /// Caller: the token would already have expired.
     #[error("token would already have expired")]
     Expired,
-    /// Caller: an invite would live too long, or not at all.
+    /// Caller: the lifetime of the invite is zero or too long.
     #[error("invite must expire within {} days", limits::INVITE_LIFETIME.as_secs() / 86_400)]
     InviteLifetime,
     /// Caller: the file has the maximum number of tokens.
