@@ -9,7 +9,7 @@ mod durable_state;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, os::unix::net::UnixStream, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 
 use exec_client::backend::ProcessDurability;
 use exec_process::spawner::Spawner;
@@ -135,9 +135,7 @@ impl LocalServerStatus {
     /// Checks the socket.
     pub fn check(lookup: VariableLookup<'_>) -> Self {
         let socket = LocalSocket::find(lookup).path().to_owned();
-        let listener = SocketPath::open(&socket)
-            .and_then(|path| UnixStream::connect(path.as_path()))
-            .ok();
+        let listener = SocketPath::connect(&socket).ok();
         let pid = listener.and_then(|stream| socket_peercred(stream).ok());
         Self {
             socket,

@@ -4,7 +4,7 @@ use std::{
     io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::{ffi::OsStrExt, net::UnixStream},
     },
     path::{Path, PathBuf},
 };
@@ -40,6 +40,14 @@ impl SocketPath {
             path: PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name),
             _directory: Some(directory),
         })
+    }
+
+    /// Connects a blocking stream.
+    ///
+    /// # Errors
+    /// Fails if nothing listens there.
+    pub fn connect(path: &Path) -> io::Result<UnixStream> {
+        UnixStream::connect(Self::open(path)?.as_path())
     }
 
     /// Returns the path for the address. It is valid while this value lives.

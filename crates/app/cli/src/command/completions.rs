@@ -8,7 +8,6 @@ mod target_candidates;
 
 use std::{
     fs, io,
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -17,6 +16,7 @@ use std::{
 use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use exec_settings::{environments::EnvEndpoint, settings_source::VariableLookup};
+use exec_transport::socket_path::SocketPath;
 use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
@@ -127,7 +127,7 @@ impl CompletionList {
         };
         let route = EnvRoute::requested(&env_args, lookup).ok()?;
         match &route.route_kind {
-            RouteKind::Local(socket) => drop(UnixStream::connect(socket.path()).ok()?),
+            RouteKind::Local(socket) => drop(SocketPath::connect(socket.path()).ok()?),
             // It would start programs here and there, which may ask for a password.
             RouteKind::Target(_)
             | RouteKind::Named(EnvEndpoint::Target(_) | EnvEndpoint::Program(_)) => return None,

@@ -1,9 +1,10 @@
 //! Output of `exec-server` without arguments on a terminal: a description, the running processes of
 //! this machine, the environments, and commands to try. Starts nothing.
 
-use std::{os::unix::net::UnixStream, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use exec_settings::{local_socket::LocalSocket, settings_source::VariableLookup};
+use exec_transport::socket_path::SocketPath;
 use exec_wire::process::ProcessSummary;
 use tokio::time::timeout;
 
@@ -47,7 +48,7 @@ pub async fn show_overview() -> Result<ExitCode, CommandFailure> {
 async fn processes(
     lookup: VariableLookup<'_>,
 ) -> Result<Option<Vec<ProcessSummary>>, CommandFailure> {
-    if UnixStream::connect(LocalSocket::find(lookup).path()).is_err() {
+    if SocketPath::connect(LocalSocket::find(lookup).path()).is_err() {
         return Ok(None);
     }
     let listed = timeout(TIMEOUT, async {
