@@ -145,7 +145,7 @@ const EXAMPLES: [(&str, &str); 6] = [
     ("exec-server shell", "a shell"),
     (
         "exec-server run -E ssh:HOST -- make test",
-        "an ssh host; docker:NAME: a container",
+        "an ssh host; or docker:NAME",
     ),
     ("exec-server env add box wss://HOST:PORT", "another machine"),
     ("exec-server use box", "the environment of this directory"),
@@ -194,6 +194,9 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
         );
+        for (_, effect) in EXAMPLES {
+            assert!(text.contains(effect), "{effect:?} in {text}");
+        }
         shown.colours = true;
         assert!(shown.text().contains("\n\x1b[1mTry\x1b[0m\n"));
     }
