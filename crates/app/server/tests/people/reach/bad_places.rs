@@ -90,7 +90,7 @@ const ENOUGH: [&str; 19] = [
 ];
 
 #[tokio::test]
-async fn place_with_enough_works_also_without_gzip_and_head() {
+async fn place_with_enough_works_also_without_gzip() {
     let place = Place::new().with(&ENOUGH);
     let result = place.run().await;
     assert_eq!(result.stdout, "in\n", "{result:?}");
