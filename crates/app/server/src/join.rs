@@ -44,7 +44,7 @@ pub async fn join_hub(
     let environment = RegistryEnvironmentId::new(&invite.name)
         .map_err(|error| CommandFailure::new(FailureKind::Usage, format!("invite: {error}")))?;
     let unit = match join.service {
-        // Found before the invite is used up.
+        // Checked first: a failure must not use up the invite.
         true => Some(UserUnit::find(&environment, lookup)?),
         false => None,
     };
@@ -58,9 +58,7 @@ pub async fn join_hub(
     };
     let Some(unit) = unit else {
         let line = joined.command_line();
-        eprint(&format!(
-            "from now on this runs it, too: exec-server {line}"
-        ));
+        eprint(&format!("to run this executor again: exec-server {line}"));
         return Ok(Some(joined));
     };
     unit.install(&joined, lookup).await?;
@@ -112,7 +110,7 @@ struct UserUnit {
 }
 
 impl UserUnit {
-    /// Finds the path of the unit. Refuses one that others wrote.
+    /// Finds the path of the unit. Refuses to replace one that `join` did not write.
     fn find(
         environment: &RegistryEnvironmentId,
         lookup: VariableLookup<'_>,
@@ -139,7 +137,7 @@ impl UserUnit {
                     .next("move it away, or run `exec-server join` without --service"));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(unwritten(&path, &error)),
+            Err(error) => return Err(unit_failure("read", &path, &error)),
         }
         Ok(Self { name, path })
     }
@@ -163,7 +161,7 @@ impl UserUnit {
         written
             .and_then(|()| fs::write(&draft, text))
             .and_then(|()| fs::rename(&draft, &self.path))
-            .map_err(|error| unwritten(&self.path, &error))?;
+            .map_err(|error| unit_failure("write", &self.path, &error))?;
         let calls: [&[&str]; 3] = [
             &["daemon-reload"],
             &["enable", &self.name],
@@ -182,15 +180,15 @@ impl UserUnit {
             })?;
         }
         eprint(&format!(
-            "`{}` runs; it ends when you log out unless you allow more: loginctl enable-linger",
+            "`{}` is running; it stops when you log out, unless you run: loginctl enable-linger",
             self.name
         ));
         Ok(())
     }
 }
 
-fn unwritten(path: &Path, error: &io::Error) -> CommandFailure {
-    let what = format!("cannot write `{}`: {error}", path.display());
+fn unit_failure(operation: &str, path: &Path, error: &io::Error) -> CommandFailure {
+    let what = format!("cannot {operation} `{}`: {error}", path.display());
     CommandFailure::new(FailureKind::Failed, what).next("run `exec-server join` without --service")
 }
 
@@ -254,7 +252,7 @@ fn quoted(word: &str) -> String {
     format!("\"{}\"", word.replace('$', "$$"))
 }
 
-/// Escapes specifiers of systemd, and line breaks, which would begin another setting.
+/// Escapes specifiers of systemd, and replaces line breaks, which would begin another setting.
 fn escaped(text: &str) -> String {
     text.replace('%', "%%").replace(['\n', '\r'], " ")
 }

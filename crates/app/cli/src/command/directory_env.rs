@@ -47,7 +47,7 @@ pub(crate) struct DirectoryEnv {
 /// Whether the user has approved a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Approval {
-    /// Exactly this content at this path.
+    /// The user approved exactly this content at this path.
     Allowed,
     /// The user approved other content at this path.
     Changed,
@@ -94,7 +94,7 @@ impl DirectoryEnv {
         lookup: VariableLookup<'_>,
     ) -> Result<Self, CommandFailure> {
         if self::name(name.as_bytes()).as_deref() != Some(name) {
-            let what = format!("`{name}` is not a name of an environment");
+            let what = format!("`{name}` cannot be the name of an environment");
             return Err(CommandFailure::new(FailureKind::Usage, what));
         }
         let content = format!("{name}\n");
@@ -141,7 +141,7 @@ impl DirectoryEnv {
             CommandFailure::new(FailureKind::Failed, what)
         })?;
         if let Some(directory) = self.path.parent() {
-            // Not empty: it has files of others.
+            // Fails if the directory has other files.
             let _kept = fs::remove_dir(directory);
         }
         self.forget(lookup)
@@ -167,7 +167,7 @@ impl DirectoryEnv {
             Approval::Unknown => "you have not allowed it",
         };
         Some(format!(
-            "ignoring `{path}`, which names `{name}`: {why}; `exec-server use --allow` does"
+            "ignoring `{path}`, which names `{name}`: {why}; to allow it: exec-server use --allow"
         ))
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the file. Never waits: a checkout may contain anything.
+/// Reads the file without blocking: a checkout may contain a FIFO.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new()
@@ -220,8 +220,8 @@ fn create(directory: &Path, content: &str) -> io::Result<PathBuf> {
     let below = fs::canonicalize(directory)?.join(DIRECTORY);
     match fs::symlink_metadata(&below) {
         Ok(found) if found.is_dir() => {}
-        // A link would lead elsewhere.
-        Ok(_) => return Err(io::Error::other("its directory is not a directory")),
+        // A symbolic link would redirect the write.
+        Ok(_) => return Err(io::Error::other("`.exec-server` is not a directory")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(&below)?,
         Err(error) => return Err(error),
     }
@@ -278,7 +278,7 @@ impl ApprovalRecords {
         if !record.exists() {
             self.make_space(MAX_RECORDS)?;
         }
-        // The path is for readers, and to find records of deleted files.
+        // The path is for people, and for `make_space`, which removes records of deleted files.
         let mut line = format!("{digest} ").into_bytes();
         line.extend_from_slice(path.as_os_str().as_bytes());
         line.push(b'\n');
@@ -306,7 +306,7 @@ impl ApprovalRecords {
         }
         match removed {
             0 => Err(io::Error::other(format!(
-                "{max} directories are allowed already: forget one with `use --forget`"
+                "{max} directories are already allowed: forget one with `use --forget`"
             ))),
             _ => Ok(()),
         }
@@ -338,7 +338,7 @@ fn read_private(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("other accounts can change it"));
     }
     let mut bytes = Vec::new();
-    // A path has at most 4 KiB, too.
+    // A digest and a path of at most 4 KiB.
     file.take(MAX_BYTES * 2).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

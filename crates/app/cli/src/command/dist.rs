@@ -1,4 +1,4 @@
-//! `exec-server dist`: names the programs that are pushed to other machines.
+//! `exec-server dist`: lists the programs that can be pushed to other machines.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ use crate::command::{
 
 /// Lists the programs that can be pushed to other machines, one for each architecture.
 ///
-/// They are sought as exec-server-VERSION-ARCHITECTURE or exec-server-ARCHITECTURE in the directory
+/// Searches for exec-server-VERSION-ARCHITECTURE and exec-server-ARCHITECTURE in the directory
 /// EXEC_SERVER_DIST, beside this program, and in ../lib/exec-server from there, where packages
-/// install a small one. At last this program itself serves its own architecture. A static program
-/// runs on any Linux.
+/// install a small one. Without any of these, this program is pushed to machines of the same
+/// architecture. A static program runs on any Linux.
 #[derive(Args, Clone, Debug)]
 pub struct DistCommand {
     /// Prints a JSON array instead of a table.
@@ -24,7 +24,7 @@ pub struct DistCommand {
     pub json: bool,
 }
 
-/// A program.
+/// A program that can be pushed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DistRow {
@@ -46,7 +46,7 @@ impl DistCommand {
                 directory.display()
             );
             return Err(CommandFailure::new(FailureKind::NotFound, what)
-                .next("build programs with `cargo xtask dist`, or unset it"));
+                .next("build programs with `cargo xtask dist`, or unset the variable"));
         }
         let programs = sources.find();
         let rows: Vec<DistRow> = programs

@@ -60,7 +60,7 @@ pub fn read_invite(line: &str, role: InviteRole) -> Result<InviteLine, CommandFa
     Ok(invite)
 }
 
-/// Redeems an invite, unless this account did before, and stores the token.
+/// Redeems an invite and stores the token. Does nothing if this account has redeemed it before.
 ///
 /// # Errors
 /// When the hub refuses or cannot be reached, or the token cannot be stored.
@@ -78,12 +78,12 @@ pub async fn redeem_invite(
     if path.exists() {
         return Ok(redeemed);
     }
-    let stored = |error: io::Error| {
+    let not_stored = |error: io::Error| {
         let what = format!("cannot store the token in `{}`: {error}", path.display());
         CommandFailure::new(FailureKind::Failed, what).next("the invite was not used")
     };
     let claim_file = path.with_extension("claim");
-    let claim = claim(&claim_file).map_err(stored)?;
+    let claim = claim(&claim_file).map_err(not_stored)?;
     let failed =
         |error: anyhow::Error| CommandFailure::new(FailureKind::Failed, format!("{error:#}"));
     let network =
@@ -91,7 +91,7 @@ pub async fn redeem_invite(
     let http = network.http(&invite.hub).await.map_err(failed)?;
     let response = invite.redeem(&claim, &http).await.map_err(|error| {
         if !error.is_transient() {
-            // Nothing was redeemed with it.
+            // The hub has not accepted this claim.
             drop(fs::remove_file(&claim_file));
         }
         failure(&invite.hub, &error)
@@ -101,12 +101,13 @@ pub async fn redeem_invite(
         let what = format!("cannot store the token in `{}`: {error}", path.display());
         CommandFailure::new(FailureKind::Failed, what).next("then give the same line again")
     })?;
-    // Left over, it does no harm.
+    // A leftover claim is harmless.
     drop(fs::remove_file(&claim_file));
     Ok(redeemed)
 }
 
-/// Returns the file for the token of an invite, named after both.
+/// Returns the file for the token of an invite. Its name has the environment and a hash of the
+/// secret.
 fn token_file(invite: &InviteLine, lookup: VariableLookup<'_>) -> Result<PathBuf, CommandFailure> {
     let home = config_directory(lookup).and_then(|home| std::path::absolute(home).ok());
     let home = home.ok_or_else(|| {
@@ -128,7 +129,7 @@ fn token_file(invite: &InviteLine, lookup: VariableLookup<'_>) -> Result<PathBuf
 /// Longest part of an environment's name in a file name.
 const MAX_NAME: usize = 64;
 
-/// Returns what identifies this claimant, storing it first if it is new.
+/// Returns the random text that identifies this claimant. Stores it first if it is new.
 fn claim(path: &Path) -> io::Result<SecretString> {
     if let Some(directory) = path.parent() {
         DirBuilder::new()
@@ -186,7 +187,7 @@ fn failure(hub: &BaseUrl, error: &RedeemInviteError) -> CommandFailure {
         .next(new_one),
         E::Limited => fail(
             FailureKind::Unreachable,
-            format!("the hub at `{hub}` counted too many attempts from this address"),
+            format!("too many attempts from this address at the hub `{hub}`"),
         )
         .next("try again in a minute"),
         E::NotAHub(_) | E::Malformed => fail(

@@ -15,7 +15,7 @@ use crate::command::{
 /// Lists the TCP ports that listen, and the programs that opened them.
 ///
 /// PROCESS is the id of the process whose tree has the port open, if `run` started it. Programs of
-/// other accounts may be unknown. `exec-server tunnel PORT` leads to a port.
+/// other accounts may be unknown. `exec-server tunnel PORT` forwards a port to this machine.
 #[derive(Args, Clone, Debug)]
 pub struct PortsCommand {
     #[command(flatten)]

@@ -119,7 +119,7 @@ fn existing(lookup: VariableLookup<'_>) -> Result<DirectoryEnv, CommandFailure> 
     }
 }
 
-/// Says which environment commands use here, and why.
+/// Returns the environment that commands use here, and where it is set.
 fn current(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
     let variable = lookup("EXEC_SERVER_ENV").filter(|name| !name.is_empty());
     let env_args = EnvArgs {
@@ -152,5 +152,5 @@ Examples:
   exec-server use box
   exec-server use wss://devbox.example:8443
   exec-server use ssh:me@box
-  exec-server use --allow      after `git clone`, or after a change
-  exec-server use              which environment, and why";
+  exec-server use --allow      allows it after `git clone`, or after a change
+  exec-server use              prints the environment, and where it is set";

@@ -234,12 +234,12 @@ pub struct RevokeToken {
 /// Options of `exec-server hub invite`.
 #[derive(Args, Clone, Debug)]
 pub struct HubInvite {
-    /// Environment: the id that the machine gets, or with --role harness, the one to be used, or a
-    /// glob such as 'box-*'.
+    /// Environment: the id of the machine; with --role harness, the id to use or a glob such as
+    /// 'box-*'.
     #[arg(long, value_name = "ID")]
     pub name: String,
 
-    /// Role of the invited: executor, a machine that runs commands, or harness, which uses it.
+    /// Role that the invite grants: `executor` runs commands, `harness` uses an executor.
     #[arg(long, value_name = "ROLE", default_value = "executor")]
     pub role: InviteRole,
 
@@ -251,7 +251,7 @@ pub struct HubInvite {
     #[arg(long, value_name = "SPAN", default_value = "24h")]
     pub expires_in: TokenLifetime,
 
-    /// URL of the hub for the invited [default: that of the hub that ran last with this data
+    /// URL of the hub in the line [default: that of the hub that ran last with this data
     /// directory].
     #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
     pub url: Option<BaseUrl>,

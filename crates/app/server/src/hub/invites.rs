@@ -1,4 +1,4 @@
-//! `exec-server hub invite`, and the URL that a hub leaves for it in its data directory.
+//! `exec-server hub invite`, and the file with the hub's URL in its data directory.
 
 use std::{
     fs::{self, DirBuilder},
@@ -42,7 +42,7 @@ pub fn create_invite(
     let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
     let name = flags.name.as_str();
     if flags.role == InviteRole::Executor && name.parse::<EnvironmentId>().is_err() {
-        let what = format!("`{name}` is not an id of an environment");
+        let what = format!("invalid environment id `{name}`");
         return Err(usage(what)
             .next("use 1 to 128 letters, digits, `_` and `-`")
             .into());
@@ -50,7 +50,7 @@ pub fn create_invite(
     let principal = match &flags.principal {
         Some(principal) => principal.clone(),
         None => name.parse().map_err(|error| {
-            usage(format!("`{name}` is not a principal: {error}")).next("give --principal")
+            usage(format!("invalid principal `{name}`: {error}")).next("give --principal")
         })?,
     };
     let paths = HubPaths::find(&flags.token_files, lookup)?;
@@ -98,8 +98,8 @@ pub fn create_invite(
     written.with_context(|| format!("cannot write the invite; revoke {id}"))
 }
 
-/// Stores the URL of a hub for `hub invite`. A hub that others reach only by another name than the
-/// address it listens on has none unless `--public-url` says so.
+/// Stores the URL of a hub for `hub invite`. Without `--public-url`, a hub that listens on all
+/// addresses has no URL that clients can use: then a stored one is removed.
 pub(super) fn remember_url(flags: &HubFlags, lookup: VariableLookup<'_>, hub: &Hub) {
     let written = HubPaths::find(&flags.token_files, lookup).and_then(|paths| {
         let path = url_file(&paths.data_dir);
@@ -113,7 +113,7 @@ pub(super) fn remember_url(flags: &HubFlags, lookup: VariableLookup<'_>, hub: &H
             }
             None => hub.url(),
         };
-        // With NATS nothing else is in it.
+        // A hub that stores its state in NATS has not created the directory.
         let mut directory = DirBuilder::new();
         directory.recursive(true).mode(0o700);
         directory.create(&paths.data_dir)?;

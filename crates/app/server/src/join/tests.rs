@@ -29,16 +29,16 @@ fn unit_quotes_what_systemd_would_expand() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_analyze_accepts_the_unit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("exec-server-box-7.service");
-    // systemd wants the program to exist.
+    // systemd-analyze requires the program to exist.
     let unit = unit_of(&std::env::current_exe().unwrap());
     let verified = |text: &str| {
         fs::write(&path, text).unwrap();
         let mut analyze = Command::new("systemd-analyze");
         analyze.args(["verify", "--user"]).arg(&path);
-        // It needs one, and works without a running systemd.
+        // It needs a runtime directory, but no running systemd.
         analyze.env("XDG_RUNTIME_DIR", directory.path());
         match analyze.output() {
             Ok(output) => Some(output),
@@ -46,13 +46,13 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
             Err(error) => panic!("{error}"),
         }
     };
-    // A host without systemd.
+    // Hosts without systemd skip the test.
     let Some(output) = verified(&unit) else {
         return;
     };
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
-    // It ignores most mistakes, and names them.
+    // It succeeds for most mistakes, but reports them.
     let output = verified(&unit.replace("KillMode=", "KillMod=")).unwrap();
     assert!(!output.stderr.is_empty(), "{output:?}");
 }

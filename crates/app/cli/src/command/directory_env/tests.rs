@@ -1,4 +1,4 @@
-//! Tests of the environment of a directory, and of what the person allowed.
+//! Tests of the environment of a directory, and of its approval by the user.
 
 use std::{
     ffi::OsString,
@@ -77,9 +77,9 @@ fn only_the_allowed_content_at_the_allowed_path_counts() {
     home.check_out("# team default\n\nbox\n");
     let mut found = home.find("").unwrap();
     assert_eq!(found.approval, Approval::Unknown);
-    let objection = found.objection().unwrap();
+    let reason = found.objection().unwrap();
     for text in [".exec-server/env", "`box`", "not allowed", "use --allow"] {
-        assert!(objection.contains(text), "{text:?} in {objection}");
+        assert!(reason.contains(text), "{text:?} in {reason}");
     }
     home.with_lookup(|lookup| found.allow(lookup)).unwrap();
     assert_eq!(home.find("src").unwrap().approval, Approval::Allowed);

@@ -83,7 +83,7 @@ async fn commands_below_a_directory_work_in_its_environment() {
 }
 
 #[tokio::test]
-async fn environment_of_a_checkout_is_ignored_until_the_person_allows_it() {
+async fn environment_of_a_checkout_is_ignored_until_the_user_allows_it() {
     let user = TestUser::new();
     let server = user.server(&[]).await;
     let add = ["env", "add", "box", &server.url];

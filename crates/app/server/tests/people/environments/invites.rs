@@ -58,7 +58,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn two_lines_connect_a_machine_and_a_person_through_a_hub() {
+async fn two_invites_connect_a_machine_and_a_user_through_a_hub() {
     let (operator, machine, person) = (TestUser::new(), TestUser::new(), TestUser::new());
     let mut hub = Hub::start(&operator).await;
     let machine_line = invite(&operator, &["--name", "box-7"]).await;
@@ -79,7 +79,7 @@ async fn two_lines_connect_a_machine_and_a_person_through_a_hub() {
     let said = person.run(["run", "-E", "box", "--", "echo", "hi"]).await;
     assert_eq!(said.expect_success(), "hi\n");
 
-    // Used lines are refused to others, and accepted from who used them.
+    // The hub refuses a used invite to others, and accepts it again from its claimant.
     let stranger = TestUser::new();
     let again = stranger.run(["join", &machine_line]).await;
     again.failed(77, &["has been used", "hub invite"]);
@@ -115,7 +115,7 @@ async fn two_lines_connect_a_machine_and_a_person_through_a_hub() {
 }
 
 #[tokio::test]
-async fn of_many_persons_with_one_line_exactly_one_gets_in() {
+async fn exactly_one_of_many_users_redeems_an_invite() {
     let operator = TestUser::new();
     let _hub = Hub::start(&operator).await;
     let line = invite(&operator, &["--name", "box-*", "--role", "harness"]).await;
@@ -135,7 +135,7 @@ async fn of_many_persons_with_one_line_exactly_one_gets_in() {
 #[tokio::test]
 async fn invites_that_cannot_be_used_are_refused_with_the_next_step() {
     let (operator, person) = (TestUser::new(), TestUser::new());
-    // Nothing is known of a hub that never ran.
+    // The URL of a hub that never ran is unknown.
     let invite_flags = ["hub", "invite", "--name=box-7", "--data-dir"];
     let mut early = operator.command(invite_flags);
     let early = early.arg(data(&operator)).output_soon().await;
