@@ -146,7 +146,7 @@ pub enum UserCommand {
     Upgrade(UpgradeCommand),
     /// Measures latency and throughput of an environment.
     Bench(BenchCommand),
-    /// Judges an implementation of the protocol.
+    /// Checks an implementation of the protocol.
     Conformance(ConformanceCommand),
     /// Prints a completion script for a shell.
     Completions(CompletionsCommand),

@@ -1,4 +1,4 @@
-//! `exec-server conformance`: judges an implementation of the protocol.
+//! `exec-server conformance`: checks an implementation of the protocol.
 //!
 //! Invariant: every wait is bounded, and everything it made on the server's host is removed. Not
 //! here: cases that depend on a transport or a sandbox, which the tests of this project have.
@@ -38,10 +38,10 @@ use crate::command::{
 
 pub use self::conformance_case::ConformanceProfile;
 
-/// Judges an implementation of the protocol.
+/// Checks an implementation of the protocol.
 ///
 /// Runs each case on a new connection and prints a line for it. Exits with 1 if one fails.
-/// The server's host needs `sh`, `cat` and `sleep`.
+/// The server's host needs a POSIX shell and its usual commands.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ConformanceCommand {
@@ -84,7 +84,7 @@ pub struct ConformanceCommand {
     #[arg(long)]
     pub list: bool,
 
-    /// Prints one JSON object a case, and one with the sums.
+    /// Prints one JSON object per case, and one with the totals.
     #[arg(long)]
     pub json: bool,
 }
