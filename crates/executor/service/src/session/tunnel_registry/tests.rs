@@ -99,25 +99,27 @@ impl TestRegistry {
 
 #[tokio::test]
 async fn clear_cancels_what_is_opening() {
-    for is_open_at_the_same_time in [false, true] {
-        let test = TestRegistry::new();
-        for mut opening in [test.open(), test.listen()] {
+    for start in [TestRegistry::open, TestRegistry::listen] {
+        for is_open_at_the_same_time in [false, true] {
+            let test = TestRegistry::new();
+            let mut opening = start(&test);
             assert!(poll_immediate(&mut opening).await.is_none());
             if is_open_at_the_same_time {
                 test.network.permits.add_permits(1);
             }
             test.registry.clear("client does not support tunnels");
             test.expect_cancelled(opening).await;
+            // A listener that was opened is closed again.
+            assert!(test.network.fake.connect(0).is_none());
         }
-        // The listener that was opened is closed again.
-        assert!(test.network.fake.connect(0).is_none());
     }
 }
 
 #[tokio::test]
 async fn close_of_the_client_cancels_what_is_opening() {
-    let test = TestRegistry::new();
-    for mut opening in [test.open(), test.listen()] {
+    for start in [TestRegistry::open, TestRegistry::listen] {
+        let test = TestRegistry::new();
+        let mut opening = start(&test);
         assert!(poll_immediate(&mut opening).await.is_none());
         test.network.permits.add_permits(1);
         test.registry
