@@ -115,7 +115,7 @@ export class RemoteChildProcess extends EventEmitter<RemoteChildProcessEvents> {
       const { process, events } = await start;
       this.#process = process;
       this.emit("spawn");
-      const exit = await events.exited;
+      const exit = await events.awaiting(events.exited);
       const [code, signal] = outcome(exit);
       this.exitCode = code;
       this.signalCode = signal;
@@ -126,7 +126,7 @@ export class RemoteChildProcess extends EventEmitter<RemoteChildProcessEvents> {
           stream.resume();
         }
       }
-      await events.ended;
+      await events.awaiting(events.ended);
       for (const stream of [this.stdout, this.stderr]) {
         if (stream !== null && !stream.readableEnded && !stream.destroyed) {
           await new Promise((resolve) => stream.once("close", resolve));

@@ -14,13 +14,19 @@ export class OutputQueue {
   #waiting: (() => void) | undefined;
   #changed: Promise<void> | undefined;
   #onTaken: (bytes: number) => void;
+  #onWait: (change: 1 | -1) => void;
   /** Total bytes that have arrived. */
   received = 0;
   /** Total bytes that were taken. */
   taken = 0;
 
-  constructor(onTaken: (bytes: number) => void) {
+  /** Reports taken bytes, and callers that begin (1) or cease (-1) to wait for a chunk. */
+  constructor(
+    onTaken: (bytes: number) => void,
+    onWait: (change: 1 | -1) => void = () => {},
+  ) {
     this.#onTaken = onTaken;
+    this.#onWait = onWait;
   }
 
   /** Whether nothing more will come, and all was taken or the stream failed. */
@@ -84,7 +90,9 @@ export class OutputQueue {
       this.#changed ??= new Promise((resolve) => {
         this.#waiting = resolve;
       });
+      this.#onWait(1);
       await this.#changed;
+      this.#onWait(-1);
     }
   }
 

@@ -41,6 +41,8 @@ const MAX_EARLY_BYTES = 1 << 20;
 const WINDOW_BYTES = 1 << 20;
 /** Maximum output that waits for the program. Output beyond it is dropped and read again later. */
 const MAX_UNREAD_BYTES = 8 << 20;
+/** Without `acknowledge` there is one window for the whole connection. */
+export const LAG_BYTES = 1 << 20;
 /** An acknowledgement is due after these bytes, so that the process never waits for one. */
 const ACK_BYTES = 64 << 10;
 const ACK_EVENTS = 256;
@@ -51,6 +53,10 @@ export interface EventsOwner {
   progress(events: ProcessEvents): void;
   /** Bytes were queued (positive) or taken (negative). */
   lag(bytes: number): void;
+  /** The program begins (1) or ceases (-1) to wait for events of one more process. */
+  awaited(change: 1 | -1): void;
+  /** Whether unread output pauses the connection. */
+  readonly pausesConnection: boolean;
 }
 
 /** State of one process on this client. */
@@ -103,6 +109,9 @@ export class ProcessEvents {
   /** Output that the program has not taken. */
   #unread = 0;
   #lagReleased = false;
+  /** Callers that wait for an event. */
+  #waiters = 0;
+  #isAwaited = false;
   #exited = new Deferred<ProcessExit>();
   #ended = new Deferred<ProcessExit>();
 
@@ -118,6 +127,7 @@ export class ProcessEvents {
       if (!this.#lagReleased) {
         this.#lagBytes -= bytes;
         eventsOwner.lag(-bytes);
+        this.#updateAwaited();
       }
       if (this.#held.length > 0) {
         this.#advance();
@@ -126,8 +136,9 @@ export class ProcessEvents {
         eventsOwner.progress(this);
       }
     };
-    this.stdout = new OutputQueue(taken);
-    this.stderr = new OutputQueue(taken);
+    const wait = (change: 1 | -1): void => this.#countWaiter(change);
+    this.stdout = new OutputQueue(taken, wait);
+    this.stderr = new OutputQueue(taken, wait);
     // An unobserved rejection must not end the program.
     this.#exited.promise.catch(() => {});
     this.#ended.promise.catch(() => {});
@@ -141,6 +152,31 @@ export class ProcessEvents {
   /** Resolves when the command has exited and its output has ended. */
   get ended(): Promise<ProcessExit> {
     return this.#ended.promise;
+  }
+
+  /** Notes that the program waits for an event until a promise is settled. Returns the promise. */
+  awaiting<T>(promise: Promise<T>): Promise<T> {
+    this.#countWaiter(1);
+    const settled = (): void => this.#countWaiter(-1);
+    promise.then(settled, settled);
+    return promise;
+  }
+
+  #countWaiter(change: 1 | -1): void {
+    this.#waiters += change;
+    this.#updateAwaited();
+  }
+
+  /**
+   * Reports whether the program waits for this process. A process whose own unread output pauses
+   * the connection does not count: its reader has to go on first, as with `acknowledge`.
+   */
+  #updateAwaited(): void {
+    const isAwaited = this.#waiters > 0 && this.#lagBytes < LAG_BYTES && !this.#lagReleased;
+    if (isAwaited !== this.#isAwaited) {
+      this.#isAwaited = isAwaited;
+      this.#owner.awaited(isAwaited ? 1 : -1);
+    }
   }
 
   /** Number of the last event in order. */
@@ -160,8 +196,14 @@ export class ProcessEvents {
 
   /** Whether the program reads fast enough to ask for more. */
   get hasRoom(): boolean {
-    const { isBehind } = this;
-    return this.#unread < (isBehind ? MAX_UNREAD_BYTES / 2 : MAX_UNREAD_BYTES);
+    const maximum = this.#maxUnread;
+    return this.#unread < (this.isBehind ? maximum / 2 : maximum);
+  }
+
+  /** Without `acknowledge` the server evicts sent output: it cannot be dropped and read again. */
+  get #maxUnread(): number {
+    const keepsAll = this.owner === "session" && this.#owner.pausesConnection;
+    return keepsAll ? Infinity : MAX_UNREAD_BYTES;
   }
 
   /** Handles an event of the connection. */
@@ -169,7 +211,7 @@ export class ProcessEvents {
     if (this.failure !== undefined || this.closed || this.suspended) {
       return;
     }
-    if (event.type === "output" && this.#unread >= MAX_UNREAD_BYTES) {
+    if (event.type === "output" && this.#unread >= this.#maxUnread) {
       // The server does not pause detached and durable processes. It keeps the output.
       if (this.owner === "server") {
         this.suspended = true;
@@ -236,6 +278,7 @@ export class ProcessEvents {
         if (queue.taken === before && !this.#lagReleased) {
           this.#lagBytes += bytes;
           this.#owner.lag(bytes);
+          this.#updateAwaited();
         }
         const below = queue.received - WINDOW_BYTES;
         if (this.#held.length === 0 && queue.taken >= below) {
@@ -321,6 +364,7 @@ export class ProcessEvents {
     if (!this.#lagReleased) {
       this.#lagReleased = true;
       this.#owner.lag(-this.#lagBytes);
+      this.#updateAwaited();
     }
   }
 

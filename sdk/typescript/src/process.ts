@@ -286,7 +286,7 @@ export class Process {
 
   /** Resolves when the command has exited. Its output may follow. */
   get exited(): Promise<ProcessExit> {
-    return this.#events.exited;
+    return this.#events.awaiting(this.#events.exited);
   }
 
   /**
@@ -294,7 +294,7 @@ export class Process {
    * read it, or start the process with `stdout: "ignore"`.
    */
   wait(options: { signal?: AbortSignal } = {}): Promise<ProcessExit> {
-    return withSignal(this.#events.ended, options.signal);
+    return this.#events.awaiting(withSignal(this.#events.ended, options.signal));
   }
 
   /**

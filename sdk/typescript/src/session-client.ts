@@ -35,7 +35,7 @@ import {
   OverlongMessageError,
   type RpcMessage,
 } from "./message.js";
-import { type EventsOwner, ProcessEvents, type ProcessExit } from "./process-events.js";
+import { type EventsOwner, LAG_BYTES, ProcessEvents, type ProcessExit } from "./process-events.js";
 import type {
   AttachProcess,
   EnvironmentInfo,
@@ -153,9 +153,7 @@ const INTERRUPTED_PAGE_BYTES = 256 << 10;
 const BEHIND_PAGE_BYTES = 1 << 20;
 /** Keepalive: a connection without messages is probed, and ends if it does not answer. */
 const KEEPALIVE_MS = 20_000;
-/** Without `acknowledge` there is one window for the whole connection. */
-const LAG_BYTES = 1 << 20;
-/** The window while a call waits for an answer that follows the data. */
+/** The window while something waits for an answer or an event that follows the data. */
 const AWAITED_LAG_BYTES = 256 << 20;
 
 /** Decides about a host that the proxy's settings do not decide about. */
@@ -192,6 +190,8 @@ export class SessionClient implements EventsOwner {
   #stalledSince: number | undefined;
   #closing = new AbortController();
   #lag = 0;
+  /** Processes whose events the program waits for. */
+  #awaited = 0;
   #paused = false;
   #keepalive: ReturnType<typeof setInterval> | undefined;
   #heard = true;
@@ -540,12 +540,22 @@ export class SessionClient implements EventsOwner {
     }
   }
 
+  awaited(change: 1 | -1): void {
+    this.#awaited += change;
+    this.#updateReading();
+  }
+
+  get pausesConnection(): boolean {
+    return this.#link?.pausable === true && !this.#extensions.has("acknowledge");
+  }
+
   #updateReading(): void {
     const link = this.#link;
     if (link === undefined || this.#extensions.has("acknowledge")) {
       return;
     }
-    const limit = this.#calls.size > 0 ? AWAITED_LAG_BYTES : LAG_BYTES;
+    const isAwaited = this.#calls.size > 0 || this.#awaited > 0;
+    const limit = isAwaited ? AWAITED_LAG_BYTES : LAG_BYTES;
     const paused = this.#lag >= limit;
     if (paused === this.#paused) {
       return;

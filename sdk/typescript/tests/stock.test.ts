@@ -7,9 +7,12 @@ import { type WebSocket, WebSocketServer } from "ws";
 import {
   connect,
   ConnectError,
+  type Environment,
   LimitError,
   OutputLostError,
+  type Process,
   ProtocolError,
+  spawn,
   UnsupportedError,
 } from "../src/node.js";
 
@@ -155,7 +158,7 @@ test("output that a stock server evicted fails its process only", async () => {
   await server.stop();
 });
 
-test("output that is not read pauses the connection to a stock server", async () => {
+async function assertUnreadOutputPauses(wait: (process: Process) => void): Promise<void> {
   const data = chunk("x".repeat(8192));
   let sent = 0;
   let sender: WebSocket | undefined;
@@ -176,6 +179,7 @@ test("output that is not read pauses the connection to a stock server", async ()
   });
   const env = await connect(server.url);
   const process = await env.spawn(["x"]);
+  wait(process);
   // What the client and the sockets take is far below what is produced.
   let last = -1;
   for (let calm = 0; calm < 5; calm += 1) {
@@ -192,7 +196,82 @@ test("output that is not read pauses the connection to a stock server", async ()
   }
   await env.close();
   await server.stop();
+}
+
+test("output that is not read pauses the connection to a stock server", async () => {
+  await assertUnreadOutputPauses(() => {});
 });
+
+test("wait for a process does not read its output from a stock server", async () => {
+  await assertUnreadOutputPauses((process) => {
+    process.wait().catch(() => {});
+    process.exited.catch(() => {});
+  });
+});
+
+/** Waits for events of the command `quiet`. */
+const WAITS: Record<string, (env: Environment) => Promise<void>> = {
+  run: async (env) => {
+    assert.equal((await env.run(["quiet"])).stdout, "x");
+  },
+  wait: async (env) => {
+    assert.equal((await (await env.spawn(["quiet"])).wait()).exitCode, 0);
+  },
+  "wait with a signal": async (env) => {
+    const process = await env.spawn(["quiet"]);
+    const { signal } = new AbortController();
+    assert.equal((await process.wait({ signal })).exitCode, 0);
+  },
+  exited: async (env) => {
+    assert.equal((await (await env.spawn(["quiet"])).exited).exitCode, 0);
+  },
+  "a pending read": async (env) => {
+    const { value } = await (await env.spawn(["quiet"])).stdout.getReader().read();
+    assert.equal(Buffer.from(value ?? []).toString(), "x");
+  },
+  "the events of a child process": async (env) => {
+    const child = spawn(env, "quiet");
+    await new Promise((resolve, reject) => child.on("close", resolve).on("error", reject));
+    assert.equal(child.exitCode, 0);
+  },
+};
+
+for (const [name, wait] of Object.entries(WAITS)) {
+  test(`unread output of a stock server does not block ${name}`, { timeout: 20_000 }, async () => {
+    // More than the client keeps of a process whose output it can read again.
+    const data = chunk("x".repeat(64 << 10));
+    const floodChunks = 192;
+    const server = await ScriptedServer.start(({ id, method, params }, reply) => {
+      const { processId } = params;
+      reply({ id, result: { processId, running: false } });
+      if (method !== "process/start") {
+        return;
+      }
+      const send = (event: string, params: object): void =>
+        reply({ method: `process/${event}`, params });
+      const starts = server.requests.filter((request) => request.method === method);
+      const flood = starts[0]?.params["processId"];
+      const firstSeq = flood === processId ? 1 : floodChunks / 2 + 1;
+      for (let seq = firstSeq; seq < firstSeq + floodChunks / 2; seq += 1) {
+        send("output", { processId: flood, seq, stream: "stdout", chunk: data });
+      }
+      if (flood !== processId) {
+        send("output", { processId, seq: 1, stream: "stdout", chunk: chunk("x") });
+        send("exited", { processId, seq: 2, exitCode: 0 });
+        send("closed", { processId, seq: 3 });
+      }
+    });
+    const env = await connect(server.url);
+    const flood = await env.spawn(["flood"]);
+    await wait(env);
+    const reader = flood.stdout.getReader();
+    for (let count = 0; count < floodChunks; count += 1) {
+      assert.equal((await reader.read()).value?.byteLength, 64 << 10);
+    }
+    await env.close();
+    await server.stop();
+  });
+}
 
 test("server that violates the protocol is a typed error", async () => {
   const garbage = await ScriptedServer.start(({ id, method }, reply) => {
