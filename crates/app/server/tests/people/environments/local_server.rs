@@ -43,7 +43,10 @@ async fn first_command_starts_the_local_server_and_the_next_reuses_it() {
 async fn socket_with_a_path_too_long_for_an_address_works() {
     let user = TestUser::new();
     let directory = user.home().join("d".repeat(120));
-    fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&directory)
+        .unwrap();
     let socket = directory.join("server.sock");
     let user = user
         .with("EXEC_SERVER_SOCKET", socket.to_str().unwrap())
