@@ -96,8 +96,8 @@ pub(crate) fn run(root: &Path, options: DistOptions) -> anyhow::Result<Vec<PathB
 /// Flags of the compiler for a program that needs no shared library. Randomness comes from the
 /// system call: the crate looks it up as a symbol of a shared library by default, and a static
 /// program would read `/dev/random` instead, which not every root file system has. On x86-64 the
-/// linker is lld, which merges identical functions and packs relocations: 13.7 MiB instead of 14.4
-/// for the slim executor.
+/// linker is lld, which merges identical functions and packs relocations: the slim executor is 5 %
+/// smaller.
 #[cfg(target_arch = "x86_64")]
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static \
                             --cfg getrandom_backend=\"linux_getrandom\" \
