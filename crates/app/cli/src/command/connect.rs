@@ -67,7 +67,7 @@ pub(crate) struct ConnectedEnv {
 
 impl ConnectedEnv {
     /// Connects to the requested environment. Starts the local server if none is listening, and
-    /// upgrades one of an earlier version that nobody else uses.
+    /// upgrades one of an earlier version that has no other connection.
     pub(crate) async fn open(env_args: &EnvArgs) -> Result<Self, CommandFailure> {
         let env = Self::open_any_version(env_args).await?;
         let RouteKind::Local(socket) = &env.route.route_kind else {
