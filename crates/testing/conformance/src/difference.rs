@@ -27,6 +27,9 @@ pub enum Difference {
     LateWritesAreTaken,
     /// Processes outside the process group survive a terminate.
     DescendantsSurvive,
+    /// A forced end may drop output that the server has not read yet. Seen in about one of a
+    /// hundred on a busy machine.
+    ForcedEndsMayDropOutput,
     /// Descendants of an exited process survive.
     LeftoversSurvive,
     /// On a terminal, a missing working directory falls back to the home directory.
@@ -112,6 +115,7 @@ pub const STOCK: SubjectCapabilities = SubjectCapabilities {
         Difference::TerminalsHideSignals,
         Difference::LateWritesAreTaken,
         Difference::DescendantsSurvive,
+        Difference::ForcedEndsMayDropOutput,
         Difference::LeftoversSurvive,
         Difference::TerminalsStartAnywhere,
         Difference::TerminalsRunArg0,
