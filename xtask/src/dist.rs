@@ -121,13 +121,14 @@ fn build(root: &Path, features: &[&str]) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(root)
-        .args(["build", "--release", "--locked", "--package", "exec-server"])
+        .args(["build", "--profile", "dist", "--locked"])
+        .args(["--package", "exec-server"])
         .args(["--target", &target()])
         .args(features)
         .env("CARGO_TARGET_DIR", &directory)
         .env("RUSTFLAGS", STATIC_FLAGS);
     package::check(&mut cargo)?;
-    Ok(directory.join(target()).join("release/exec-server"))
+    Ok(directory.join(target()).join("dist/exec-server"))
 }
 
 /// Returns the version that all crates share.
