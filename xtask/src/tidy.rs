@@ -4,6 +4,7 @@
 //! and `links` look at the file system. Not here: formatting, lints, licences of dependencies.
 
 mod credentials;
+mod doc_examples;
 mod documents;
 mod finding;
 mod layers;

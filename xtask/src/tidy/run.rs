@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    credentials, documents, finding::Finding, layers, links, markers, modules, prose, protocol,
-    size, source::Source, tree::Tree, type_names,
+    credentials, doc_examples, documents, finding::Finding, layers, links, markers, modules, prose,
+    protocol, size, source::Source, tree::Tree, type_names,
 };
 
 /// What the rules said, in the order of files and lines.
@@ -28,6 +28,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
     faults.extend(protocol::check(&tree));
     faults.extend(protocol::check_schemas(&tree));
     faults.extend(layers::check(&tree.manifests));
+    faults.extend(doc_examples::check(&tree.manifests, &tree.rust));
     faults.extend(modules::check(&sources));
     faults.extend(type_names::check(&sources));
     faults.extend(tree.rust.iter().flat_map(prose::check_source));
