@@ -601,6 +601,23 @@ def test_ctrl_c_interrupts_a_call_and_kills_its_command(server: Server) -> None:
     wait_for(lambda: not is_running("4711473"))
 
 
+def test_ctrl_c_that_another_thread_receives_interrupts_a_call(server: Server) -> None:
+    script = """
+        import signal, sys, threading
+        from exec_server import Environment
+        def interrupt():
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        with Environment.connect(sys.argv[1]) as env:
+            threading.Timer(0.2, interrupt).start()
+            try:
+                env.run(["sleep", "4711475"])
+            except KeyboardInterrupt:
+                print("interrupted")
+    """
+    code, out = run_script(script, server.url)
+    assert (code, out) == (0, "interrupted\n")
+
+
 def test_program_that_ends_without_a_close_leaves_nothing_running(server: Server) -> None:
     script = """
         import sys

@@ -14,6 +14,8 @@ Result = TypeVar("Result")
 
 #: Time that an interrupted call has to clean up behind itself.
 _CLEANUP_SECONDS = 10.0
+#: How often a waiting call looks for an interrupt.
+_INTERRUPT_SECONDS = 1.0
 
 
 class _Outcome(Generic[Result]):
@@ -117,7 +119,9 @@ class LoopThread:
             coroutine.close()
             raise ClosedError("the environment is closed") from None
         try:
-            done[0].acquire()
+            # An interrupt whose signal another thread received does not end the wait.
+            while not done[0].acquire(timeout=_INTERRUPT_SECONDS):
+                pass
         except BaseException as interrupt:
             self._loop.call_soon_threadsafe(cancel)
             if not outcome.done:
