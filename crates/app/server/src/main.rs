@@ -8,18 +8,17 @@ use anyhow::Context;
 use clap::CommandFactory;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig,
-    cli::{Cli, Command},
-    config::{self, LogConfig, VariableLookup},
+    cli::{BridgeArgs, Cli, Command, ForwardArgs},
+    config::{self, LogConfig, ServerConfig, VariableLookup},
     remote::{self, ForwardConfig, RemoteConfigError},
     telemetry::{self, Telemetry},
 };
 #[cfg(feature = "cli")]
 use exec_server::{
-    cli::DoctorArgs,
-    command::{CommandFailure, is_interactive, show_overview, warn_of_foreign_keys},
-    config::ServerConfig,
+    cli::{DoctorArgs, JoinArgs},
+    command::{CommandFailure, UserCommand, is_interactive, show_overview, warn_of_foreign_keys},
     doctor,
-    join::join_hub,
+    join::{JoinedHub, join_hub},
 };
 #[cfg(feature = "hub")]
 use exec_server::{
@@ -122,74 +121,108 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         }
     }
     match &cli.command {
-        Some(Command::Forward(forward)) => {
-            let config = ForwardConfig::find(forward, lookup)?;
-            return block_on_current_thread(completed(remote::run_forward(config)));
-        }
-        Some(Command::Bridge(bridge)) => {
-            if bridge.check {
-                let version = env!("CARGO_PKG_VERSION");
-                writeln!(std::io::stdout(), "exec-server-bridge {version}")?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            return block_on_current_thread(completed(exec_server::bridge::run_bridge()));
-        }
+        Some(Command::Forward(forward)) => return run_forward(forward, lookup),
+        Some(Command::Bridge(bridge)) => return run_bridge(bridge),
         #[cfg(feature = "hub")]
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
         #[cfg(feature = "cli")]
-        Some(Command::People(line)) => {
-            let line = line.clone();
-            return block_on_current_thread(async { Ok(line.run(Cli::command).await?) });
-        }
+        Some(Command::People(line)) => return run_command(line),
         #[cfg(feature = "cli")]
-        Some(Command::Doctor(doctor)) if doctor.env_args.env.is_some() => {
-            let DoctorArgs { env_args, json } = doctor.clone();
-            let options: &[&str] = if json { &["--json"] } else { &[] };
-            return block_on_current_thread(async move {
-                Ok(doctor::examine_remote(&env_args, options).await?)
-            });
-        }
+        Some(Command::Doctor(doctor)) => return run_doctor(doctor.clone(), cli, lookup),
         #[cfg(feature = "cli")]
-        Some(Command::Doctor(_)) => {}
+        Some(Command::Join(join)) => match run_join(join, lookup)? {
+            Some(joined) => {
+                cli.command = None;
+                cli.registration.remote = Some(joined.hub);
+                cli.registration.environment_id = Some(joined.environment);
+                cli.registration.remote_token_file = Some(joined.token_file);
+            }
+            None => return Ok(ExitCode::SUCCESS),
+        },
         #[cfg(feature = "cli")]
-        Some(Command::Join(join)) => {
-            let joined = block_on_current_thread(async { Ok(join_hub(join, lookup).await?) })?;
-            let Some(joined) = joined else {
-                return Ok(ExitCode::SUCCESS);
-            };
-            cli.command = None;
-            cli.registration.remote = Some(joined.hub);
-            cli.registration.environment_id = Some(joined.environment);
-            cli.registration.remote_token_file = Some(joined.token_file);
-        }
-        #[cfg(feature = "cli")]
-        None if is_bare_on_terminal(lookup) => {
-            return block_on_current_thread(async { Ok(show_overview().await?) });
-        }
+        None if is_bare_on_terminal(lookup) => return run_overview(),
         None => {}
     }
     let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
     let chatgpt = cli.chatgpt.clone();
-    #[cfg(feature = "cli")]
-    let command = cli.command.clone();
     let config = config::load(cli, lookup)?;
-    #[cfg(feature = "cli")]
-    if let Some(Command::Doctor(doctor)) = command {
-        return block_on_current_thread(examine(config, doctor));
-    }
     let telemetry = Telemetry::begin(&config.logs, lookup)?;
-    let paths = ExecServerRuntimePaths::default();
     let server = config.clone();
     let remote =
         RemoteEnvironmentConfig::find(&registration, &transport, &chatgpt, server, lookup)?;
     let outcome = match remote {
-        Some(remote) => block_on_current_thread(completed(exec_server::run_remote_environment(
-            remote, paths,
-        ))),
-        None => block_on_current_thread(completed(exec_server::run_main(config, paths))),
+        Some(remote) => serve_remotely(remote),
+        None => serve(config),
     };
     telemetry.end();
     outcome
+}
+
+// Each of the following is compiled apart: a future of any other command would otherwise be part of
+// the stack frame below a running server, 200 KiB in all.
+
+#[inline(never)]
+fn serve(config: ServerConfig) -> anyhow::Result<ExitCode> {
+    let paths = ExecServerRuntimePaths::default();
+    block_on_current_thread(completed(exec_server::run_main(config, paths)))
+}
+
+#[inline(never)]
+fn serve_remotely(config: RemoteEnvironmentConfig) -> anyhow::Result<ExitCode> {
+    let paths = ExecServerRuntimePaths::default();
+    block_on_current_thread(completed(exec_server::run_remote_environment(
+        config, paths,
+    )))
+}
+
+#[inline(never)]
+fn run_forward(forward: &ForwardArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
+    let config = ForwardConfig::find(forward, lookup)?;
+    block_on_current_thread(completed(remote::run_forward(config)))
+}
+
+#[inline(never)]
+fn run_bridge(bridge: &BridgeArgs) -> anyhow::Result<ExitCode> {
+    if bridge.check {
+        let version = env!("CARGO_PKG_VERSION");
+        writeln!(std::io::stdout(), "exec-server-bridge {version}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    block_on_current_thread(completed(exec_server::bridge::run_bridge()))
+}
+
+#[cfg(feature = "cli")]
+#[inline(never)]
+fn run_command(command: &UserCommand) -> anyhow::Result<ExitCode> {
+    let command = command.clone();
+    block_on_current_thread(async { Ok(command.run(Cli::command).await?) })
+}
+
+#[cfg(feature = "cli")]
+#[inline(never)]
+fn run_doctor(
+    doctor: DoctorArgs,
+    cli: Cli,
+    lookup: VariableLookup<'_>,
+) -> anyhow::Result<ExitCode> {
+    if doctor.env_args.env.is_none() {
+        return block_on_current_thread(examine(config::load(cli, lookup)?, doctor));
+    }
+    let DoctorArgs { env_args, json } = doctor;
+    let options: &[&str] = if json { &["--json"] } else { &[] };
+    block_on_current_thread(async move { Ok(doctor::examine_remote(&env_args, options).await?) })
+}
+
+#[cfg(feature = "cli")]
+#[inline(never)]
+fn run_join(join: &JoinArgs, lookup: VariableLookup<'_>) -> anyhow::Result<Option<JoinedHub>> {
+    block_on_current_thread(async { Ok(join_hub(join, lookup).await?) })
+}
+
+#[cfg(feature = "cli")]
+#[inline(never)]
+fn run_overview() -> anyhow::Result<ExitCode> {
+    block_on_current_thread(async { Ok(show_overview().await?) })
 }
 
 /// Returns whether the program was started on a terminal without arguments, and neither variables
@@ -247,6 +280,7 @@ fn block_on_current_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> 
 
 /// Runs a hub, on all cores, or one of its subcommands.
 #[cfg(feature = "hub")]
+#[inline(never)]
 fn run_hub(hub: &HubArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     match &hub.command {
         Some(HubCommand::Token(command)) => {
