@@ -30,7 +30,7 @@ use exec_wire::{
 };
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot},
     time::{sleep, timeout},
 };
 use tracing::{Instrument, field::Empty};
@@ -159,6 +159,8 @@ struct ConnectionWriter {
     encoding: DataEncoding,
     /// Permits of the send queue, released after the flush.
     permits: Vec<OwnedSemaphorePermit>,
+    /// Dropped when nothing is ready and everything is flushed.
+    flush_notifiers: Vec<oneshot::Sender<()>>,
     metrics: Arc<ServiceMetrics>,
 }
 
@@ -175,6 +177,7 @@ impl ConnectionWriter {
             tunnels: None,
             encoding: DataEncoding::Text,
             permits: Vec::new(),
+            flush_notifiers: Vec::new(),
             metrics,
         }
     }
@@ -238,6 +241,7 @@ impl ConnectionWriter {
         if self.link.buffered() > 0 || self.link.poll_keepalive(cx).is_ready() {
             return Poll::Ready(true);
         }
+        self.flush_notifiers.clear();
         if open {
             Poll::Pending
         } else {
@@ -253,6 +257,7 @@ impl ConnectionWriter {
             }
             SendItem::Tunnels(tunnels) => self.tunnels = Some(tunnels),
             SendItem::Binary => self.encoding = DataEncoding::Binary,
+            SendItem::NotifyFlushed(notifier) => self.flush_notifiers.push(notifier),
             SendItem::Follow(followed) => {
                 let metrics = Arc::clone(&self.metrics);
                 self.follows.push(NotificationStream { followed, metrics });

@@ -21,7 +21,7 @@ use exec_wire::{
     outgoing_message::OutgoingMessage,
 };
 use futures_util::stream::{AbortHandle, Abortable, abortable};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{connection::MethodFamily, server_requests::ServerRequests};
 
@@ -52,6 +52,8 @@ pub(crate) enum SendItem {
     Follow(FollowedProcess),
     /// Begins to send about tunnels.
     Tunnels(TunnelSender),
+    /// Drops the sender once everything that is ready is flushed.
+    NotifyFlushed(oneshot::Sender<()>),
 }
 
 /// Event stream of one process, followed by one connection.
@@ -188,6 +190,15 @@ impl SendQueue {
     /// Returns the pending requests to the client.
     pub(crate) fn server_requests(&self) -> &ServerRequests {
         &self.server_requests
+    }
+
+    /// Resolves when all messages and events that are ready now are flushed, or the writer has
+    /// ended.
+    pub(crate) async fn flushed(&self) {
+        let (notifier, flushed) = oneshot::channel();
+        drop(self.items.send(SendItem::NotifyFlushed(notifier)));
+        // Both ends look the same: nobody sends a value.
+        drop::<Result<(), _>>(flushed.await);
     }
 
     /// Resolves when the writer has ended.

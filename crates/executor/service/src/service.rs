@@ -25,7 +25,7 @@ use exec_wire::{
     process::{ProcessSummary, TerminateMode, WaitUntil},
     server::{ServerStatus, UpgradeServer, UpgradeStarted},
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
@@ -37,6 +37,10 @@ use crate::{
 
 /// Time limit for killed processes to exit when the server shuts down.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time limits for the rest of the output, and for clients to read it, when the server shuts down.
+/// Together they are shorter than the next server waits for the state directory.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Time limit for connections to end when another server takes over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -332,8 +336,14 @@ impl Service {
         for session in &sessions {
             session.terminate_all(TerminateMode::Force);
         }
-        // Does not wait for slow clients to read the remaining output.
         drop(timeout(KILL_TIMEOUT, wait_all(&sessions, WaitUntil::Exited)).await);
+        // The connections end with the server. A client that reads learns how its processes ended.
+        drop(timeout(FLUSH_TIMEOUT, wait_all(&sessions, WaitUntil::Closed)).await);
+        let send_queues = sessions.iter().filter_map(|session| session.send_queue());
+        let flushed = send_queues.map(|send_queue| async move { send_queue.flushed().await });
+        drop(timeout(FLUSH_TIMEOUT, join_all(flushed)).await);
+        // Requests were served meanwhile, and may have started some.
+        self.release_durable().await;
         for session in &sessions {
             session.clear();
         }

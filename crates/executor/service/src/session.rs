@@ -186,7 +186,7 @@ impl Session {
     }
 
     /// Returns the send queue of the attached client.
-    pub(super) fn send_queue(&self) -> Option<Arc<SendQueue>> {
+    pub(crate) fn send_queue(&self) -> Option<Arc<SendQueue>> {
         self.lock().send_queue.clone()
     }
 

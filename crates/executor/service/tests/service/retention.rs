@@ -5,7 +5,7 @@ use std::time::Duration;
 use exec_test_support::fake_process::FakeProcess;
 use exec_wire::limits;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::test_client::{Client, RETAINED_BYTES, Server, end, write_chunks};
 
@@ -290,6 +290,40 @@ async fn shutdown_releases_output_held_for_absent_clients() {
     sleep(Duration::from_secs(1)).await;
     assert!(!unwatched.is_paused());
     assert!(watched.is_paused(), "its client may still acknowledge");
+}
+
+/// More messages than a memory link holds.
+const UNREAD_MESSAGES: usize = 100;
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_until_a_reading_client_has_the_last_events() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = start(&mut server, &mut client, &params("p")).await;
+    for _ in 0..UNREAD_MESSAGES {
+        process.print("x").unwrap();
+    }
+    let closed = end(&process);
+    let service = server.service.clone();
+    let stopped = tokio::spawn(async move { service.shut_down(HOUR).await });
+    sleep(Duration::from_millis(100)).await;
+    assert!(!stopped.is_finished(), "most events are not sent");
+    client.receive_until(closed).await;
+    stopped.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_does_not_wait_long_for_a_client_that_does_not_read() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = start(&mut server, &mut client, &params("p")).await;
+    for _ in 0..UNREAD_MESSAGES {
+        process.print("x").unwrap();
+    }
+    end(&process);
+    let begin = Instant::now();
+    server.service.shut_down(HOUR).await;
+    assert!(begin.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test(start_paused = true)]
