@@ -218,7 +218,8 @@ mod tests {
         let (full, slim) = (bill(&[]), bill(super::super::SLIM_FEATURES));
         assert!(names(&full).is_superset(&names(&slim)));
         assert!(names(&slim).contains("exec-service"));
-        for part in ["exec-hub", "exec-cli", "opentelemetry", "async-nats"] {
+        let parts = ["exec-hub", "exec-cli", "exec-registry", "exec-relay"];
+        for part in [&parts[..], &["clatter", "opentelemetry", "async-nats"]].concat() {
             assert!(names(&full).contains(part), "{part}");
             assert!(!names(&slim).contains(part), "{part}");
         }

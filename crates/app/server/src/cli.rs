@@ -6,21 +6,26 @@
 
 #[cfg(feature = "cli")]
 mod argv;
+#[cfg(feature = "remote")]
 mod executor_args;
 #[cfg(feature = "hub")]
 mod hub_args;
+mod missing_features;
 #[cfg(test)]
 #[cfg(all(feature = "cli", feature = "hub"))]
 mod tests;
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "remote")]
+use clap::{CommandFactory, error::ErrorKind};
 
 #[cfg(feature = "cli")]
 use crate::command::{EnvArgs, UserCommand};
 use crate::config::{ConfigOverride, ServerSettings, Strictness, Switch};
 
+#[cfg(feature = "remote")]
 pub use self::executor_args::{
     ChatGptAuthArgs, ForwardArgs, IgnoredOptions, RegistrationArgs, TransportArgs,
 };
@@ -29,6 +34,7 @@ pub use self::hub_args::{
     HubArgs, HubCommand, HubEnvironments, HubFlags, HubInvite, ListTokens, MakeToken, NatsArgs,
     RevokeToken, TokenCommand, TokenFileArgs, TokenLifetime, TokenLifetimeParseError,
 };
+#[cfg(feature = "remote")]
 pub use crate::remote::RemoteTransport;
 
 /// Command line of `exec-server`. Its help only has what is compiled in.
@@ -36,7 +42,10 @@ pub use crate::remote::RemoteTransport;
 #[command(
     name = "exec-server", version, about = ABOUT, long_about = long_about(),
     after_help = after_help(),
-    mut_arg("remote", |remote| remote.conflicts_with_all(LISTENER)),
+)]
+#[cfg_attr(
+    feature = "remote",
+    command(mut_arg("remote", |remote| remote.conflicts_with_all(LISTENER)))
 )]
 pub struct Cli {
     /// Command to run instead of serving.
@@ -48,14 +57,21 @@ pub struct Cli {
     pub settings: ServerSettings,
 
     /// Options of an executor behind a registry.
+    #[cfg(feature = "remote")]
     #[command(flatten)]
     pub registration: RegistrationArgs,
 
-    /// How harnesses connect to such an executor.
+    /// What the end of stdin means.
+    #[command(flatten)]
+    pub stdin: StdinArgs,
+
+    /// How harnesses connect to an executor behind a registry.
+    #[cfg(feature = "remote")]
     #[command(flatten)]
     pub transport: TransportArgs,
 
     /// ChatGPT access token as its credential.
+    #[cfg(feature = "remote")]
     #[command(flatten)]
     pub chatgpt: ChatGptAuthArgs,
 
@@ -123,6 +139,7 @@ pub enum Command {
     ///
     /// This process acts as the executor: registration, relay, encryption. It forwards messages
     /// over one websocket per harness.
+    #[cfg(feature = "remote")]
     Forward(Box<ForwardArgs>),
     /// Passes bytes between stdin and stdout and this account's background server, which it starts
     /// if none is running. Clients run it on other machines.
@@ -149,6 +166,18 @@ pub struct BridgeArgs {
     /// Prints what this program is, for clients that look for it.
     #[arg(long)]
     pub check: bool,
+}
+
+/// What the end of stdin means.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StdinArgs {
+    #[cfg_attr(
+        feature = "remote",
+        doc = "Exits at the end of stdin, also without --remote."
+    )]
+    #[cfg_attr(not(feature = "remote"), doc = "Exits at the end of stdin.")]
+    #[arg(long, help_heading = STDIN)]
+    pub exit_on_stdin_close: bool,
 }
 
 /// Options of `exec-server join`.
@@ -191,16 +220,33 @@ impl Cli {
         let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
         #[cfg(feature = "cli")]
         let line = argv::rewrite_argv(line)?;
-        let cli = Self::try_parse_from(line)?;
-        if cli.command.is_some() && cli.registration.remote.is_some() {
+        let cli = Self::try_parse_from(line).map_err(missing_features::explain)?;
+        #[cfg(feature = "remote")]
+        cli.check_remote()?;
+        Ok(cli)
+    }
+
+    /// Checks which flags of an executor behind a registry are compatible.
+    #[cfg(feature = "remote")]
+    fn check_remote(&self) -> Result<(), clap::Error> {
+        if self.command.is_some() && self.is_remote() {
             let text = "--remote before a command has no effect; `forward` has its own";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
         }
-        cli.transport.check(&cli.registration, &cli.chatgpt)?;
-        if let Some(Command::Forward(forward)) = &cli.command {
+        self.transport.check(&self.registration, &self.chatgpt)?;
+        if let Some(Command::Forward(forward)) = &self.command {
             forward.transport.check_forward(&forward.registration)?;
         }
-        Ok(cli)
+        Ok(())
+    }
+
+    /// Returns whether this machine is offered through a registry, and nothing listens.
+    pub fn is_remote(&self) -> bool {
+        #[cfg(feature = "remote")]
+        let is_remote = self.registration.remote.is_some();
+        #[cfg(not(feature = "remote"))]
+        let is_remote = false;
+        is_remote
     }
 
     /// Returns the strictness of `--strict-config`.
@@ -219,7 +265,14 @@ Exit status: 0 if every kind of policy can be enforced, 1 if not, 2 for a wrong 
 
 const CONFIGURATION: &str = "Configuration";
 
+/// Heading of the options for stdin.
+#[cfg(feature = "remote")]
+const STDIN: &str = "Remote";
+#[cfg(not(feature = "remote"))]
+const STDIN: &str = "Listener";
+
 /// Options of a listener, which an executor behind a relay does not have.
+#[cfg(feature = "remote")]
 const LISTENER: [&str; 12] = [
     "listen",
     "idle_exit",
@@ -260,8 +313,10 @@ actual port to stdout once it is bound; logs go to stderr.";
 fn after_help() -> String {
     let parts = [
         (true, OPTION_SOURCES),
+        (cfg!(feature = "remote"), REMOTE_SOURCES),
         (cfg!(feature = "cli"), COMMAND_EXAMPLES),
         (true, SERVER_EXAMPLES),
+        (cfg!(feature = "remote"), REMOTE_EXAMPLE),
         (cfg!(feature = "hub"), HUB_EXAMPLE),
         (cfg!(feature = "cli"), DOCTOR_EXAMPLE),
         (true, SERVER_STATUS),
@@ -274,8 +329,9 @@ fn after_help() -> String {
 const OPTION_SOURCES: &str = "\
 Server options are read from four sources, the first of which wins: the flag, `-c`, the environment \
 (EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), and the configuration \
-file. Relative paths start at the working directory in all of them. Options under Remote are flags \
-only.";
+file. Relative paths start at the working directory in all of them.";
+
+const REMOTE_SOURCES: &str = " Options under Remote are flags only.";
 
 const COMMAND_EXAMPLES: &str = "
 
@@ -304,7 +360,9 @@ Examples, for servers:
       Every interface, encrypted, for clients with the token
   exec-server --listen ws://10.0.0.5:8080 \\
               --ws-auth signed-bearer-token --ws-shared-secret-file secret --ws-audience box-7
-      For clients with a JWT that is signed with the secret, with the audience box-7
+      For clients with a JWT that is signed with the secret, with the audience box-7";
+
+const REMOTE_EXAMPLE: &str = "
   exec-server --remote https://hub.example --environment-id box-7 --remote-token-file token
       For harnesses of the same hub; nothing listens here";
 

@@ -43,7 +43,7 @@ pub use self::{
     settings::{EnvironmentLayer, ServerSettings, SettingError},
 };
 
-#[cfg(feature = "executor")]
+#[cfg(all(feature = "executor", feature = "remote"))]
 pub(crate) use self::settings::STDIN_CLOSE;
 
 /// Complete configuration of a server.

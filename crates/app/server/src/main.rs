@@ -7,11 +7,16 @@ use anyhow::Context;
 #[cfg(feature = "cli")]
 use clap::CommandFactory;
 use exec_server::{
-    ExecServerRuntimePaths, RemoteEnvironmentConfig,
-    cli::{BridgeArgs, Cli, Command, ForwardArgs},
+    ExecServerRuntimePaths,
+    cli::{BridgeArgs, Cli, Command},
     config::{self, LogConfig, ServerConfig, VariableLookup},
-    remote::{self, ForwardConfig, RemoteConfigError},
     telemetry::{self, Telemetry},
+};
+#[cfg(feature = "remote")]
+use exec_server::{
+    RemoteEnvironmentConfig,
+    cli::ForwardArgs,
+    remote::{self, ForwardConfig, RemoteConfigError},
 };
 #[cfg(feature = "cli")]
 use exec_server::{
@@ -96,17 +101,19 @@ fn status(error: &anyhow::Error) -> ExitCode {
     if let Some(failure) = error.downcast_ref::<CommandFailure>() {
         return failure.kind.into();
     }
-    let wrong_line = error
+    #[cfg(feature = "remote")]
+    if error
         .downcast_ref::<RemoteConfigError>()
-        .is_some_and(RemoteConfigError::is_usage);
-    if wrong_line {
-        ExitCode::from(USAGE_STATUS)
-    } else {
-        ExitCode::FAILURE
+        .is_some_and(RemoteConfigError::is_usage)
+    {
+        return ExitCode::from(USAGE_STATUS);
     }
+    let _other = error;
+    ExitCode::FAILURE
 }
 
 /// Exit status of clap, too.
+#[cfg(feature = "remote")]
 const USAGE_STATUS: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -121,6 +128,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         }
     }
     match &cli.command {
+        #[cfg(feature = "remote")]
         Some(Command::Forward(forward)) => return run_forward(forward, lookup),
         Some(Command::Bridge(bridge)) => return run_bridge(bridge),
         #[cfg(feature = "hub")]
@@ -143,17 +151,26 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         None if is_bare_on_terminal(lookup) => return run_overview(),
         None => {}
     }
-    let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
-    let chatgpt = cli.chatgpt.clone();
+    #[cfg(feature = "remote")]
+    let (registration, transport, chatgpt) = (
+        cli.registration.clone(),
+        cli.transport.clone(),
+        cli.chatgpt.clone(),
+    );
     let config = config::load(cli, lookup)?;
     let telemetry = Telemetry::begin(&config.logs, lookup)?;
-    let server = config.clone();
-    let remote =
-        RemoteEnvironmentConfig::find(&registration, &transport, &chatgpt, server, lookup)?;
-    let outcome = match remote {
-        Some(remote) => serve_remotely(remote),
-        None => serve(config),
+    #[cfg(feature = "remote")]
+    let remote = {
+        let server = config.clone();
+        RemoteEnvironmentConfig::find(&registration, &transport, &chatgpt, server, lookup)?
     };
+    #[cfg(feature = "remote")]
+    if let Some(remote) = remote {
+        let outcome = serve_remotely(remote);
+        telemetry.end();
+        return outcome;
+    }
+    let outcome = serve(config);
     telemetry.end();
     outcome
 }
@@ -167,14 +184,15 @@ fn serve(config: ServerConfig) -> anyhow::Result<ExitCode> {
     block_on_current_thread(completed(exec_server::run_main(config, paths)))
 }
 
+#[cfg(feature = "remote")]
 #[inline(never)]
 fn serve_remotely(config: RemoteEnvironmentConfig) -> anyhow::Result<ExitCode> {
     let paths = ExecServerRuntimePaths::default();
-    block_on_current_thread(completed(exec_server::run_remote_environment(
-        config, paths,
-    )))
+    let running = exec_server::run_remote_environment(config, paths);
+    block_on_current_thread(completed(running))
 }
 
+#[cfg(feature = "remote")]
 #[inline(never)]
 fn run_forward(forward: &ForwardArgs, lookup: VariableLookup<'_>) -> anyhow::Result<ExitCode> {
     let config = ForwardConfig::find(forward, lookup)?;
@@ -246,6 +264,7 @@ fn is_for_people(command: &Command) -> bool {
         #[cfg(feature = "hub")]
         Command::Hub(_) => false,
         Command::Bridge(_) => true,
+        #[cfg(feature = "remote")]
         Command::Forward(_) => false,
     }
 }

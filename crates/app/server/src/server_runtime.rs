@@ -705,7 +705,7 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "executor")]
+    #[cfg(feature = "cli")]
     #[test]
     fn explanation_names_allowed_clients_and_next_command() {
         let explained = |flags: &[&str]| {

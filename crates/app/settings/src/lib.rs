@@ -4,7 +4,7 @@
 //! Shared by the server (`exec-server`) and the commands for people (`exec-cli`). Elsewhere: the
 //! options of the server, and its command line.
 
-#[cfg(feature = "remote")]
+#[cfg(feature = "background-server")]
 pub mod background_server;
 #[cfg(feature = "remote")]
 pub mod environments;

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, error::ErrorKind};
 use exec_registry::{api::RegistryEnvironmentId, forward::ForwardDestination, http::BaseUrl};
 
-use crate::{cli::Cli, remote::RemoteTransport};
+use crate::{
+    cli::{Cli, StdinArgs},
+    remote::RemoteTransport,
+};
 
 /// Registry, identity and credentials of an executor.
 #[derive(Args, Clone, Debug, Default)]
@@ -61,10 +64,6 @@ pub struct RegistrationArgs {
     /// Reads tokens from stdin, one JSON object per line, each before the previous one expires.
     #[arg(long, requires = "remote", help_heading = REMOTE)]
     pub executor_credential_stdin: bool,
-
-    /// Exits at the end of stdin, also without --remote.
-    #[arg(long, help_heading = REMOTE)]
-    pub exit_on_stdin_close: bool,
 }
 
 /// How harnesses connect to an executor.
@@ -173,6 +172,10 @@ pub struct ForwardArgs {
     /// Where to offer it.
     #[command(flatten)]
     pub registration: RegistrationArgs,
+
+    /// What the end of stdin means.
+    #[command(flatten)]
+    pub stdin: StdinArgs,
 
     /// Only the relay is supported; other transports are accepted as flags and rejected with an
     /// error.

@@ -37,7 +37,7 @@ pub fn resolve(
     environment: ServerSettings,
     file: ConfigFile,
 ) -> Result<ServerConfig, ConfigError> {
-    let strictness = cli.strictness();
+    let (strictness, is_remote) = (cli.strictness(), cli.is_remote());
     let mut warnings = file.warnings;
     let overrides = config_file::read(&cli.overrides, strictness, &mut warnings)?;
     for (flag, features) in [("--enable", &cli.enable), ("--disable", &cli.disable)] {
@@ -55,11 +55,11 @@ pub fn resolve(
     }
     let settings = cli.settings.over(overrides).over(lower);
 
-    let (listen, auth, tls) = match &cli.registration.remote {
+    let (listen, auth, tls) = match is_remote {
         // A remote executor does not listen; listener settings of variables or the file are meant
         // for other starts.
-        Some(_) => (ListenUrl::Off, AuthPolicy::Open, None),
-        None => {
+        true => (ListenUrl::Off, AuthPolicy::Open, None),
+        false => {
             let listen = settings.listen.clone().unwrap_or_default();
             let auth = resolve_auth(&settings, &listen)?;
             let tls = tls(&settings, &listen)?;
@@ -111,7 +111,7 @@ pub fn resolve(
         ephemeral: cli.ephemeral,
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
-        stdin_close: match cli.registration.exit_on_stdin_close {
+        stdin_close: match cli.stdin.exit_on_stdin_close {
             true => StdinClose::Ends,
             false => StdinClose::Ignored,
         },
@@ -209,7 +209,7 @@ pub fn load(mut cli: Cli, lookup: VariableLookup<'_>) -> Result<ServerConfig, Co
         .or(environment.proxy_private_ips_via_upstream);
     // A background server has no stdin; the variable is meant for another process.
     let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
-    cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
+    cli.stdin.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
     let explicit = cli.config.clone().or(environment.config);
     let file = ConfigFile::find(explicit, environment.default_config, cli.strictness())?;
     resolve(cli, environment.settings, file)
@@ -255,7 +255,7 @@ impl ServerConfig {
         let line = [name].into_iter().chain(flags.into_iter().map(Into::into));
         let cli = Cli::read(line)?;
         anyhow::ensure!(
-            cli.registration.remote.is_none(),
+            !cli.is_remote(),
             "--remote does not apply to a server that listens: see `RemoteEnvironmentConfig`"
         );
         Ok(load(cli, &|_| None)?)

@@ -22,7 +22,7 @@ use exec_settings::{
 };
 
 use crate::{
-    cli::{ChatGptAuthArgs, ForwardArgs, RegistrationArgs, TransportArgs},
+    cli::{ChatGptAuthArgs, ForwardArgs, RegistrationArgs, StdinArgs, TransportArgs},
     config::{STDIN_CLOSE, ServerConfig, Switch, SwitchParseError, VariableLookup},
     remote::{
         AwsSettings, BaseUrl, ForwardConfig, OutboundNetwork, RegistryToken, RemoteCredentials,
@@ -273,14 +273,14 @@ impl ForwardConfig {
             network: OutboundNetwork::find(lookup, registry_url)?,
             registry_url: registry_url.clone(),
             environment_id: environment_id.clone(),
-            stdin_close: stdin_close(registration, lookup)?,
+            stdin_close: stdin_close(&flags.stdin, lookup)?,
         })
     }
 }
 
 /// Returns the role of stdin, from flag or variable.
 fn stdin_close(
-    registration: &RegistrationArgs,
+    stdin: &StdinArgs,
     lookup: VariableLookup<'_>,
 ) -> Result<StdinClose, RemoteConfigError> {
     let variable = STDIN_CLOSE;
@@ -288,7 +288,7 @@ fn stdin_close(
     let set: Option<Switch> = set
         .transpose()
         .map_err(|source| RemoteConfigError::Switch { variable, source })?;
-    let ends = registration.exit_on_stdin_close || set.is_some_and(|on| on.0);
+    let ends = stdin.exit_on_stdin_close || set.is_some_and(|on| on.0);
     Ok(match ends {
         true => StdinClose::Ends,
         false => StdinClose::Ignored,

@@ -19,11 +19,11 @@ fn every_flag_of_an_executor_is_accepted() {
         "--exit-on-stdin-close",
         "--session-ttl=5",
     ]));
+    assert!(cli.stdin.exit_on_stdin_close);
     let registration = cli.registration;
     let url = registration.remote.unwrap();
     assert_eq!(url.to_string(), "https://hub.example");
     assert_eq!(registration.environment_id.unwrap().as_str(), "env-1");
-    assert!(registration.exit_on_stdin_close);
     assert_eq!(cli.transport.remote_transport, None);
     for more in [
         &["--use-agent-identity-auth"][..],
@@ -45,11 +45,7 @@ fn every_flag_of_an_executor_is_accepted() {
     ] {
         assert_eq!(status(&with(more)), None, "{more:?}");
     }
-    assert!(
-        read(&["--exit-on-stdin-close"])
-            .registration
-            .exit_on_stdin_close
-    );
+    assert!(read(&["--exit-on-stdin-close"]).stdin.exit_on_stdin_close);
 }
 
 #[test]

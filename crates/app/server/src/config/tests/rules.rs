@@ -241,6 +241,7 @@ fn debug_output_hides_secrets() {
     assert!(format!("{config:?}").contains("CapabilityToken(TokenDigest(..))"));
 }
 
+#[cfg(feature = "remote")]
 #[test]
 fn executor_behind_registry_ignores_listener_settings() {
     let start = Start::with_file(
