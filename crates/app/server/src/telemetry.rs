@@ -17,3 +17,5 @@ pub(crate) use self::metrics_endpoint::resident_bytes;
 pub(crate) use self::metrics_endpoint::{MetricsRenderer, serve_metrics};
 #[cfg(feature = "otel")]
 pub(crate) use self::span_exporter::continue_trace;
+#[cfg(feature = "executor")]
+pub(crate) use self::subscriber::parse_log_filter;

@@ -7,7 +7,10 @@ use std::{
 };
 
 #[cfg(feature = "executor")]
-use crate::config::{ServerSettings, VariableLookup};
+use crate::{
+    config::{ServerSettings, VariableLookup},
+    telemetry::parse_log_filter,
+};
 
 /// Concurrent requests per connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -85,9 +88,9 @@ impl FromStr for LogLevel {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        match tracing_subscriber::EnvFilter::builder().parse(text) {
-            Ok(_) if !text.is_empty() => Ok(Self(text.to_owned())),
-            Ok(_) | Err(_) => Err(LogLevelParseError),
+        match parse_log_filter(text) {
+            Some(_) if !text.is_empty() => Ok(Self(text.to_owned())),
+            Some(_) | None => Err(LogLevelParseError),
         }
     }
 }
@@ -176,15 +179,15 @@ mod tests {
 
     #[test]
     fn levels_and_filters_are_read() {
-        for text in [
-            "off",
-            "info",
-            " warn ",
-            "info,exec_service=debug",
-            "exec_service[request]=trace",
-        ] {
+        for text in ["off", "info", " warn ", "info,exec_service=debug"] {
             assert_eq!(text.parse(), Ok(LogLevel(text.trim().to_owned())), "{text}");
         }
+        let text = "exec_service[request]=trace";
+        let of_span = match cfg!(feature = "cli") {
+            true => Ok(LogLevel(text.to_owned())),
+            false => Err(LogLevelParseError),
+        };
+        assert_eq!(text.parse(), of_span);
         for text in ["", " ", "exec_service=loud", "a=b=c"] {
             assert_eq!(text.parse::<LogLevel>(), Err(LogLevelParseError), "{text}");
         }

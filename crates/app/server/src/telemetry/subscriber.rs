@@ -5,9 +5,15 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing::Subscriber;
+#[cfg(feature = "cli")]
+use tracing::level_filters::LevelFilter;
+#[cfg(feature = "cli")]
+use tracing_subscriber::EnvFilter as LogFilter;
+#[cfg(not(feature = "cli"))]
+use tracing_subscriber::filter::Targets as LogFilter;
 use tracing_subscriber::{
-    EnvFilter, Layer, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
+    Layer, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
 };
 
 #[cfg(feature = "otel")]
@@ -66,16 +72,35 @@ fn log<S>(config: &LogConfig) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let level = config.level.as_ref().map_or("", |level| level.as_str());
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::ERROR.into())
-        .parse_lossy(level);
+    let level = config
+        .level
+        .as_ref()
+        .map_or("error", |level| level.as_str());
+    let filter = parse_log_filter(level).unwrap_or_default();
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);
     let layer = layer.with_writer(BoundedLog::of_stderr);
     match config.format {
         LogFormat::Text => layer.with_filter(filter).boxed(),
         LogFormat::Json => layer.json().with_filter(filter).boxed(),
     }
+}
+
+/// Parses a level, or filters like those of `RUST_LOG`. Filters for spans and fields need regular
+/// expressions, and the feature `cli`.
+#[cfg(feature = "cli")]
+pub(crate) fn parse_log_filter(text: &str) -> Option<LogFilter> {
+    let builder = LogFilter::builder().with_default_directive(LevelFilter::ERROR.into());
+    builder.parse(text).ok()
+}
+
+#[cfg(not(feature = "cli"))]
+pub(crate) fn parse_log_filter(text: &str) -> Option<LogFilter> {
+    if text.contains('[') {
+        // It would be part of the name of a target.
+        return None;
+    }
+    let parts: Vec<_> = text.split(',').filter(|part| !part.is_empty()).collect();
+    parts.join(",").parse().ok()
 }
 
 /// Bounds the log from now on: nothing rotates the file of a server in the background.
