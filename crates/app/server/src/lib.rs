@@ -78,8 +78,10 @@
 //! server need no feature.
 //!
 //! - `remote`: [`environments`], [`ExecServerClient::connect_relay`] and [`remote`]
-//! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`])
-//! - `cli`: the commands for people ([`command`], [`doctor`]), and `mcp` for `exec-server mcp`
+//! - `executor`: the server as a program, with flags, variables and a configuration file ([`cli`]);
+//!   with `remote`, also as an executor behind a registry
+//! - `cli`: the commands for people ([`command`], [`doctor`]), and `mcp` for `exec-server mcp`; it
+//!   implies `remote` and `executor`
 //! - `hub`: the registry and relay ([`hub`]), and `nats` for hubs that share a NATS broker
 //! - `otel`: spans for an OpenTelemetry collector
 //!
