@@ -262,11 +262,7 @@ impl MountMonitor {
 /// Returns whether mounts have changed. The kernel reports each change once per open file.
 fn has_changed(table: BorrowedFd<'_>) -> Option<bool> {
     let mut fds = [PollFd::from_borrowed_fd(table, PollFlags::PRI)];
-    let zero_timeout = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    Some(poll(&mut fds, Some(&zero_timeout)).ok()? > 0)
+    Some(poll(&mut fds, Some(&Timespec::default())).ok()? > 0)
 }
 
 /// Passes on facts, and records the evidence for each before it is read. A change between the two

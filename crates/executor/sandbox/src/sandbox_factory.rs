@@ -168,32 +168,22 @@ impl SandboxFactory {
         };
         let plan = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
-        let (handoff, listener_socket) = match request.managed {
-            Some(ManagedNetworkRequest { ports, unix }) if ports.is_empty() => {
-                let handoff = ListenerHandoff {
-                    ports,
-                    socket: None,
-                    unix,
-                };
-                (Some(handoff), None)
+        let (mut handoff, mut listener_socket) = (None, None);
+        if let Some(ManagedNetworkRequest { ports, unix }) = request.managed {
+            let mut socket = None;
+            if !ports.is_empty() {
+                let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+                let (server_end, sandbox_end) =
+                    socketpair(AddressFamily::UNIX, kind, flags, None).map_err(io::Error::from)?;
+                socket = Some(sandbox_end);
+                listener_socket = Some(server_end);
             }
-            Some(ManagedNetworkRequest { ports, unix }) => {
-                let (server_end, sandbox_end) = socketpair(
-                    AddressFamily::UNIX,
-                    SocketType::SEQPACKET,
-                    SocketFlags::CLOEXEC,
-                    None,
-                )
-                .map_err(io::Error::from)?;
-                let handoff = ListenerHandoff {
-                    ports,
-                    socket: Some(sandbox_end),
-                    unix,
-                };
-                (Some(handoff), Some(server_end))
-            }
-            None => (None, None),
-        };
+            handoff = Some(ListenerHandoff {
+                ports,
+                socket,
+                unix,
+            });
+        }
         let enforcement_request = EnforcementRequest {
             plan: plan.plan(),
             subject: SandboxSubject::Command,

@@ -246,7 +246,7 @@ impl SandboxedFs {
             .try_acquire_owned()
             .map_err(|_| FileError::Host("too many watches under sandbox policies".to_owned()))?;
         let mut worker = self.start(plan).await?;
-        let outcome = worker.exchange(&text, &[]).await;
+        let outcome = worker.exchange(&text, &[], &[]).await;
         let reply = WorkerReply::from_frame(outcome.map_err(worker_lost)?)?;
         Ok((worker, permit, reply))
     }
@@ -296,7 +296,7 @@ async fn exchange(
 ) -> Result<Result<WorkerReply, FileError>, ExchangeError> {
     let not_connected = || ExchangeError::Unsent(std::io::ErrorKind::NotConnected.into());
     let worker = lease.worker().ok_or_else(not_connected)?;
-    let frame = worker.exchange(text, data).await?;
+    let frame = worker.exchange(text, data, &[]).await?;
     // A worker never returns memory that it has allocated.
     let bytes_moved = text.len() + data.len() + frame.text.len() + frame.data.len();
     if bytes_moved <= MAX_REUSE_BYTES && worker.age() < max_age {

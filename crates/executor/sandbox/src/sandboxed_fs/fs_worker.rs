@@ -42,7 +42,9 @@ use super::worker_request::{
 /// Sandboxed worker process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct FsWorker {
-    channel: WorkerChannel,
+    /// The server's end of the socket.
+    socket: UnixStream,
+    reader: FrameReader,
     child: SupervisedChild,
     started: Instant,
 }
@@ -52,19 +54,20 @@ impl FsWorker {
     pub(super) async fn start(spawner: &Spawner, setup: SandboxSetup) -> Result<Self, FileError> {
         let start = async {
             let failed = |error: &dyn std::error::Error| start_failed(&error.to_string());
-            let (channel, worker_end) = WorkerChannel::pair().map_err(|error| failed(&error))?;
+            let (socket, worker_end) = socket_pair().map_err(|error| failed(&error))?;
             let stdio = CommandStdio::null().map_err(|error| failed(&error))?;
             let spawned = spawner.spawn(worker_command(worker_end.into()), stdio);
             let child = spawned.await;
             let child = child.map_err(|error| start_failed(&error.explained()))?;
             let mut worker = Self {
-                channel,
+                socket,
+                reader: FrameReader::default(),
                 child,
                 started: Instant::now(),
             };
             let text = setup.encode();
             let descriptors = setup.descriptors();
-            let reply = worker.channel.exchange(&text, &[], &descriptors).await;
+            let reply = worker.exchange(&text, &[], &descriptors).await;
             WorkerReply::from_frame(reply.map_err(worker_lost)?)?;
             Ok(worker)
         };
@@ -79,13 +82,31 @@ impl FsWorker {
         &mut self,
         text: &[u8],
         data: &[u8],
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<WorkerFrame, ExchangeError> {
-        self.channel.exchange(text, data, &[]).await
+        let mut writer =
+            FrameWriter::new(FrameStatus::Success, text, data).with_descriptors(descriptors);
+        loop {
+            let send = || writer.send(&self.socket);
+            match self.socket.async_io(Interest::WRITABLE, send).await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) if writer.has_sent() => return Err(ExchangeError::Unanswered(error)),
+                Err(error) => return Err(ExchangeError::Unsent(error)),
+            }
+        }
+        self.next_frame().await.map_err(ExchangeError::Unanswered)
     }
 
-    /// Waits for the next frame of a watch. Cancel safe.
+    /// Waits for the next frame, such as of a watch. Cancel safe.
     pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
-        self.channel.next_frame().await
+        loop {
+            let reader = &mut self.reader;
+            let receive = || reader.receive(&self.socket);
+            if let Some(frame) = self.socket.async_io(Interest::READABLE, receive).await? {
+                return Ok(frame);
+            }
+        }
     }
 
     /// Returns the time since the start.
@@ -129,13 +150,6 @@ fn worker_command(socket: OwnedFd) -> CommandSpec {
 /// Timeout for start and sandbox setup, which take milliseconds even on a busy host.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The server's end of the socket.
-#[derive(Debug)]
-pub(super) struct WorkerChannel {
-    socket: UnixStream,
-    reader: FrameReader,
-}
-
 /// Failure of an exchange.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
@@ -147,50 +161,11 @@ pub(super) enum ExchangeError {
     Unanswered(#[source] io::Error),
 }
 
-impl WorkerChannel {
-    /// Creates the channel and the worker's end of the socket.
-    pub(super) fn pair() -> io::Result<(Self, unix::net::UnixStream)> {
-        let (server_end, worker_end) = unix::net::UnixStream::pair()?;
-        server_end.set_nonblocking(true)?;
-        let channel = Self {
-            socket: UnixStream::from_std(server_end)?,
-            reader: FrameReader::default(),
-        };
-        Ok((channel, worker_end))
-    }
-
-    /// Sends a request and waits for the answer. If the future is dropped, the channel must not be
-    /// used again.
-    pub(super) async fn exchange(
-        &mut self,
-        text: &[u8],
-        data: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<WorkerFrame, ExchangeError> {
-        let mut writer =
-            FrameWriter::new(FrameStatus::Success, text, data).with_descriptors(descriptors);
-        loop {
-            let send = || writer.send(&self.socket);
-            match self.socket.async_io(Interest::WRITABLE, send).await {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(error) if writer.has_sent() => return Err(ExchangeError::Unanswered(error)),
-                Err(error) => return Err(ExchangeError::Unsent(error)),
-            }
-        }
-        self.next_frame().await.map_err(ExchangeError::Unanswered)
-    }
-
-    /// Waits for the next frame. Cancel safe.
-    pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
-        loop {
-            let reader = &mut self.reader;
-            let receive = || reader.receive(&self.socket);
-            if let Some(frame) = self.socket.async_io(Interest::READABLE, receive).await? {
-                return Ok(frame);
-            }
-        }
-    }
+/// Creates the server's and the worker's end of a socket.
+fn socket_pair() -> io::Result<(UnixStream, unix::net::UnixStream)> {
+    let (server_end, worker_end) = unix::net::UnixStream::pair()?;
+    server_end.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(server_end)?, worker_end))
 }
 
 /// Serves the socket. Returns `None` when the server is gone or sends an invalid frame.
@@ -245,11 +220,13 @@ fn send_answer(socket: &OwnedFd, outcome: Result<WorkerAnswer, FileError>) -> Op
             let descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();
             send(socket, FrameStatus::Success, &text, &data, &descriptors)
         }
-        Err(error) => {
-            let (status, text) = status_of(error);
-            send(socket, status, text.as_bytes(), &[], &[])
-        }
+        Err(error) => send_error(socket, error),
     }
+}
+
+fn send_error(socket: &OwnedFd, error: FileError) -> Option<()> {
+    let (status, text) = status_of(error);
+    send(socket, status, text.as_bytes(), &[], &[])
 }
 
 /// Sends a frame. Returns `None` if the server is gone.
@@ -409,10 +386,7 @@ pub(super) fn watch(socket: &OwnedFd, path: PathUri, tree: bool) -> Option<()> {
     });
     let mut watcher = match watcher {
         Ok(watcher) => watcher,
-        Err(error) => {
-            let (status, text) = status_of(error);
-            return send(socket, status, text.as_bytes(), &[], &[]);
-        }
+        Err(error) => return send_error(socket, error),
     };
     send_json(socket, &watcher.path)?;
     while let Some(changes) = block_on(watcher.changes.next()) {
@@ -439,10 +413,7 @@ pub(super) fn watch_missing(
             send(socket, FrameStatus::Ended, &[], &[], &[])
         }
         Ok(None) => send_json(socket, &false),
-        Err(error) => {
-            let (status, text) = status_of(error);
-            send(socket, status, text.as_bytes(), &[], &[])
-        }
+        Err(error) => send_error(socket, error),
     }
 }
 

@@ -62,7 +62,7 @@ async fn watch_reports_overflow_when_its_worker_is_lost() {
         tree: false,
     };
     let text = serde_json::to_vec(&request).unwrap();
-    worker.exchange(&text, &[]).await.unwrap();
+    worker.exchange(&text, &[], &[]).await.unwrap();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
     let mut watcher = PathWatcher {
         path: uri(&test_fs.inside),
