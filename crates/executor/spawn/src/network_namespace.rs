@@ -40,7 +40,7 @@ impl NetworkNamespaceHandle {
         if (this.dev(), this.ino()) == (own.dev(), own.ino()) {
             return Ok(None);
         }
-        let args = [raw::int_arg(network.as_raw_fd()), NS_GET_USERNS, 0, 0, 0, 0];
+        let args = [raw::int_arg(network.as_raw_fd()), NS_GET_USERNS, 0];
         let owner = raw::syscall(libc::SYS_ioctl, args).map(raw::to_i32);
         // SAFETY: the descriptor is new and owned by nothing else.
         let owner = owner.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });

@@ -5,6 +5,7 @@
 //! concurrently. libc's wrappers would race for `errno`.
 
 mod clone;
+mod owned_descriptor;
 
 use std::{
     ffi::{CStr, c_char, c_int},
@@ -12,7 +13,10 @@ use std::{
     ptr,
 };
 
-pub(crate) use self::clone::{clone_vm, futex_wait, futex_wake, pidfd_has_exited, pidfd_open};
+pub(crate) use self::{
+    clone::{clone_vm, futex_wait, futex_wake, pidfd_has_exited, pidfd_open},
+    owned_descriptor::{OpenHow, OwnedDescriptor, close_from_except},
+};
 
 /// An error number.
 pub(crate) type Errno = i32;
@@ -59,11 +63,14 @@ unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     result
 }
 
-/// Makes a system call and decodes its result.
-pub(crate) fn syscall(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
+/// Makes a system call and decodes its result. Arguments that are left out are zero.
+pub(crate) fn syscall<const N: usize>(number: i64, args: [usize; N]) -> Result<usize, Errno> {
+    const { assert!(N <= 6) };
+    let mut registers = [0; 6];
+    registers[..N].copy_from_slice(&args);
     // SAFETY: every caller in this crate passes plain numbers, or pointers to memory it holds for
     // the duration of the call.
-    decode_result(unsafe { raw_syscall(number, args) })
+    decode_result(unsafe { raw_syscall(number, registers) })
 }
 
 fn decode_result(result: i64) -> Result<usize, Errno> {
@@ -77,44 +84,41 @@ pub(crate) fn int_arg(value: c_int) -> usize {
 }
 
 pub(crate) fn setsid() -> Result<usize, Errno> {
-    syscall(libc::SYS_setsid, [0; 6])
+    syscall(libc::SYS_setsid, [])
 }
 
 pub(crate) fn getpid() -> i32 {
-    syscall(libc::SYS_getpid, [0; 6]).map_or(0, to_i32)
+    syscall(libc::SYS_getpid, []).map_or(0, to_i32)
 }
 
 pub(crate) fn getppid() -> i32 {
-    syscall(libc::SYS_getppid, [0; 6]).map_or(0, to_i32)
+    syscall(libc::SYS_getppid, []).map_or(0, to_i32)
 }
 
 pub(crate) fn getpgid(pid: i32) -> Result<i32, Errno> {
-    syscall(libc::SYS_getpgid, [int_arg(pid), 0, 0, 0, 0, 0]).map(to_i32)
+    syscall(libc::SYS_getpgid, [int_arg(pid)]).map(to_i32)
 }
 
 pub(crate) fn kill(pid: i32, signal: i32) -> Result<usize, Errno> {
-    syscall(libc::SYS_kill, [int_arg(pid), int_arg(signal), 0, 0, 0, 0])
+    syscall(libc::SYS_kill, [int_arg(pid), int_arg(signal)])
 }
 
 pub(crate) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
-    syscall(libc::SYS_prctl, [int_arg(option), argument, 0, 0, 0, 0])
+    syscall(libc::SYS_prctl, [int_arg(option), argument])
 }
 
 /// Moves this process into a namespace of this type.
 pub(crate) fn join_namespace(namespace: c_int, kind: c_int) -> Result<(), Errno> {
-    let args = [int_arg(namespace), int_arg(kind), 0, 0, 0, 0];
+    let args = [int_arg(namespace), int_arg(kind)];
     syscall(libc::SYS_setns, args).map(|_| ())
 }
 
 pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     if from == to {
         // `dup3` onto itself fails, and close-on-exec would stay set.
-        return syscall(
-            libc::SYS_fcntl,
-            [int_arg(from), int_arg(libc::F_SETFD), 0, 0, 0, 0],
-        );
+        return syscall(libc::SYS_fcntl, [int_arg(from), int_arg(libc::F_SETFD), 0]);
     }
-    syscall(libc::SYS_dup3, [int_arg(from), int_arg(to), 0, 0, 0, 0])
+    syscall(libc::SYS_dup3, [int_arg(from), int_arg(to), 0])
 }
 
 /// Duplicates a descriptor to a number of at least `least`, with close-on-exec set.
@@ -125,23 +129,17 @@ pub(crate) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
             int_arg(from),
             int_arg(libc::F_DUPFD_CLOEXEC),
             int_arg(least),
-            0,
-            0,
-            0,
         ],
     )
     .map(to_i32)
 }
 
 pub(crate) fn close(fd: c_int) -> Result<usize, Errno> {
-    syscall(libc::SYS_close, [int_arg(fd), 0, 0, 0, 0, 0])
+    syscall(libc::SYS_close, [int_arg(fd)])
 }
 
 pub(crate) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
-    syscall(
-        libc::SYS_close_range,
-        [int_arg(first), int_arg(last), 0, 0, 0, 0],
-    )
+    syscall(libc::SYS_close_range, [int_arg(first), int_arg(last)])
 }
 
 /// Marks a range of descriptors close-on-exec. Needs Linux 5.11.
@@ -149,17 +147,17 @@ pub(crate) fn close_range_on_exec(first: c_int, last: c_int) -> Result<usize, Er
     let on_exec = usize::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
     syscall(
         libc::SYS_close_range,
-        [int_arg(first), int_arg(last), on_exec, 0, 0, 0],
+        [int_arg(first), int_arg(last), on_exec],
     )
 }
 
 pub(crate) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
     let request = usize::try_from(libc::TIOCSCTTY).unwrap_or(0);
-    syscall(libc::SYS_ioctl, [int_arg(fd), request, 0, 0, 0, 0])
+    syscall(libc::SYS_ioctl, [int_arg(fd), request, 0])
 }
 
 pub(crate) fn chdir(path: *const c_char) -> Result<usize, Errno> {
-    syscall(libc::SYS_chdir, [path as usize, 0, 0, 0, 0, 0])
+    syscall(libc::SYS_chdir, [path as usize])
 }
 
 pub(crate) fn execve(
@@ -167,21 +165,14 @@ pub(crate) fn execve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> Errno {
-    let args = [path as usize, argv as usize, envp as usize, 0, 0, 0];
+    let args = [path as usize, argv as usize, envp as usize];
     syscall(libc::SYS_execve, args).err().unwrap_or(0)
 }
 
 /// Empties the signal mask.
 pub(crate) fn unblock_signals() -> Result<usize, Errno> {
     let none = 0_u64;
-    let args = [
-        int_arg(libc::SIG_SETMASK),
-        &raw const none as usize,
-        0,
-        8,
-        0,
-        0,
-    ];
+    let args = [int_arg(libc::SIG_SETMASK), &raw const none as usize, 0, 8];
     syscall(libc::SYS_rt_sigprocmask, args)
 }
 
@@ -189,7 +180,7 @@ pub(crate) fn unblock_signals() -> Result<usize, Errno> {
 pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     // Handler, flags, restorer and mask, all zero: `SIG_DFL`.
     let action = [0_u64; 4];
-    let args = [int_arg(signal), action.as_ptr() as usize, 0, 8, 0, 0];
+    let args = [int_arg(signal), action.as_ptr() as usize, 0, 8];
     syscall(libc::SYS_rt_sigaction, args)
 }
 
@@ -197,12 +188,9 @@ pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
 pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let mut now = [u64::MAX; 2];
     let pointer = now.as_mut_ptr() as usize;
-    syscall(
-        libc::SYS_prlimit64,
-        [0, resource as usize, 0, pointer, 0, 0],
-    )?;
+    syscall(libc::SYS_prlimit64, [0, resource as usize, 0, pointer])?;
     let limit = now.map(|now| now.min(value));
-    let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];
+    let args = [0, resource as usize, limit.as_ptr() as usize, 0];
     syscall(libc::SYS_prlimit64, args)
 }
 
@@ -211,7 +199,7 @@ pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
     let mut now = [0; 2];
     let resource = libc::RLIMIT_NOFILE as usize;
     let pointer = now.as_mut_ptr() as usize;
-    syscall(libc::SYS_prlimit64, [0, resource, 0, pointer, 0, 0])?;
+    syscall(libc::SYS_prlimit64, [0, resource, 0, pointer])?;
     let [_, hard] = now;
     set_open_file_limits([hard; 2])?;
     Ok(now)
@@ -221,7 +209,7 @@ pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
 pub(crate) fn set_open_file_limits(limits: [u64; 2]) -> Result<usize, Errno> {
     let resource = libc::RLIMIT_NOFILE as usize;
     let pointer = limits.as_ptr() as usize;
-    syscall(libc::SYS_prlimit64, [0, resource, pointer, 0, 0, 0])
+    syscall(libc::SYS_prlimit64, [0, resource, pointer, 0])
 }
 
 /// Reaps one exited child without waiting, and returns its usage. `Ok(0)`: no child has exited.
@@ -249,8 +237,6 @@ fn wait(flags: c_int, status: &mut c_int, usage: &mut libc::rusage) -> Result<i3
         &raw mut *status as usize,
         int_arg(flags | libc::__WALL),
         &raw mut *usage as usize,
-        0,
-        0,
     ];
     syscall(libc::SYS_wait4, args).map(to_i32)
 }
@@ -263,11 +249,18 @@ pub(crate) fn wait_for(pid: i32) -> c_int {
         &raw mut status as usize,
         int_arg(libc::__WALL),
         0,
-        0,
-        0,
     ];
     while syscall(libc::SYS_wait4, args) == Err(libc::EINTR) {}
     status
+}
+
+/// Returns the entry of a descriptor that is polled for input. A negative one is ignored.
+pub(crate) fn poll_in(fd: c_int) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
 }
 
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<usize, Errno> {
@@ -278,26 +271,12 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<
     let timeout = timeout
         .as_ref()
         .map_or(std::ptr::null(), std::ptr::from_ref);
-    let args = [
-        fds.as_mut_ptr() as usize,
-        fds.len(),
-        timeout as usize,
-        0,
-        8,
-        0,
-    ];
+    let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, 0, 8];
     syscall(libc::SYS_ppoll, args)
 }
 
 pub(crate) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let args = [
-        int_arg(fd),
-        buffer.as_mut_ptr() as usize,
-        buffer.len(),
-        0,
-        0,
-        0,
-    ];
+    let args = [int_arg(fd), buffer.as_mut_ptr() as usize, buffer.len()];
     syscall(libc::SYS_read, args)
 }
 
@@ -308,26 +287,28 @@ pub(crate) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
         buffer.as_mut_ptr() as usize,
         buffer.len(),
         flags,
-        0,
-        0,
     ];
     syscall(libc::SYS_recvfrom, args)
 }
 
 pub(crate) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
     let flags = int_arg(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    let args = [int_arg(fd), data.as_ptr() as usize, data.len(), flags, 0, 0];
+    let args = [int_arg(fd), data.as_ptr() as usize, data.len(), flags];
     syscall(libc::SYS_sendto, args)
 }
 
 pub(crate) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
-    open_read_at(libc::AT_FDCWD, path, flags)
+    open_read_at(libc::AT_FDCWD, path, flags).map(OwnedDescriptor::into_raw)
 }
 
-pub(crate) fn open_read_at(directory: c_int, path: &CStr, flags: c_int) -> Result<c_int, Errno> {
+pub(crate) fn open_read_at(
+    directory: c_int,
+    path: &CStr,
+    flags: c_int,
+) -> Result<OwnedDescriptor, Errno> {
     let flags = int_arg(libc::O_RDONLY | libc::O_CLOEXEC | flags);
-    let args = [int_arg(directory), path.as_ptr() as usize, flags, 0, 0, 0];
-    syscall(libc::SYS_openat, args).map(to_i32)
+    let args = [int_arg(directory), path.as_ptr() as usize, flags];
+    syscall(libc::SYS_openat, args).map(OwnedDescriptor::from_call)
 }
 
 /// Reads the target of a symbolic link.
@@ -337,22 +318,13 @@ pub(crate) fn read_link(directory: c_int, name: &CStr, buffer: &mut [u8]) -> Res
         name.as_ptr() as usize,
         buffer.as_mut_ptr() as usize,
         buffer.len(),
-        0,
-        0,
     ];
     syscall(libc::SYS_readlinkat, args)
 }
 
 /// Reads directory entries in the kernel's format.
 pub(crate) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let args = [
-        int_arg(fd),
-        buffer.as_mut_ptr() as usize,
-        buffer.len(),
-        0,
-        0,
-        0,
-    ];
+    let args = [int_arg(fd), buffer.as_mut_ptr() as usize, buffer.len()];
     syscall(libc::SYS_getdents64, args)
 }
 
@@ -361,20 +333,13 @@ pub(crate) fn discard_pages(start: *mut u8, length: usize) {
     // If this fails, only the memory stays allocated.
     let _ = syscall(
         libc::SYS_madvise,
-        [
-            start as usize,
-            length,
-            int_arg(libc::MADV_DONTNEED),
-            0,
-            0,
-            0,
-        ],
+        [start as usize, length, int_arg(libc::MADV_DONTNEED)],
     );
 }
 
 pub(crate) fn exit(code: c_int) -> ! {
     loop {
-        let _ = syscall(libc::SYS_exit_group, [int_arg(code), 0, 0, 0, 0, 0]);
+        let _ = syscall(libc::SYS_exit_group, [int_arg(code)]);
     }
 }
 
@@ -474,7 +439,7 @@ pub(crate) fn socket_pair() -> Result<[c_int; 2], Errno> {
     let pointer = pair.as_mut_ptr() as usize;
     syscall(
         libc::SYS_socketpair,
-        [int_arg(libc::AF_UNIX), kind, 0, pointer, 0, 0],
+        [int_arg(libc::AF_UNIX), kind, 0, pointer],
     )?;
     Ok(pair)
 }
@@ -544,14 +509,7 @@ fn transfer_message(
         control_bytes,
         0,
     ];
-    let args = [
-        int_arg(socket),
-        head.as_mut_ptr() as usize,
-        int_arg(flags),
-        0,
-        0,
-        0,
-    ];
+    let args = [int_arg(socket), head.as_mut_ptr() as usize, int_arg(flags)];
     loop {
         match syscall(call, args) {
             Err(libc::EINTR) => {}

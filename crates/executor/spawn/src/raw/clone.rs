@@ -5,7 +5,7 @@ use std::{
     sync::atomic::AtomicU32,
 };
 
-use super::{Errno, decode_result, int_arg, poll, syscall, to_i32};
+use super::{Errno, decode_result, int_arg, poll, poll_in, syscall, to_i32};
 
 /// Clones a process that shares this one's memory and runs `entry` on its own stack.
 ///
@@ -96,14 +96,7 @@ unsafe fn clone_onto(
 /// Waits until `word` is woken. Returns at once if it is not `expected`.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
     let address = word.as_ptr() as usize;
-    let args = [
-        address,
-        int_arg(libc::FUTEX_WAIT),
-        expected as usize,
-        0,
-        0,
-        0,
-    ];
+    let args = [address, int_arg(libc::FUTEX_WAIT), expected as usize];
     // The caller checks the word again after any wake-up.
     let _ = syscall(libc::SYS_futex, args);
 }
@@ -112,23 +105,15 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let address = word.as_ptr() as usize;
     // Waking fails only if nothing waits.
-    let _ = syscall(
-        libc::SYS_futex,
-        [address, int_arg(libc::FUTEX_WAKE), 1, 0, 0, 0],
-    );
+    let _ = syscall(libc::SYS_futex, [address, int_arg(libc::FUTEX_WAKE), 1]);
 }
 
 /// Opens a pidfd with close-on-exec set.
 pub(crate) fn pidfd_open(pid: i32) -> Result<c_int, Errno> {
-    syscall(libc::SYS_pidfd_open, [int_arg(pid), 0, 0, 0, 0, 0]).map(to_i32)
+    syscall(libc::SYS_pidfd_open, [int_arg(pid), 0]).map(to_i32)
 }
 
 /// Returns whether the process of a pidfd has exited.
 pub(crate) fn pidfd_has_exited(pidfd: c_int) -> bool {
-    let mut fds = [libc::pollfd {
-        fd: pidfd,
-        events: libc::POLLIN,
-        revents: 0,
-    }];
-    poll(&mut fds, Some(0)) != Ok(0)
+    poll(&mut [poll_in(pidfd)], Some(0)) != Ok(0)
 }

@@ -123,30 +123,15 @@ impl GuardWatch {
 
     /// Closes all descriptors except its own and `others`.
     pub(crate) fn close_others<const N: usize>(&self, others: [c_int; N]) {
-        let mut first = 0;
-        loop {
-            let directories = self.directories[..self.directory_count].iter().copied();
-            let own = directories.chain([self.listener, self.processes]);
-            let Some(next) = own.chain(others).filter(|fd| *fd >= first).min() else {
-                break;
-            };
-            if next > first {
-                let _ = raw::close_range(first, next - 1);
-            }
-            first = next + 1;
-        }
-        let _ = raw::close_range(first, c_int::MAX);
+        let directories = self.directories[..self.directory_count].iter().copied();
+        let own = directories.chain([self.listener, self.processes]);
+        let _ = raw::close_from_except(0, own.chain(others));
     }
 
     /// Answers notifications until `is_done` returns true. `is_done` is called when `wake` is readable.
     pub(crate) fn serve(&mut self, wake: c_int, mut is_done: impl FnMut() -> bool) {
         loop {
-            let poll = |fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let mut fds = [poll(wake), poll(self.listener)];
+            let mut fds = [wake, self.listener].map(raw::poll_in);
             let _ = raw::poll(&mut fds, None);
             if fds[1].revents & libc::POLLIN != 0 {
                 match answer(self.listener, &self.guards) {

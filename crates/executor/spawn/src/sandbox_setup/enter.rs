@@ -70,7 +70,7 @@ fn apply(
         if namespaces.network {
             flags |= libc::CLONE_NEWNET;
         }
-        let args = [raw::int_arg(flags), 0, 0, 0, 0, 0];
+        let args = [raw::int_arg(flags)];
         raw::syscall(libc::SYS_unshare, args).map_err(&to_failure)?;
         if namespaces.user {
             map_account(account.0, account.1).map_err(StepCode::Account.failure())?;
@@ -163,7 +163,7 @@ pub(crate) fn map_account(user: u32, group: u32) -> Result<(), Errno> {
 /// Returns the user id and group id of this process.
 pub(crate) fn current_account() -> (u32, u32) {
     let number = |call| {
-        let number = raw::syscall(call, [0; 6]).unwrap_or(0);
+        let number = raw::syscall(call, []).unwrap_or(0);
         u32::try_from(number).unwrap_or(0)
     };
     (number(libc::SYS_geteuid), number(libc::SYS_getegid))
@@ -171,7 +171,7 @@ pub(crate) fn current_account() -> (u32, u32) {
 
 /// Sets the umask and returns the previous one.
 pub(crate) fn set_umask(mask: u32) -> u32 {
-    let old = raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]);
+    let old = raw::syscall(libc::SYS_umask, [mask as usize]);
     old.map_or(0o22, |old| u32::try_from(old).unwrap_or(0o22))
 }
 
@@ -192,16 +192,9 @@ fn id_map_line(number: u32) -> [u8; 24] {
 
 fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
     let flags = int_arg(libc::O_WRONLY | libc::O_CLOEXEC);
-    let args = [
-        int_arg(libc::AT_FDCWD),
-        path.as_ptr() as usize,
-        flags,
-        0,
-        0,
-        0,
-    ];
+    let args = [int_arg(libc::AT_FDCWD), path.as_ptr() as usize, flags];
     let file = raw::to_i32(raw::syscall(libc::SYS_openat, args)?);
-    let args = [int_arg(file), text.as_ptr() as usize, text.len(), 0, 0, 0];
+    let args = [int_arg(file), text.as_ptr() as usize, text.len()];
     let written = raw::syscall(libc::SYS_write, args);
     raw::close(file)?;
     written.map(|_| ())
@@ -243,7 +236,7 @@ fn bring_loopback_up() -> Result<(), Errno> {
     request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
     let socket = socket(libc::AF_UNIX, libc::SOCK_DGRAM)?;
     let command = usize::try_from(libc::SIOCSIFFLAGS).unwrap_or(0);
-    let args = [int_arg(socket), command, request.as_ptr() as usize, 0, 0, 0];
+    let args = [int_arg(socket), command, request.as_ptr() as usize];
     let result = raw::syscall(libc::SYS_ioctl, args);
     raw::close(socket)?;
     result.map(|_| ())
@@ -258,20 +251,14 @@ fn listen(port: u16) -> Result<c_int, Errno> {
         family, zero, high, low, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
     let pointer = address.as_ptr() as usize;
-    raw::syscall(
-        libc::SYS_bind,
-        [int_arg(socket), pointer, address.len(), 0, 0, 0],
-    )?;
-    raw::syscall(
-        libc::SYS_listen,
-        [int_arg(socket), int_arg(BACKLOG), 0, 0, 0, 0],
-    )?;
+    raw::syscall(libc::SYS_bind, [int_arg(socket), pointer, address.len()])?;
+    raw::syscall(libc::SYS_listen, [int_arg(socket), int_arg(BACKLOG)])?;
     Ok(socket)
 }
 
 fn socket(family: c_int, kind: c_int) -> Result<c_int, Errno> {
     let kind = int_arg(kind | libc::SOCK_CLOEXEC);
-    raw::syscall(libc::SYS_socket, [int_arg(family), kind, 0, 0, 0, 0]).map(raw::to_i32)
+    raw::syscall(libc::SYS_socket, [int_arg(family), kind, 0]).map(raw::to_i32)
 }
 
 /// Version 3 of the capability calls: two words for each set.
@@ -296,7 +283,7 @@ pub(crate) fn set_no_new_privileges() -> Result<(), SetupFailure> {
 
 /// Enters a Landlock domain.
 pub(crate) fn restrict_by_landlock(ruleset: c_int) -> Result<(), SetupFailure> {
-    let args = [int_arg(ruleset), 0, 0, 0, 0, 0];
+    let args = [int_arg(ruleset), 0];
     raw::syscall(libc::SYS_landlock_restrict_self, args).map_err(StepCode::Landlock.failure())?;
     Ok(())
 }
@@ -320,7 +307,7 @@ pub(crate) fn forbid_raising_limits() -> Result<(), Errno> {
     let number = CAP_SYS_RESOURCE as usize;
     // An exec as root grants every capability of the bounding set. Other accounts gain capabilities
     // only from programs with file capabilities.
-    let is_root = raw::syscall(libc::SYS_geteuid, [0; 6]) == Ok(0);
+    let is_root = raw::syscall(libc::SYS_geteuid, []) == Ok(0);
     if is_root && raw::prctl(libc::PR_CAPBSET_READ, number) != Ok(0) {
         raw::prctl(libc::PR_CAPBSET_DROP, number)?;
     }
@@ -362,7 +349,7 @@ fn set_capabilities(mut sets: [CapabilitySets; 2]) -> Result<(), Errno> {
 fn capabilities(call: i64, sets: *mut CapabilitySets) -> Result<(), Errno> {
     // Version, and zero for this process.
     let head = [CAPABILITY_VERSION, 0];
-    let args = [head.as_ptr() as usize, sets as usize, 0, 0, 0, 0];
+    let args = [head.as_ptr() as usize, sets as usize];
     raw::syscall(call, args).map(|_| ())
 }
 
@@ -388,7 +375,7 @@ pub(crate) fn restrict_by_filter(
     }
     let flags = if notify { NOTIFY_FLAGS } else { 0 };
     let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
-    let args = [mode, flags, &raw const program as usize, 0, 0, 0];
+    let args = [mode, flags, &raw const program as usize];
     let result = raw::syscall(libc::SYS_seccomp, args).map_err(to_failure)?;
     Ok(notify.then_some(raw::to_i32(result)))
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use super::{
     EncodedSetup, MAX_MOUNT_SLOTS, MissingPath, MountSlot, MountStep, SetupFailure, StepCode,
 };
-use crate::raw::{self, Errno, NumberText, int_arg};
+use crate::raw::{self, Errno, NumberText, OwnedDescriptor, int_arg};
 
 /// Detached mounts by slot number, while a view is built.
 #[derive(Debug)]
@@ -62,14 +62,14 @@ impl MountView {
                 missing,
             } => match open_path(path) {
                 Err(libc::ENOENT) if missing == MissingPath::Skip => self.clear(slot),
-                source => self.fill(slot, clone_mounts(source?.fd())?),
+                source => self.fill(slot, clone_mounts(source?.number())?),
             },
             MountStep::ReadOnly { slot } => self.with_filled(slot, |mount| {
                 set_attributes(mount, READ_ONLY | NO_SETUID | NO_DEVICES)
             }),
             MountStep::ReadOnlyView => {
                 let root = open_path(c"/")?;
-                set_attributes(root.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)
+                set_attributes(root.number(), READ_ONLY | NO_SETUID | NO_DEVICES)
             }
             MountStep::Memory { slot, mode, bytes } => self.fill(slot, create_tmpfs(mode, bytes)?),
             MountStep::Processes { slot } if self.processes => {
@@ -78,9 +78,9 @@ impl MountView {
             }
             // Without a pid namespace only the outer procfs exists.
             MountStep::Processes { slot } => {
-                let outside = clone_mounts(open_path(c"/proc")?.fd())?;
+                let outside = clone_mounts(open_path(c"/proc")?.number())?;
                 let set = READ_ONLY | NO_SETUID | NO_DEVICES | NO_EXEC;
-                set_attributes(outside.fd(), set)?;
+                set_attributes(outside.number(), set)?;
                 self.fill(slot, outside)
             }
             MountStep::Terminals { slot } => {
@@ -94,28 +94,28 @@ impl MountView {
             MountStep::File { slot, path, mode } => make_file(self.filled(slot)?, path, mode),
             MountStep::Link { slot, path, target } => make_link(self.filled(slot)?, path, target),
             MountStep::Attach { slot, path } => {
-                self.with_filled(slot, |mount| attach(mount, open_path(path)?.fd()))?;
+                self.with_filled(slot, |mount| attach(mount, open_path(path)?.number()))?;
                 self.mark_attached(slot)
             }
             MountStep::Cover { slot, entry, path } => {
                 let copy = self.copy_entry(slot, entry)?;
-                attach(copy.fd(), open_path(path)?.fd())
+                attach(copy.number(), open_path(path)?.number())
             }
             MountStep::Protect { path } => {
                 let target = open_path(path)?;
-                let copy = clone_mounts(target.fd())?;
-                set_attributes(copy.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)?;
-                attach(copy.fd(), target.fd())
+                let copy = clone_mounts(target.number())?;
+                set_attributes(copy.number(), READ_ONLY | NO_SETUID | NO_DEVICES)?;
+                attach(copy.number(), target.number())
             }
             MountStep::Pin { path } => {
                 let target = open_no_follow(path)?;
-                let copy = clone_mounts(target.fd())?;
-                attach(copy.fd(), target.fd())
+                let copy = clone_mounts(target.number())?;
+                attach(copy.number(), target.number())
             }
             MountStep::Root { slot } => {
                 let root = self.filled(slot)?;
                 if !*self.parked_mut(slot)? {
-                    attach(root, open_path(c"/")?.fd())?;
+                    attach(root, open_path(c"/")?.number())?;
                 }
                 self.mark_attached(slot)?;
                 change_root(root)?;
@@ -126,14 +126,14 @@ impl MountView {
         }
     }
 
-    fn copy_entry(&mut self, slot: MountSlot, entry: &CStr) -> Result<OpenedFd, Errno> {
+    fn copy_entry(&mut self, slot: MountSlot, entry: &CStr) -> Result<OwnedDescriptor, Errno> {
         let mount = self.filled(slot)?;
         let source = open_entry(mount, entry)?;
-        match clone_mounts(source.fd()) {
+        match clone_mounts(source.number()) {
             Err(libc::EINVAL) if !*self.parked_mut(slot)? => {
-                attach(mount, open_path(c"/")?.fd())?;
+                attach(mount, open_path(c"/")?.number())?;
                 *self.parked_mut(slot)? = true;
-                clone_mounts(source.fd())
+                clone_mounts(source.number())
             }
             copied => copied,
         }
@@ -157,7 +157,7 @@ impl MountView {
         Ok(())
     }
 
-    fn fill(&mut self, slot: MountSlot, mount: OpenedFd) -> Result<(), Errno> {
+    fn fill(&mut self, slot: MountSlot, mount: OwnedDescriptor) -> Result<(), Errno> {
         self.clear(slot)?;
         *self.slot_mut(slot)? = mount.into_raw();
         Ok(())
@@ -190,7 +190,7 @@ impl MountView {
     }
 }
 
-fn create_tmpfs(mode: u32, bytes: u64) -> Result<OpenedFd, Errno> {
+fn create_tmpfs(mode: u32, bytes: u64) -> Result<OwnedDescriptor, Errno> {
     let mode = NumberText::octal(u64::from(mode));
     // A size of zero would mean no limit.
     let bytes = NumberText::decimal(bytes.max(1));
@@ -208,36 +208,28 @@ pub(super) const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 pub(crate) fn make_mounts_private() -> Result<(), Errno> {
     let flags = usize::try_from(libc::MS_REC | libc::MS_PRIVATE).unwrap_or(0);
     let root = c"/".as_ptr() as usize;
-    raw::syscall(libc::SYS_mount, [0, root, 0, flags, 0, 0]).map(|_| ())
+    raw::syscall(libc::SYS_mount, [0, root, 0, flags]).map(|_| ())
 }
 
 /// Opens the outer procfs, which shows pids as the supervisor sees them.
 pub(crate) fn open_outer_proc() -> Result<c_int, Errno> {
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let args = [
-        int_arg(libc::AT_FDCWD),
-        c"/proc".as_ptr() as usize,
-        int_arg(flags),
-        0,
-        0,
-        0,
-    ];
-    raw::syscall(libc::SYS_openat, args).map(raw::to_i32)
+    OwnedDescriptor::open_path(libc::AT_FDCWD, c"/proc", libc::O_DIRECTORY, 0)
+        .map(OwnedDescriptor::into_raw)
 }
 
 /// Opens a path of the view. Fails if any component is a symbolic link.
-pub(super) fn open_path(path: &CStr) -> Result<OpenedFd, Errno> {
+pub(super) fn open_path(path: &CStr) -> Result<OwnedDescriptor, Errno> {
     open_within(libc::AT_FDCWD, path, 0, 0)
 }
 
 /// Opens a path of the view. A symbolic link as last component is opened itself; any other link is
 /// an error.
-pub(super) fn open_no_follow(path: &CStr) -> Result<OpenedFd, Errno> {
+pub(super) fn open_no_follow(path: &CStr) -> Result<OwnedDescriptor, Errno> {
     open_within(libc::AT_FDCWD, path, libc::O_NOFOLLOW, 0)
 }
 
 /// Opens an entry at or below `directory`, without following symbolic links.
-pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<OpenedFd, Errno> {
+pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<OwnedDescriptor, Errno> {
     open_within(directory, path, 0, libc::RESOLVE_BENEATH)
 }
 
@@ -246,67 +238,22 @@ fn open_within(
     path: &CStr,
     flags: c_int,
     resolve: u64,
-) -> Result<OpenedFd, Errno> {
-    let flags = flags | libc::O_PATH | libc::O_CLOEXEC;
-    let how: [u64; 3] = [
-        u64::from(flags.unsigned_abs()),
-        0,
-        libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS | resolve,
-    ];
-    let args = [
-        int_arg(directory),
-        path.as_ptr() as usize,
-        how.as_ptr() as usize,
-        size_of_val(&how),
-        0,
-        0,
-    ];
-    loop {
-        match raw::syscall(libc::SYS_openat2, args) {
-            // A concurrent rename made the lookup ambiguous: try again.
-            Err(libc::EAGAIN) => {}
-            opened => return opened.map(|fd| OpenedFd(raw::to_i32(fd))),
-        }
-    }
-}
-
-/// A descriptor that is closed on drop.
-#[derive(Debug)]
-pub(super) struct OpenedFd(c_int);
-
-impl OpenedFd {
-    pub(super) fn fd(&self) -> c_int {
-        self.0
-    }
-
-    /// Returns the number without closing the descriptor.
-    pub(super) fn into_raw(self) -> c_int {
-        let fd = self.0;
-        std::mem::forget(self);
-        fd
-    }
-}
-
-impl Drop for OpenedFd {
-    fn drop(&mut self) {
-        let _ = raw::close(self.0);
-    }
+) -> Result<OwnedDescriptor, Errno> {
+    let resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS | resolve;
+    OwnedDescriptor::open_path(directory, path, flags, resolve)
 }
 
 /// Clones the mounts at and below an open path. Always recursive, because mounts below may be
 /// locked.
-pub(super) fn clone_mounts(source: c_int) -> Result<OpenedFd, Errno> {
+pub(super) fn clone_mounts(source: c_int) -> Result<OwnedDescriptor, Errno> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let at = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).unsigned_abs();
     let args = [
         int_arg(source),
         c"".as_ptr() as usize,
         (flags | at) as usize,
-        0,
-        0,
-        0,
     ];
-    raw::syscall(libc::SYS_open_tree, args).map(|fd| OpenedFd(raw::to_i32(fd)))
+    raw::syscall(libc::SYS_open_tree, args).map(OwnedDescriptor::from_call)
 }
 
 /// Attaches a mount over an open path.
@@ -319,7 +266,6 @@ pub(super) fn attach(mount: c_int, target: c_int) -> Result<(), Errno> {
         int_arg(target),
         empty,
         flags as usize,
-        0,
     ];
     raw::syscall(libc::SYS_move_mount, args).map(|_| ())
 }
@@ -333,7 +279,6 @@ pub(super) fn set_attributes(mount: c_int, set: u64) -> Result<(), Errno> {
         int_arg(libc::AT_EMPTY_PATH | libc::AT_RECURSIVE),
         attributes.as_ptr() as usize,
         size_of_val(&attributes),
-        0,
     ];
     raw::syscall(libc::SYS_mount_setattr, args).map(|_| ())
 }
@@ -343,25 +288,18 @@ pub(super) fn create_filesystem(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
     set: u64,
-) -> Result<OpenedFd, Errno> {
-    let args = [
-        kind.as_ptr() as usize,
-        libc::FSOPEN_CLOEXEC as usize,
-        0,
-        0,
-        0,
-        0,
-    ];
-    let context = raw::syscall(libc::SYS_fsopen, args).map(|fd| OpenedFd(raw::to_i32(fd)))?;
+) -> Result<OwnedDescriptor, Errno> {
+    let args = [kind.as_ptr() as usize, libc::FSOPEN_CLOEXEC as usize];
+    let context = raw::syscall(libc::SYS_fsopen, args).map(OwnedDescriptor::from_call)?;
     for (name, value) in options {
         let (name, value) = (name.as_ptr() as usize, value.as_ptr() as usize);
-        configure_filesystem(context.fd(), libc::FSCONFIG_SET_STRING, name, value)?;
+        configure_filesystem(context.number(), libc::FSCONFIG_SET_STRING, name, value)?;
     }
-    configure_filesystem(context.fd(), libc::FSCONFIG_CMD_CREATE, 0, 0)?;
+    configure_filesystem(context.number(), libc::FSCONFIG_CMD_CREATE, 0, 0)?;
     let attributes = usize::try_from(set).unwrap_or(0);
     let flags = libc::FSMOUNT_CLOEXEC as usize;
-    let args = [int_arg(context.fd()), flags, attributes, 0, 0, 0];
-    raw::syscall(libc::SYS_fsmount, args).map(|fd| OpenedFd(raw::to_i32(fd)))
+    let args = [int_arg(context.number()), flags, attributes];
+    raw::syscall(libc::SYS_fsmount, args).map(OwnedDescriptor::from_call)
 }
 
 fn configure_filesystem(
@@ -370,7 +308,7 @@ fn configure_filesystem(
     name: usize,
     value: usize,
 ) -> Result<(), Errno> {
-    let args = [int_arg(context), command as usize, name, value, 0, 0];
+    let args = [int_arg(context), command as usize, name, value, 0];
     raw::syscall(libc::SYS_fsconfig, args).map(|_| ())
 }
 
@@ -379,7 +317,7 @@ pub(super) fn change_root(root: c_int) -> Result<(), Errno> {
     change_directory(root)?;
     let here = c".".as_ptr() as usize;
     // The old root ends up over the new one, and is detached from there.
-    raw::syscall(libc::SYS_pivot_root, [here, here, 0, 0, 0, 0])?;
+    raw::syscall(libc::SYS_pivot_root, [here, here])?;
     detach_here()?;
     raw::chdir(c"/".as_ptr()).map(|_| ())
 }
@@ -392,24 +330,17 @@ pub(super) fn detach(mount: c_int) -> Result<(), Errno> {
 }
 
 fn change_directory(directory: c_int) -> Result<(), Errno> {
-    raw::syscall(libc::SYS_fchdir, [int_arg(directory), 0, 0, 0, 0, 0]).map(|_| ())
+    raw::syscall(libc::SYS_fchdir, [int_arg(directory)]).map(|_| ())
 }
 
 fn detach_here() -> Result<(), Errno> {
-    let args = [
-        c".".as_ptr() as usize,
-        int_arg(libc::MNT_DETACH),
-        0,
-        0,
-        0,
-        0,
-    ];
+    let args = [c".".as_ptr() as usize, int_arg(libc::MNT_DETACH)];
     raw::syscall(libc::SYS_umount2, args).map(|_| ())
 }
 
 /// Creates a directory with exactly this mode; the umask is zero here.
 pub(super) fn make_directory(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
-    let args = [int_arg(at), path.as_ptr() as usize, mode as usize, 0, 0, 0];
+    let args = [int_arg(at), path.as_ptr() as usize, mode as usize];
     raw::syscall(libc::SYS_mkdirat, args).map(|_| ())
 }
 
@@ -417,12 +348,12 @@ pub(super) fn make_directory(at: c_int, path: &CStr, mode: u32) -> Result<(), Er
 pub(super) fn make_file(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let path = path.as_ptr() as usize;
-    let args = [int_arg(at), path, int_arg(flags), mode as usize, 0, 0];
-    raw::syscall(libc::SYS_openat, args).map(|fd| drop(OpenedFd(raw::to_i32(fd))))
+    let args = [int_arg(at), path, int_arg(flags), mode as usize];
+    raw::syscall(libc::SYS_openat, args).map(|fd| drop(OwnedDescriptor::from_call(fd)))
 }
 
 /// Creates a symbolic link.
 pub(super) fn make_link(at: c_int, path: &CStr, target: &CStr) -> Result<(), Errno> {
     let (path, target) = (path.as_ptr() as usize, target.as_ptr() as usize);
-    raw::syscall(libc::SYS_symlinkat, [target, int_arg(at), path, 0, 0, 0]).map(|_| ())
+    raw::syscall(libc::SYS_symlinkat, [target, int_arg(at), path]).map(|_| ())
 }

@@ -126,23 +126,8 @@ fn place_descriptors(job: &CommandJob) -> Result<Option<c_int>, Errno> {
     for &(fd, target) in &extra[..job.extra_count] {
         raw::dup2(fd, target)?;
     }
-    // Close everything between and above the targets, lowest target first.
-    let mut first_free = 3;
-    loop {
-        let next = keep.iter().copied();
-        match next.filter(|target| *target >= first_free).min() {
-            Some(target) => {
-                if target > first_free {
-                    raw::close_range(first_free, target - 1)?;
-                }
-                first_free = target + 1;
-            }
-            None => {
-                raw::close_range(first_free, c_int::MAX)?;
-                return Ok((watch >= 0).then_some(watch));
-            }
-        }
-    }
+    raw::close_from_except(3, keep.into_iter())?;
+    Ok((watch >= 0).then_some(watch))
 }
 
 /// Tries every candidate, as `execvp` does. Returns only if all fail.

@@ -7,11 +7,13 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     ptr,
     sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst},
+    time::Duration,
 };
 
 use super::{
     SpawnStage,
     command_spec::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
+    report::{ExitReport, micros},
 };
 use crate::{
     raw::{self, Errno},
@@ -371,7 +373,7 @@ struct CommandExit {
     status: AtomicI32,
     user_us: AtomicU64,
     system_us: AtomicU64,
-    max_rss_kib: AtomicU64,
+    max_rss_bytes: AtomicU64,
 }
 
 /// Written by init before it clones the child.
@@ -403,7 +405,7 @@ impl StartProgress {
                 status: AtomicI32::new(0),
                 user_us: AtomicU64::new(0),
                 system_us: AtomicU64::new(0),
-                max_rss_kib: AtomicU64::new(0),
+                max_rss_bytes: AtomicU64::new(0),
             },
             early_exit_tx: AtomicI32::new(-1),
             init_to_child: InitToChild {
@@ -453,16 +455,11 @@ impl StartProgress {
         (errno != 0).then(|| (stage.load(SeqCst), errno.cast_signed(), part))
     }
 
-    pub(super) fn set_command_exit(&self, status: i32, usage: &libc::rusage) {
-        let micros = |time: libc::timeval| {
-            let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-            seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
-        };
-        self.end.status.store(status, SeqCst);
-        self.end.user_us.store(micros(usage.ru_utime), SeqCst);
-        self.end.system_us.store(micros(usage.ru_stime), SeqCst);
-        let kib = u64::try_from(usage.ru_maxrss).unwrap_or(0);
-        self.end.max_rss_kib.store(kib, SeqCst);
+    pub(super) fn set_command_exit(&self, exit: ExitReport) {
+        self.end.status.store(exit.status, SeqCst);
+        self.end.user_us.store(micros(exit.user), SeqCst);
+        self.end.system_us.store(micros(exit.system), SeqCst);
+        self.end.max_rss_bytes.store(exit.max_rss_bytes, SeqCst);
         self.end.known.store(true, SeqCst);
     }
 
@@ -471,19 +468,14 @@ impl StartProgress {
         self.end.known.load(SeqCst)
     }
 
-    /// Replaces the exit status of init by that of the command, if known.
-    pub(super) fn apply_command_exit(&self, status: &mut i32, usage: &mut libc::rusage) {
-        if !self.command_has_exited() {
-            return;
-        }
-        let time = |micros: u64| libc::timeval {
-            tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(0),
-            tv_usec: i64::try_from(micros % 1_000_000).unwrap_or(0),
-        };
-        *status = self.end.status.load(SeqCst);
-        usage.ru_utime = time(self.end.user_us.load(SeqCst));
-        usage.ru_stime = time(self.end.system_us.load(SeqCst));
-        usage.ru_maxrss = i64::try_from(self.end.max_rss_kib.load(SeqCst)).unwrap_or(0);
+    /// Returns how the command exited, if init has reaped it.
+    pub(super) fn command_exit(&self) -> Option<ExitReport> {
+        self.command_has_exited().then(|| ExitReport {
+            status: self.end.status.load(SeqCst),
+            user: Duration::from_micros(self.end.user_us.load(SeqCst)),
+            system: Duration::from_micros(self.end.system_us.load(SeqCst)),
+            max_rss_bytes: self.end.max_rss_bytes.load(SeqCst),
+        })
     }
 }
 

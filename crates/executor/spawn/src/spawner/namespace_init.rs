@@ -13,7 +13,8 @@ use std::{
 use super::{
     SpawnStage, child_setup,
     job::{self, CommandJob, StartFailure},
-    supervisor::{StartedCommand, close_all_except},
+    report::ExitReport,
+    supervisor::StartedCommand,
 };
 use crate::{
     raw::{self, Errno},
@@ -166,7 +167,7 @@ fn reap_until_done(job: &CommandJob, command: i32, watch: Option<GuardWatch>) ->
     // The command's pipe ends must not stay open here.
     match &watch {
         Some(watch) => watch.close_others([job.signals, early_exit_tx]),
-        None => close_all_except([early_exit_tx]),
+        None => drop(raw::close_from_except(0, [early_exit_tx].into_iter())),
     }
     // Without the listener the command cannot work, and with extra capabilities init must not run
     // on.
@@ -214,7 +215,8 @@ fn reap(job: &CommandJob, command: i32, wait: WaitFn) -> Result<bool, Errno> {
     let (mut status, mut usage) = (0, raw::zeroed_rusage());
     let pid = wait(&mut status, &mut usage)?;
     if pid == command {
-        job.progress.set_command_exit(status, &usage);
+        job.progress
+            .set_command_exit(ExitReport::new(status, &usage));
     }
     Ok(pid > 0)
 }

@@ -52,6 +52,23 @@ pub struct ExitReport {
     pub max_rss_bytes: u64,
 }
 
+impl ExitReport {
+    /// Converts what `wait` returns.
+    pub(super) fn new(status: i32, usage: &libc::rusage) -> Self {
+        let time = |time: libc::timeval| {
+            let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+            Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+                + Duration::from_micros(micros)
+        };
+        Self {
+            status,
+            user: time(usage.ru_utime),
+            system: time(usage.ru_stime),
+            max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }
+    }
+}
+
 impl SupervisorReport {
     /// Encodes the report for the socket, without allocating.
     #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
@@ -148,7 +165,7 @@ impl SupervisorOrder {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     duration
         .as_secs()
         .saturating_mul(1_000_000)

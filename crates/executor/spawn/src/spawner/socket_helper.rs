@@ -71,9 +71,6 @@ fn open_socket(job: &SocketJob) -> Result<c_int, (u32, Errno)> {
         raw::int_arg(job.family),
         raw::int_arg(kind),
         raw::int_arg(libc::IPPROTO_TCP),
-        0,
-        0,
-        0,
     ];
     raw::syscall(libc::SYS_socket, args)
         .map(raw::to_i32)

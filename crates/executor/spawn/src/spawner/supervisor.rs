@@ -5,7 +5,6 @@
 use std::{
     ffi::{c_int, c_void},
     ptr,
-    time::Duration,
 };
 
 use super::{
@@ -53,7 +52,8 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         }
     };
     // The command's pipe ends and the spawner's socket must not stay open here.
-    close_all_except([job.control, job.signals, mount_namespace, early_exit_rx]);
+    let keep = [job.control, job.signals, mount_namespace, early_exit_rx];
+    let _ = raw::close_from_except(0, keep.into_iter());
     let started = SupervisorReport::Started {
         pid: command.unsigned_abs(),
         supervisor: raw::getpid().unsigned_abs(),
@@ -131,26 +131,8 @@ impl Supervisor<'_> {
     fn run(mut self) -> ! {
         let mut discarded = false;
         loop {
-            let mut fds = [
-                libc::pollfd {
-                    fd: self.job.signals,
-                    events: libc::POLLIN,
-                    revents: 0,
-                },
-                libc::pollfd {
-                    fd: self.job.control,
-                    events: libc::POLLIN,
-                    revents: 0,
-                },
-                libc::pollfd {
-                    fd: self.early_exit_rx,
-                    events: libc::POLLIN,
-                    revents: 0,
-                },
-            ];
-            if self.orphaned {
-                fds[1].fd = -1;
-            }
+            let control = if self.orphaned { -1 } else { self.job.control };
+            let mut fds = [self.job.signals, control, self.early_exit_rx].map(raw::poll_in);
             let timeout = match (self.killing, discarded) {
                 (true, _) => Some(KILL_RETRY_MS),
                 (false, false) => Some(DISCARD_DELAY_MS),
@@ -170,8 +152,8 @@ impl Supervisor<'_> {
             if fds[2].revents != 0 {
                 // Readable once; also when init has exited.
                 self.early_exit_rx = -1;
-                if self.job.progress.command_has_exited() {
-                    self.report_exit(0, &mut raw::zeroed_rusage());
+                if let Some(exit) = self.job.progress.command_exit() {
+                    self.report_exit(exit);
                 }
             }
             self.reap();
@@ -222,7 +204,9 @@ impl Supervisor<'_> {
                 Ok(0) | Err(libc::EINTR) => return,
                 Ok(pid) if pid == self.child && !self.reaped => {
                     self.reaped = true;
-                    self.report_exit(status, &mut usage);
+                    // That of the child, unless init recorded another.
+                    let recorded = self.job.progress.command_exit();
+                    self.report_exit(recorded.unwrap_or_else(|| ExitReport::new(status, &usage)));
                 }
                 Ok(_) => {}
                 Err(_) => raw::exit(0),
@@ -230,14 +214,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Reports the exit of the command, once: the status of the child, unless init recorded
-    /// another.
-    fn report_exit(&mut self, mut status: i32, usage: &mut libc::rusage) {
+    /// Reports the exit of the command, once.
+    fn report_exit(&mut self, exit: ExitReport) {
         if !self.exit_reported {
             self.exit_reported = true;
-            self.job.progress.apply_command_exit(&mut status, usage);
-            let report = SupervisorReport::Exited(exit_report(status, usage));
-            send_report(self.job.control, report);
+            send_report(self.job.control, SupervisorReport::Exited(exit));
         }
     }
 
@@ -329,32 +310,7 @@ fn parent_of(pid: i32) -> Option<i32> {
     raw::leading_number(stat.get(end + 4..length)?)
 }
 
-fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {
-    let time = |time: libc::timeval| {
-        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-        Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
-    };
-    ExitReport {
-        status,
-        user: time(usage.ru_utime),
-        system: time(usage.ru_stime),
-        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
-    }
-}
-
 /// Sends a report. Three fit into any socket buffer; the server may be gone.
 fn send_report(control: c_int, report: SupervisorReport) {
     while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
-}
-
-/// Closes all descriptors except these.
-pub(super) fn close_all_except<const N: usize>(keep: [c_int; N]) {
-    let mut first = 0;
-    while let Some(next) = keep.into_iter().filter(|fd| *fd >= first).min() {
-        if next > first {
-            let _ = raw::close_range(first, next - 1);
-        }
-        first = next + 1;
-    }
-    let _ = raw::close_range(first, c_int::MAX);
 }

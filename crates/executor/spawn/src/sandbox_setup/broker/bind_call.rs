@@ -14,9 +14,9 @@ use super::{
     PathBuffers,
     guard_table::GuardTable,
     seccomp_notification::{BrokerReply, Caller},
-    target_entry::{OwnedDescriptor, PathBase, PathBuffer, TargetEntry},
+    target_entry::{PathBase, PathBuffer, TargetEntry},
 };
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, OwnedDescriptor};
 
 /// A call of `bind`.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl UnixAddress {
     /// Binds a socket to this address.
     pub(super) fn bind(&self, socket: c_int) -> Result<usize, Errno> {
         let address = self.bytes.as_ptr() as usize;
-        let args = [raw::int_arg(socket), address, self.length, 0, 0, 0];
+        let args = [raw::int_arg(socket), address, self.length];
         raw::syscall(libc::SYS_bind, args)
     }
 }
@@ -128,7 +128,6 @@ fn domain(socket: &OwnedDescriptor) -> Result<c_int, Errno> {
         raw::int_arg(libc::SO_DOMAIN),
         &raw mut domain as usize,
         &raw mut length as usize,
-        0,
     ];
     raw::syscall(libc::SYS_getsockopt, args)?;
     Ok(domain)
@@ -185,33 +184,33 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
     call.result = run(call);
     loop {
         // Exits the thread only, unlike `exit_group`.
-        let _ = raw::syscall(libc::SYS_exit, [0; 6]);
+        let _ = raw::syscall(libc::SYS_exit, []);
     }
 }
 
 fn run(call: &BrokerCall<'_>) -> Result<usize, Errno> {
     restrict_to(call.directory)?;
-    raw::syscall(libc::SYS_fchdir, [raw::int_arg(call.start), 0, 0, 0, 0, 0])?;
+    raw::syscall(libc::SYS_fchdir, [raw::int_arg(call.start)])?;
     call.address.bind(call.socket)
 }
 
 /// Lets this thread create sockets only at or below a directory.
 fn restrict_to(directory: c_int) -> Result<(), Errno> {
     let handled = [MAKE_SOCKET];
-    let args = [handled.as_ptr() as usize, size_of_val(&handled), 0, 0, 0, 0];
-    let ruleset = raw::syscall(libc::SYS_landlock_create_ruleset, args)?;
-    let ruleset = OwnedDescriptor::from_call(raw::to_i32(ruleset));
+    let args = [handled.as_ptr() as usize, size_of_val(&handled), 0];
+    let ruleset = raw::syscall(libc::SYS_landlock_create_ruleset, args);
+    let ruleset = ruleset.map(OwnedDescriptor::from_call)?;
     let fd = raw::int_arg(ruleset.number());
     let rule = PathRule {
         access: MAKE_SOCKET,
         directory,
     };
     let rule = &raw const rule as usize;
-    let args = [fd, PATH_BENEATH, rule, 0, 0, 0];
+    let args = [fd, PATH_BENEATH, rule, 0];
     raw::syscall(libc::SYS_landlock_add_rule, args)?;
     // Required by the kernel. It applies to this thread only.
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    raw::syscall(libc::SYS_landlock_restrict_self, [fd, 0, 0, 0, 0, 0])?;
+    raw::syscall(libc::SYS_landlock_restrict_self, [fd, 0])?;
     Ok(())
 }
 
@@ -246,7 +245,7 @@ mod tests {
             .map(|path| OwnedDescriptor::duplicate(open_directory(path).as_raw_fd()).unwrap());
         let args = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(raw::int_arg);
         let socket = raw::syscall(libc::SYS_socket, [args[0], args[1], args[2], 0, 0, 0]).unwrap();
-        let socket = OwnedDescriptor::from_call(raw::to_i32(socket));
+        let socket = OwnedDescriptor::from_call(socket);
         let address = UnixAddress::of(path.as_bytes()).unwrap();
         bind_below(&socket, &directory, &start, &address)
     }

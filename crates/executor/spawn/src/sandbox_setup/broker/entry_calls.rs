@@ -7,9 +7,9 @@ use super::{
     PathBuffers,
     guard_table::GuardTable,
     seccomp_notification::{BrokerReply, Caller},
-    target_entry::{OwnedDescriptor, PathBase, PathBuffer, ShortPath, TargetEntry},
+    target_entry::{PathBase, PathBuffer, ShortPath, TargetEntry},
 };
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, OwnedDescriptor};
 
 /// A call that creates one entry.
 #[derive(Debug)]
@@ -72,14 +72,12 @@ impl CreateCall {
         let name = target.name.as_ptr() as usize;
         Some(BrokerReply::of(match self.what {
             EntryKind::Directory { mode } => {
-                raw::syscall(libc::SYS_mkdirat, [directory, name, mode, 0, 0, 0])
+                raw::syscall(libc::SYS_mkdirat, [directory, name, mode])
             }
-            EntryKind::Node { mode } => {
-                raw::syscall(libc::SYS_mknodat, [directory, name, mode, 0, 0, 0])
-            }
+            EntryKind::Node { mode } => raw::syscall(libc::SYS_mknodat, [directory, name, mode]),
             EntryKind::Link { .. } => {
                 let target = buffers.second.text().as_ptr() as usize;
-                raw::syscall(libc::SYS_symlinkat, [target, directory, name, 0, 0, 0])
+                raw::syscall(libc::SYS_symlinkat, [target, directory, name])
             }
         }))
     }
@@ -172,7 +170,6 @@ impl TwoPathCall {
             raw::int_arg(new.directory.number()),
             new.name.as_ptr() as usize,
             raw::int_arg(flags),
-            0,
         ];
         Some(BrokerReply::of(raw::syscall(libc::SYS_linkat, args)))
     }
@@ -201,7 +198,6 @@ impl TwoPathCall {
             raw::int_arg(new.directory.number()),
             new.name.as_ptr() as usize,
             raw::int_arg(self.flags),
-            0,
         ];
         Some(BrokerReply::of(raw::syscall(libc::SYS_renameat2, args)))
     }

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::target_entry::{FileIdentity, OwnedDescriptor};
-use crate::raw::Errno;
+use super::target_entry::FileIdentity;
+use crate::raw::{Errno, OwnedDescriptor};
 
 /// Most guarded directories.
 const MAX_DIRECTORIES: usize = 64;
@@ -108,7 +108,8 @@ impl GuardTable {
                 let index = self.directory_count;
                 *self.directories.get_mut(index).ok_or(libc::ENOSPC)? = identity;
                 self.directory_count = index + 1;
-                opened.leave_open();
+                // Open until the process exits.
+                let _ = opened.into_raw();
                 index
             }
         };

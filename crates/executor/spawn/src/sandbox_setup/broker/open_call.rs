@@ -6,9 +6,9 @@ use super::{
     PathBuffers,
     guard_table::GuardTable,
     seccomp_notification::{BrokerReply, Caller},
-    target_entry::{OpenHow, OwnedDescriptor, PathBase, TargetEntry},
+    target_entry::{PathBase, TargetEntry},
 };
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, OpenHow, OwnedDescriptor};
 
 /// A call that opens a file and creates it if it does not exist.
 #[derive(Debug)]
@@ -139,10 +139,8 @@ impl OpenCall {
             target.name.as_ptr() as usize,
             raw::int_arg(self.flags | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC),
             self.mode,
-            0,
-            0,
         ];
-        raw::syscall(libc::SYS_openat, args).map(|fd| OwnedDescriptor::from_call(raw::to_i32(fd)))
+        raw::syscall(libc::SYS_openat, args).map(OwnedDescriptor::from_call)
     }
 
     fn follows_links(&self) -> bool {

@@ -8,9 +8,9 @@ use std::ffi::c_int;
 
 use super::{
     guard_table::GuardTable,
-    target_entry::{MAX_PATH, OwnedDescriptor, PathBuffer, ShortPath},
+    target_entry::{MAX_PATH, PathBuffer, ShortPath},
 };
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, OwnedDescriptor};
 
 /// A call that waits for its reply.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl SeccompNotification {
 }
 
 fn control(listener: c_int, request: usize, argument: usize) -> Result<usize, Errno> {
-    let args = [raw::int_arg(listener), request, argument, 0, 0, 0];
+    let args = [raw::int_arg(listener), request, argument];
     raw::syscall(libc::SYS_ioctl, args)
 }
 
@@ -218,9 +218,9 @@ impl<'a> Caller<'a> {
     /// Duplicates a descriptor of the caller.
     pub(super) fn duplicate(&self, fd: c_int) -> Option<OwnedDescriptor> {
         let process = self.open_process()?;
-        let args = [raw::int_arg(process.number()), raw::int_arg(fd), 0, 0, 0, 0];
-        let fd = raw::syscall(libc::SYS_pidfd_getfd, args).ok()?;
-        Some(OwnedDescriptor::from_call(raw::to_i32(fd)))
+        let args = [raw::int_arg(process.number()), raw::int_arg(fd), 0];
+        let fd = raw::syscall(libc::SYS_pidfd_getfd, args);
+        fd.map(OwnedDescriptor::from_call).ok()
     }
 
     /// Opens the directory that the caller's relative paths start from.
@@ -242,7 +242,7 @@ impl<'a> Caller<'a> {
     /// ignores it where a default ACL exists.
     pub(super) fn adopt_umask(&self) -> Option<()> {
         let mask = u32::from_str_radix(self.status(b"\nUmask:\t", &mut [0; STATUS])?, 8).ok()?;
-        raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
+        raw::syscall(libc::SYS_umask, [mask as usize]).ok()?;
         Some(())
     }
 
@@ -255,9 +255,8 @@ impl<'a> Caller<'a> {
     /// same descriptors.
     fn open_process(&self) -> Option<OwnedDescriptor> {
         let open = |number, flags| {
-            let args = [raw::int_arg(number), raw::int_arg(flags), 0, 0, 0, 0];
-            raw::syscall(libc::SYS_pidfd_open, args)
-                .map(|fd| OwnedDescriptor::from_call(raw::to_i32(fd)))
+            let args = [raw::int_arg(number), raw::int_arg(flags)];
+            raw::syscall(libc::SYS_pidfd_open, args).map(OwnedDescriptor::from_call)
         };
         match open(self.thread, THREAD) {
             Err(libc::EINVAL) => {
@@ -272,7 +271,6 @@ impl<'a> Caller<'a> {
     fn status<'b>(&self, label: &[u8], buffer: &'b mut [u8; STATUS]) -> Option<&'b str> {
         let path = ShortPath::new(format_args!("{}/status", self.thread));
         let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
-        let status = OwnedDescriptor::from_call(status);
         let length = raw::read(status.number(), buffer).ok()?;
         find_line(buffer.get(..length)?, label)
     }

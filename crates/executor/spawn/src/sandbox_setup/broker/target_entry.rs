@@ -1,5 +1,5 @@
 //! The target of a call: an open directory and a name in it. Also the fixed-size buffers that hold
-//! its path, and the broker's own descriptors, closed on drop.
+//! its path.
 
 use std::{
     ffi::{CStr, c_int},
@@ -11,7 +11,7 @@ use super::{
     guard_table::{GuardTable, is_dots},
     seccomp_notification::{BrokerReply, Caller},
 };
-use crate::raw::{self, Errno};
+use crate::raw::{self, Errno, OwnedDescriptor};
 
 /// A directory entry, existing or not.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl<'a> TargetEntry<'a> {
 
 /// Returns the user id that the broker runs as.
 fn own_user() -> Option<u32> {
-    let user = raw::syscall(libc::SYS_geteuid, [0; 6]).ok()?;
+    let user = raw::syscall(libc::SYS_geteuid, []).ok()?;
     u32::try_from(user).ok()
 }
 
@@ -202,8 +202,6 @@ impl PathBuffer {
             name.as_ptr() as usize,
             self.bytes.as_mut_ptr() as usize,
             max_length,
-            0,
-            0,
         ];
         let length = raw::syscall(libc::SYS_readlinkat, args).ok()?;
         if length >= max_length {
@@ -282,10 +280,6 @@ impl fmt::Write for ShortPath {
     }
 }
 
-/// A descriptor that is closed on drop.
-#[derive(Debug)]
-pub(super) struct OwnedDescriptor(c_int);
-
 /// Metadata of a file that the broker needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileFacts {
@@ -318,84 +312,19 @@ impl FileIdentity {
 }
 
 impl OwnedDescriptor {
-    /// Opens a path with `O_PATH`.
-    pub(super) fn open_path(
-        base: c_int,
-        path: &CStr,
-        flags: c_int,
-        resolve: u64,
-    ) -> Result<Self, Errno> {
-        let how = OpenHow {
-            flags: u64::from((libc::O_PATH | libc::O_CLOEXEC | flags).unsigned_abs()),
-            mode: 0,
-            resolve,
-        };
-        let args = [
-            raw::int_arg(base),
-            path.as_ptr() as usize,
-            &raw const how as usize,
-            size_of::<OpenHow>(),
-            0,
-            0,
-        ];
-        // Resolution with `RESOLVE_BENEATH` fails with EAGAIN during concurrent renames.
-        let mut opened = Err(libc::EAGAIN);
-        for _ in 0..MAX_TRIES {
-            opened = raw::syscall(libc::SYS_openat2, args);
-            if opened != Err(libc::EAGAIN) {
-                break;
-            }
-        }
-        opened.map(|fd| Self(raw::to_i32(fd)))
-    }
-
-    /// Takes ownership of a descriptor that a system call returned.
-    pub(super) const fn from_call(fd: c_int) -> Self {
-        Self(fd)
-    }
-
-    /// Duplicates a descriptor without taking ownership of it.
-    pub(super) fn duplicate(fd: c_int) -> Result<Self, Errno> {
-        raw::dup_above(fd, 0).map(Self)
-    }
-
-    /// Keeps the descriptor open until the process exits.
-    pub(super) fn leave_open(self) {
-        std::mem::forget(self);
-    }
-
-    /// Returns its number.
-    pub(super) const fn number(&self) -> c_int {
-        self.0
-    }
-
     /// Returns the metadata of the open file.
     pub(super) fn facts(&self) -> Result<FileFacts, Errno> {
-        stat_at(self.0, c"", libc::AT_EMPTY_PATH)
+        stat_at(self.number(), c"", libc::AT_EMPTY_PATH)
     }
 
     /// Returns whether the file is on a procfs.
     pub(super) fn is_on_procfs(&self) -> Result<bool, Errno> {
         let mut record = MaybeUninit::<libc::statfs>::zeroed();
-        let args = [
-            raw::int_arg(self.0),
-            record.as_mut_ptr() as usize,
-            0,
-            0,
-            0,
-            0,
-        ];
+        let args = [raw::int_arg(self.number()), record.as_mut_ptr() as usize];
         raw::syscall(libc::SYS_fstatfs, args)?;
         // SAFETY: the record consists of integers and was zero-initialised.
         let record = unsafe { record.assume_init() };
         Ok(record.f_type == libc::PROC_SUPER_MAGIC)
-    }
-}
-
-impl Drop for OwnedDescriptor {
-    fn drop(&mut self) {
-        // The number is free again, even if `close` fails.
-        let _ = raw::close(self.0);
     }
 }
 
@@ -410,7 +339,6 @@ fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
         raw::int_arg(flags),
         mask as usize,
         record.as_mut_ptr() as usize,
-        0,
     ];
     raw::syscall(libc::SYS_statx, args)?;
     // SAFETY: the record consists of integers and was zero-initialised.
@@ -424,21 +352,6 @@ fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
         owner: record.stx_uid,
     })
 }
-
-/// The kernel's `open_how`.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(super) struct OpenHow {
-    /// Flags of `open`.
-    pub(super) flags: u64,
-    /// Permissions of a new file.
-    pub(super) mode: u64,
-    /// How links and mounts in the path are resolved.
-    pub(super) resolve: u64,
-}
-
-/// How often a path is resolved again.
-const MAX_TRIES: usize = 64;
 
 #[cfg(test)]
 mod tests {
