@@ -8,7 +8,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 use crate::{
     event_summary::EventSummary,
     frame_scanner::{FrameScanner, append_frame},
-    journal_error::JournalError,
+    journal_error::{JournalError, encode_json},
     journal_event::JournalEvent,
     limits::{COMPACT_EVENTS_BYTES, MAX_EVENT_BYTES, MAX_EVENTS_BYTES},
     private_file::{OpenMode, PrivateFile, replace_file},
@@ -135,15 +135,7 @@ fn summarize(file: &PrivateFile) -> Result<(EventSummary, u64), JournalError> {
 }
 
 fn append_event(out: &mut Vec<u8>, event: &JournalEvent) -> Result<(), JournalError> {
-    let payload = serde_json::to_vec(event)
-        .map_err(std::io::Error::from)
-        .map_err(JournalError::io("encode an event"))?;
-    if payload.len() > MAX_EVENT_BYTES {
-        return Err(JournalError::TooLarge {
-            name: "event",
-            limit: MAX_EVENT_BYTES,
-        });
-    }
+    let payload = encode_json(event, "encode an event", ("event", MAX_EVENT_BYTES))?;
     append_frame(out, &payload);
     Ok(())
 }
@@ -220,7 +212,6 @@ mod tests {
                 seq: OutputSeq(9),
                 at_ms: 10,
             },
-            JournalEvent::Lost { at_ms: 11 },
         ];
         for event in events {
             summary.apply(event);

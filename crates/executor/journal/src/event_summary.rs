@@ -68,7 +68,6 @@ pub(crate) struct EventSummary {
     pub(crate) exit: Option<(OutputSeq, ExitInfo, u64)>,
     pub(crate) closed: Option<(OutputSeq, u64)>,
     pub(crate) detached: bool,
-    pub(crate) lost: Option<u64>,
     pub(crate) evicted: EvictedRange,
 }
 
@@ -112,7 +111,6 @@ impl EventSummary {
             JournalEvent::Exited { seq, exit, at_ms } => self.exit = Some((seq, exit, at_ms)),
             JournalEvent::Closed { seq, at_ms } => self.closed = Some((seq, at_ms)),
             JournalEvent::Detached => self.detached = true,
-            JournalEvent::Lost { at_ms } => self.lost = Some(at_ms),
             JournalEvent::Evicted {
                 segment,
                 last_seq,
@@ -161,7 +159,6 @@ impl EventSummary {
             self.closed
                 .map(|(seq, at_ms)| JournalEvent::Closed { seq, at_ms }),
         );
-        events.extend(self.lost.map(|at_ms| JournalEvent::Lost { at_ms }));
         events
     }
 }

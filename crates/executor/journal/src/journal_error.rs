@@ -4,6 +4,7 @@ use std::io;
 
 use exec_wire::id::OutputSeq;
 use rustix::io::Errno;
+use serde::Serialize;
 
 use crate::record_id::RecordId;
 
@@ -106,6 +107,22 @@ impl JournalError {
     /// Returns whether there was no space.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full(_))
+    }
+}
+
+/// Encodes a value as JSON, for the operation `action`. The limit has the name of the value and its
+/// maximum bytes.
+pub(crate) fn encode_json(
+    value: &impl Serialize,
+    action: &'static str,
+    (name, limit): (&'static str, usize),
+) -> Result<Vec<u8>, JournalError> {
+    let text = serde_json::to_vec(value)
+        .map_err(io::Error::from)
+        .map_err(JournalError::io(action))?;
+    match text.len() > limit {
+        true => Err(JournalError::TooLarge { name, limit }),
+        false => Ok(text),
     }
 }
 

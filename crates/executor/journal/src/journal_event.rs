@@ -6,7 +6,7 @@ use exec_wire::{
     process::{ExitCause, OutputStream, ResourceUsage},
     signal_name::known_signal_name,
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Event of a process that is not output. A reader skips kinds that it does not know.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -62,7 +62,7 @@ pub enum JournalEvent {
         /// Sequence number.
         seq: OutputSeq,
         /// How it ended.
-        #[serde(with = "exit_info")]
+        #[serde(with = "ExitFields")]
         exit: ExitInfo,
         /// Milliseconds since the Unix epoch.
         at_ms: u64,
@@ -76,11 +76,6 @@ pub enum JournalEvent {
     },
     /// The process now belongs to the server.
     Detached,
-    /// Keeper and server died, or the host was rebooted. The exit status is unknown.
-    Lost {
-        /// Milliseconds since the Unix epoch.
-        at_ms: u64,
-    },
     /// The oldest segments were evicted. The journal itself records it.
     Evicted {
         /// Number of the last evicted segment.
@@ -102,51 +97,29 @@ pub(crate) fn stream_name(stream: OutputStream) -> &'static str {
 }
 
 /// Encoding of [`ExitInfo`].
-mod exit_info {
-    use super::{
-        Deserialize, Deserializer, ExitCause, ExitInfo, ResourceUsage, Serialize, Serializer,
-        known_signal_name,
-    };
+#[derive(Deserialize, Serialize)]
+#[serde(remote = "ExitInfo", rename_all = "camelCase")]
+struct ExitFields {
+    code: i32,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "read_signal"
+    )]
+    signal: Option<SignalName>,
+    cause: ExitCause,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    usage: Option<ResourceUsage>,
+    #[serde(default)]
+    sandbox_denied: bool,
+}
 
-    #[derive(Deserialize, Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ExitFields {
-        code: i32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        signal: Option<String>,
-        cause: ExitCause,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        usage: Option<ResourceUsage>,
-        #[serde(default)]
-        sandbox_denied: bool,
-    }
+/// An alias, because serde would borrow a field that is a reference from its input.
+type SignalName = &'static str;
 
-    pub(super) fn serialize<S: Serializer>(
-        exit: &ExitInfo,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let fields = ExitFields {
-            code: exit.code,
-            signal: exit.signal.map(str::to_owned),
-            cause: exit.cause,
-            usage: exit.usage,
-            sandbox_denied: exit.sandbox_denied,
-        };
-        fields.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<ExitInfo, D::Error> {
-        let fields = ExitFields::deserialize(deserializer)?;
-        Ok(ExitInfo {
-            code: fields.code,
-            signal: fields.signal.as_deref().map(known_signal_name),
-            cause: fields.cause,
-            usage: fields.usage,
-            sandbox_denied: fields.sandbox_denied,
-        })
-    }
+fn read_signal<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<SignalName>, D::Error> {
+    let name = Option::<String>::deserialize(reader)?;
+    Ok(name.as_deref().map(known_signal_name))
 }
 
 #[cfg(test)]
@@ -202,7 +175,6 @@ mod tests {
                 at_ms: 12,
             },
             JournalEvent::Detached,
-            JournalEvent::Lost { at_ms: 13 },
             JournalEvent::Evicted {
                 segment: 14,
                 last_seq: OutputSeq(15),
@@ -222,7 +194,7 @@ mod tests {
     #[test]
     fn unknown_signal_keeps_its_place() {
         let text = r#"{"code":1,"signal":"SIGFOO","cause":"newer"}"#;
-        let exit = exit_info::deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap();
+        let exit = ExitFields::deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap();
         assert_eq!(exit.signal, Some("SIGUNKNOWN"));
         assert_eq!(exit.cause, ExitCause::Unknown);
     }

@@ -9,7 +9,7 @@ use exec_wire::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    journal_error::JournalError,
+    journal_error::{JournalError, encode_json},
     limits::MAX_HEAD_FILE_BYTES,
     private_file::{OpenMode, PrivateFile, read_file},
 };
@@ -72,15 +72,7 @@ impl JournalHead {
     /// Writes the head into the new directory of a record.
     pub(crate) fn save(&self, directory: impl AsFd) -> Result<(), JournalError> {
         let action = "write `head.json`";
-        let text = serde_json::to_vec(self)
-            .map_err(io::Error::from)
-            .map_err(JournalError::io(action))?;
-        if text.len() > MAX_HEAD_FILE_BYTES {
-            return Err(JournalError::TooLarge {
-                name: "head of the journal",
-                limit: MAX_HEAD_FILE_BYTES,
-            });
-        }
+        let text = encode_json(self, action, ("head of the journal", MAX_HEAD_FILE_BYTES))?;
         PrivateFile::open(directory, HEAD_FILE, OpenMode::CreateNew)
             .and_then(|file| file.write_at(&text, 0))
             .map_err(JournalError::io(action))

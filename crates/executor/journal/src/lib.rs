@@ -38,7 +38,7 @@ pub use self::{
     journal_reader::{JournalReader, TimedChunk},
     limits::{HEAD_BYTES, JournalLimits, MAX_RECORDS},
     process_journal::ProcessJournal,
-    record_cleanup::{CleanupOutcome, StateUsage},
+    record_cleanup::{CleanupOutcome, StateUsage, now_ms},
     record_id::{InvalidRecordId, RecordId},
     recovered_process::RecoveredProcess,
     saved_heads::HeadBytes,

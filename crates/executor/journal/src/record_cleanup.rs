@@ -1,6 +1,9 @@
 //! Removes ended records that are too old or use too much space.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use rustix::{
     fs::{AtFlags, Dir, Stat, statat, unlinkat},
@@ -61,15 +64,19 @@ pub(crate) struct HostTime {
 impl HostTime {
     /// Reads the clocks.
     pub(crate) fn now(boot_id: &str) -> Self {
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let since_epoch = since_epoch.unwrap_or_default().as_millis();
         let boot = clock_gettime(ClockId::Boottime);
         Self {
-            unix_ms: u64::try_from(since_epoch).unwrap_or(u64::MAX),
+            unix_ms: now_ms(),
             since_boot: Duration::from_secs(u64::try_from(boot.tv_sec).unwrap_or_default()),
             boot_id: boot_id.to_owned(),
         }
     }
+}
+
+/// Returns the time in milliseconds since the Unix epoch.
+pub fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since_epoch.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Cleanup of the ended records that exceed the limits.

@@ -40,8 +40,6 @@ pub struct RecoveredProcess {
     pub terminating: Option<Termination>,
     /// The process was detached after its start.
     pub detached: bool,
-    /// Time in milliseconds since the Unix epoch at which the process was found to be lost.
-    pub lost: Option<u64>,
     /// Bytes of output ever written.
     pub bytes_total: u64,
     /// Bytes of each stream ever written, in the order of `OutputStream`.
@@ -84,16 +82,15 @@ impl RecoveredProcess {
             size: events.size,
             terminating: events.terminating,
             detached: events.detached,
-            lost: events.lost,
             bytes_total: bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             stream_bytes,
             tail_bytes: segments.tail_bytes,
         }
     }
 
-    /// Returns whether the process ended, with a known exit or not.
+    /// Returns whether the process ended.
     pub fn is_ended(&self) -> bool {
-        self.closed.is_some() || self.lost.is_some()
+        self.closed.is_some()
     }
 }
 

@@ -7,7 +7,7 @@ use rustix::fs::Dir;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    journal_error::JournalError,
+    journal_error::{JournalError, encode_json},
     limits::{MAX_SESSION_FILE_BYTES, MAX_SESSIONS},
     private_file::{read_file, remove_file, replace_file},
 };
@@ -36,15 +36,7 @@ impl SessionRecord {
     pub(crate) fn save(&self, directory: &OwnedFd) -> Result<(), JournalError> {
         let action = "save a session";
         let name = file_name(&self.id)?;
-        let text = serde_json::to_vec(self)
-            .map_err(std::io::Error::from)
-            .map_err(JournalError::io(action))?;
-        if text.len() > MAX_SESSION_FILE_BYTES {
-            return Err(JournalError::TooLarge {
-                name: "session",
-                limit: MAX_SESSION_FILE_BYTES,
-            });
-        }
+        let text = encode_json(self, action, ("session", MAX_SESSION_FILE_BYTES))?;
         let temporary = format!(".{name}");
         replace_file(directory, &name, &temporary, &text)
             .map(drop)

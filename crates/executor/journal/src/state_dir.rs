@@ -118,11 +118,6 @@ impl StateDir {
         &self.layout.path
     }
 
-    /// Returns the limits.
-    pub fn limits(&self) -> &JournalLimits {
-        &self.limits
-    }
-
     /// Returns the id of this boot of the host, for [`JournalHead::boot_id`].
     pub fn boot_id(&self) -> &str {
         &self.boot_id
@@ -137,11 +132,6 @@ impl StateDir {
     /// Returns the path of the keeper's socket.
     pub fn keeper_socket(&self) -> PathBuf {
         self.layout.keeper_socket()
-    }
-
-    /// Returns the directory itself, for paths that are too long for a socket address.
-    pub fn directory(&self) -> BorrowedFd<'_> {
-        self.layout.root.as_fd()
     }
 
     /// Creates the journal of a new process.

@@ -71,21 +71,12 @@ impl ProcessJournal {
             protected_after: None,
             last_seq: last_seq(&summary, highest),
         };
-        let tail: u64 = journal
-            .pending
-            .iter()
-            .map(|chunk| u64::from(chunk.length))
-            .sum();
+        let tail = pending_bytes(&journal);
         match summary.closed {
             // Every stream had ended before: these bytes are not output.
             Some(_) => journal.pending.clear(),
             None => journal.commit_tail()?,
         }
-        let uncommitted: u64 = journal
-            .pending
-            .iter()
-            .map(|chunk| u64::from(chunk.length))
-            .sum();
         let mut stream_bytes = journal.current.data_len();
         for segment in &journal.full {
             for (total, bytes) in stream_bytes.iter_mut().zip(segment.data_len) {
@@ -100,7 +91,7 @@ impl ProcessJournal {
             highest: journal.last_seq,
             first: first.or(journal.current.first()),
             stream_bytes,
-            tail_bytes: tail - uncommitted,
+            tail_bytes: tail - pending_bytes(&journal),
         };
         let recovered = RecoveredProcess::new(head, summary, segments);
         Ok((journal, recovered))
@@ -131,6 +122,12 @@ impl ProcessJournal {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes that are not committed.
+fn pending_bytes(journal: &ProcessJournal) -> u64 {
+    let pending = journal.pending.iter();
+    pending.map(|chunk| u64::from(chunk.length)).sum()
 }
 
 /// Segments of a journal that was written by another server.
