@@ -16,7 +16,7 @@ use exec_env::environment::{
 use exec_env::process::ExecProcess;
 use exec_journal::JournalHead;
 use exec_process::{
-    DurableStore, LaunchStdio, LocalProcess, OutputSettings, ProcessLaunch, launch,
+    DurableStore, LaunchStdio, LocalProcess, ProcessLaunch, launch,
     spawner::{CommandSpec, SpawnError, SpawnStage, Spawner},
 };
 use exec_proxy::policy_gate::{Connector, SystemConnector};
@@ -211,17 +211,17 @@ impl LocalBackend {
         };
         let mut command = ProcessLaunch::new(command.process_id, spec, io, command.limits);
         command.sandboxed = sandboxed;
-        let settings = OutputSettings { retention };
         let to_start_error = |error| start_error(error, &program, &cwd, sandboxed);
         let (process, placement, rules) = match sandbox {
             None => {
-                let process = self.launch(command, settings, durable).await;
+                let process = self.launch(command, retention, durable).await;
                 let process = process.map_err(to_start_error)?;
                 let rules = network.run(None, &process)?;
                 (process, NetworkPlacement::Command, rules)
             }
             Some(sandbox) => {
-                let launched = self.launch_sandboxed(command, sandbox, &network, settings, durable);
+                let launched =
+                    self.launch_sandboxed(command, sandbox, &network, retention, durable);
                 let launched = launched.await.map_err(|failure| match failure {
                     LaunchFailure::Refused(error) => error,
                     LaunchFailure::Spawn(error) => to_start_error(error),
@@ -281,12 +281,12 @@ impl LocalBackend {
     async fn launch(
         &self,
         command: ProcessLaunch,
-        settings: OutputSettings,
+        retention: RetentionLimits,
         durable: Option<JournalHead>,
     ) -> Result<Arc<LocalProcess>, SpawnError> {
         match (&self.durable, durable) {
             (Some(store), Some(head)) => store.launch(command, head).await,
-            _ => launch(&self.spawner, command, settings).await,
+            _ => launch(&self.spawner, command, retention).await,
         }
     }
 
@@ -322,7 +322,7 @@ impl LocalBackend {
         mut command: ProcessLaunch,
         sandbox: &SandboxPolicy,
         network: &ProcessNetwork,
-        settings: OutputSettings,
+        retention: RetentionLimits,
         durable: Option<JournalHead>,
     ) -> Result<SandboxedLaunch, LaunchFailure> {
         let mut attempts = 0;
@@ -339,7 +339,7 @@ impl LocalBackend {
                 .ok()
                 .filter(|_| attempts < MAX_LAUNCH_ATTEMPTS);
             command.command = apply_sandbox(prepared, command.command);
-            let launched = self.launch(command, settings, durable.clone());
+            let launched = self.launch(command, retention, durable.clone());
             match launched.await {
                 Ok(process) => {
                     return Ok(SandboxedLaunch {

@@ -1,11 +1,6 @@
 //! Durable state of this machine: the state directory and keeper behind [`DurableState`].
 
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use exec_core::output_log::ExitInfo;
 use exec_env::{
@@ -15,7 +10,7 @@ use exec_env::{
     },
     environment::{Command, ProcessIo, StdinMode},
 };
-use exec_journal::{JournalHead, JournalOwner, RecordId, SessionRecord};
+use exec_journal::{JournalHead, JournalOwner, RecordId, SessionRecord, now_ms};
 use exec_process::{DurableStore, LocalProcess, RecordedProcess};
 use exec_wire::{id::SessionId, path_uri::PathUri};
 use futures_util::future::{BoxFuture, FutureExt};
@@ -148,7 +143,8 @@ impl DurableState for LocalDurableState {
 /// Value of [`SessionRecord::retention`] for a client that acknowledges output.
 const ACKNOWLEDGED: &str = "acknowledged";
 
-/// Returns the head of a command's journal, written before the command starts.
+/// Returns the head of a command's journal, written before the command starts. The store adds what
+/// it knows about this boot.
 pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> JournalHead {
     JournalHead {
         version: HEAD_VERSION,
@@ -174,7 +170,7 @@ pub(crate) fn journal_head(command: &Command, request: &DurableRequest) -> Journ
         principal: request.principal.clone(),
         started_at_ms: now_ms(),
         started_at_boot_ms: 0,
-        boot_id: boot_id(),
+        boot_id: String::new(),
         sandboxed: command.sandbox.is_some(),
         limits: command.limits,
     }
@@ -271,15 +267,4 @@ fn matches(recorded: &RecordedProcess, selection: &HistorySelection) -> bool {
     is_visible
         && id.is_none_or(|id| *id == head.process_id)
         && started.is_none_or(|started| started == head.started_at_ms)
-}
-
-/// Returns an id that changes with every boot of the host.
-fn boot_id() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    id.map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
-fn now_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(since_epoch.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }

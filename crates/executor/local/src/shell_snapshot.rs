@@ -22,13 +22,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart};
+use exec_core::output_log::{BackpressureMode, FollowOptions, FollowStart, RetentionLimits};
 use exec_env::{
     environment::{Command, StartError},
     process::{ExecProcess, ExecProcessEvent},
 };
 use exec_process::{
-    LaunchStdio, OutputSettings, ProcessLaunch, launch,
+    LaunchStdio, ProcessLaunch, launch,
     spawner::{CommandSpec, InheritedFd},
 };
 use exec_sandbox::PreparedSandbox;
@@ -251,7 +251,7 @@ async fn capture_state(
             LaunchStdio::Pipes,
             command.limits,
         ),
-        OutputSettings::default(),
+        RetentionLimits::default(),
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;
     let output = timeout(CAPTURE_TIMEOUT, collect(&*process)).await;

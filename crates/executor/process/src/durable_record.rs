@@ -10,11 +10,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use exec_journal::{JournalError, JournalEvent, JournalReader, ProcessJournal, RecordId};
+use exec_journal::{JournalError, JournalEvent, JournalReader, ProcessJournal, RecordId, now_ms};
 use exec_spawn::keeper::KeeperSlot;
 use exec_wire::{
     id::{OutputSeq, WriteId},
@@ -261,10 +261,4 @@ impl HoldingPipe {
             }
         }
     }
-}
-
-/// Returns the time in milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(since_epoch.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@
 //! learns of the command. A server that is killed at any point leaves either nothing running or a
 //! record that the next server adopts.
 
-use std::{fmt, io, os::fd::BorrowedFd, path::Path, sync::Arc, time::Duration};
+use std::{io, os::fd::BorrowedFd, path::Path, sync::Arc, time::Duration};
 
 use exec_core::output_log::{ArchivedState, ExitInfo, OutputLog, RetentionLimits};
 use exec_env::process::OutputHold;
@@ -23,9 +23,10 @@ use crate::{
     child_input::ChildInput,
     durable_record::DurableRecord,
     keeper_connection::KeeperConnection,
-    launch::{ProcessLaunch, TaskSettings},
+    launch::ProcessLaunch,
     local_process::{LocalProcess, OutputLogHold, SharedState, since_boot_ms},
     process_archive::ProcessArchive,
+    process_task::{ProcessTask, TaskSettings},
     spawner::{
         CommandSpec, CommandStdio, SpawnError, SpawnStage, Spawner, SupervisedChild,
         SupervisorReport,
@@ -45,7 +46,7 @@ const TAIL_CHUNKS: u64 = 64;
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State directory and keeper of a server. Clones share them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct DurableStore {
     state: Arc<StateDir>,
     keeper: Arc<KeeperConnection>,
@@ -112,10 +113,14 @@ impl DurableStore {
     ) -> Result<Arc<LocalProcess>, SpawnError> {
         let StdioEnds { parent, child } = StdioEnds::open(launch.io).map_err(setup)?;
         let ends = DurableEnds::new(parent).map_err(setup)?;
-        let settings = TaskSettings::of(&launch);
+        let settings = TaskSettings {
+            limits: launch.limits,
+            sandboxed: launch.sandboxed,
+        };
         let process_id = launch.id;
         let started = Instant::now();
         head.started_at_boot_ms = since_boot_ms();
+        self.state.boot_id().clone_into(&mut head.boot_id);
         let started_at_ms = head.started_at_ms;
         let mut journal = self.state.create(&head).map_err(journal_failed)?;
         let mut pending = PendingRecord::new(self, journal.id());
@@ -137,14 +142,13 @@ impl DurableStore {
         pending.is_complete = true;
         let child = Arc::new(child);
         let pid = child.pid();
-        let shared = Arc::new(SharedState::with_journal(
+        let shared = Arc::new(SharedState::new(
             OutputLog::with_archive(MEMORY_RETENTION),
             input,
             Some(Arc::clone(&child)),
             Some(ProcessArchive::live(record)),
         ));
-        let task = settings.task(&shared, child, sources, started);
-        tokio::spawn(task.run());
+        tokio::spawn(ProcessTask::new(settings, &shared, child, sources, started).run());
         Ok(Arc::new(LocalProcess::new(
             process_id,
             shared,
@@ -265,12 +269,8 @@ impl DurableStore {
         let exited = log.exit().is_some();
         let writes = recovered.write_ids.clone();
         let (input, sources, terminal) = ends.register(&record, writes, recovered.input_end)?;
-        let (child, pid) = (
-            Arc::new(child),
-            recovered.started.map_or(0, |pids| pids.os_pid),
-        );
-        let pid = if pid == 0 { child.pid() } else { pid };
-        let shared = Arc::new(SharedState::with_journal(
+        let (pid, child) = (child.pid(), Arc::new(child));
+        let shared = Arc::new(SharedState::new(
             log,
             input,
             Some(Arc::clone(&child)),
@@ -282,12 +282,8 @@ impl DurableStore {
             state.kill_at = termination.kill_at_boot_ms.map(instant_at_boot_ms);
         }
         let hold = Box::new(OutputLogHold::new(&shared, OutputSeq(0)));
-        let task = settings.task(
-            &shared,
-            child,
-            sources,
-            instant_at_boot_ms(head.started_at_boot_ms),
-        );
+        let started = instant_at_boot_ms(head.started_at_boot_ms);
+        let task = ProcessTask::new(settings, &shared, child, sources, started);
         tokio::spawn(task.adopted(exited).run());
         let process = LocalProcess::new(
             head.process_id.clone(),
@@ -337,7 +333,7 @@ impl DurableStore {
         if !log.is_closed() {
             log.record_close();
         }
-        let shared = Arc::new(SharedState::with_journal(
+        let shared = Arc::new(SharedState::new(
             log,
             ChildInput::Queued(StdinQueue::none()),
             None,
@@ -367,12 +363,6 @@ impl DurableStore {
     /// Returns the pid of the keeper, if one runs.
     pub fn keeper_pid(&self) -> Option<u32> {
         self.keeper.pid()
-    }
-}
-
-impl fmt::Debug for DurableStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DurableStore").finish_non_exhaustive()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Launches a command: opens its stdio, has the spawner start it, and starts its process task.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use exec_core::output_log::{OutputLog, RetentionLimits};
+use exec_journal::now_ms;
 use exec_wire::{
     id::ProcessId,
     process::{ProcessLimits, TerminalSize},
@@ -10,13 +11,9 @@ use exec_wire::{
 use tokio::time::Instant;
 
 use crate::{
-    durable_record::now_ms,
     local_process::{LocalProcess, SharedState},
-    process_task::{OutputReader, ProcessTask, ProcessTimers, TreeLimits},
-    spawner::{
-        CommandSpec, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner,
-        SupervisedChild,
-    },
+    process_task::{ProcessTask, TaskSettings},
+    spawner::{CommandSpec, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner},
     stdio::StdioEnds,
 };
 
@@ -75,74 +72,32 @@ pub enum LaunchStdio {
     Terminal(TerminalSize),
 }
 
-/// Settings of the output log.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OutputSettings {
-    /// How much output the log retains.
-    pub retention: RetentionLimits,
-}
-
-/// Launches a command. If the future is dropped, the command is killed.
+/// Launches a command, and retains this much of its output. If the future is dropped, the command
+/// is killed.
 pub async fn launch(
     spawner: &Spawner,
     launch: ProcessLaunch,
-    settings: OutputSettings,
+    retention: RetentionLimits,
 ) -> Result<Arc<LocalProcess>, SpawnError> {
     let host = |source: io::Error| SpawnError::Host {
         stage: SpawnStage::Setup,
         source,
     };
     let StdioEnds { parent, child } = StdioEnds::open(launch.io).map_err(host)?;
-    let task = TaskSettings::of(&launch);
+    let settings = TaskSettings {
+        limits: launch.limits,
+        sandboxed: launch.sandboxed,
+    };
     // Taken before the command can run, so that the reported wall time covers all of its CPU time.
     let started = Instant::now();
     let child = Arc::new(spawner.spawn(launch.command, child).await?);
     let (input, sources, terminal) = parent.register().map_err(host)?;
-    let log = OutputLog::new(settings.retention);
-    let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
-    let pid = child.pid();
-    tokio::spawn(task.task(&shared, child, sources, started).run());
+    let log = OutputLog::new(retention);
+    let shared = SharedState::new(log, input, Some(Arc::clone(&child)), None);
+    let (shared, pid) = (Arc::new(shared), child.pid());
+    tokio::spawn(ProcessTask::new(settings, &shared, child, sources, started).run());
     let process = LocalProcess::new(launch.id, shared, terminal, pid, now_ms());
     Ok(Arc::new(process))
-}
-
-/// Settings of a process task, for a new process and for an adopted one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TaskSettings {
-    pub(crate) limits: ProcessLimits,
-    pub(crate) sandboxed: bool,
-}
-
-impl TaskSettings {
-    pub(crate) fn of(launch: &ProcessLaunch) -> Self {
-        Self {
-            limits: launch.limits,
-            sandboxed: launch.sandboxed,
-        }
-    }
-
-    /// Creates the task of a process that started at `started`.
-    pub(crate) fn task(
-        self,
-        shared: &Arc<SharedState>,
-        child: Arc<SupervisedChild>,
-        sources: Vec<OutputReader>,
-        started: Instant,
-    ) -> ProcessTask {
-        let millis = Duration::from_millis;
-        let timers = ProcessTimers {
-            wall: self.limits.wall_ms.map(millis),
-            idle: self.limits.idle_ms.map(millis),
-            tree: TreeLimits {
-                memory_bytes: self.limits.memory_bytes,
-                // The kernel enforces RLIMIT_NPROC, except for root; sampling counts this tree
-                // only.
-                processes: self.limits.processes,
-            },
-        };
-        let task = ProcessTask::new(Arc::clone(shared), child, sources, timers, started);
-        task.sandboxed(self.sandboxed)
-    }
 }
 
 fn resource_limits(limits: &ProcessLimits) -> Vec<ResourceLimit> {
@@ -193,7 +148,7 @@ mod tests {
             LaunchStdio::PipesWithStdin,
             ProcessLimits::default(),
         );
-        let process = launch(&spawner, command, OutputSettings::default())
+        let process = launch(&spawner, command, RetentionLimits::default())
             .await
             .unwrap();
         let output = format!("/proc/{}/fd/1", process.status().os_pid.unwrap());

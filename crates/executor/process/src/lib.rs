@@ -20,7 +20,7 @@ mod stdio;
 
 pub use self::{
     durable_store::{AdoptedProcess, DurableStore, RecordedProcess, lost_exit},
-    launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
+    launch::{LaunchStdio, ProcessLaunch, launch},
     local_process::LocalProcess,
     stdio::register,
 };

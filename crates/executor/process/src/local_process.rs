@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, ready},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use exec_env::process::{
     EventStream, ExecProcess, ExecProcessEvent, OutputHold, OutputReadRequest, ProcessError,
     ProcessStatus,
 };
-use exec_journal::JournalEvent;
+use exec_journal::{JournalEvent, now_ms};
 use exec_spawn::process_tree::TreeMember;
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
@@ -283,16 +283,8 @@ impl ExecProcess for LocalProcess {
         if !is_running {
             return None;
         }
-        let usage = usage_of_tree(self.pid);
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(self.started_at_ms, millis);
-        Some(ResourceUsage {
-            wall_ms: now.saturating_sub(self.started_at_ms),
-            user_ms: millis(usage.user),
-            system_ms: millis(usage.system),
-            max_rss_bytes: usage.max_rss_bytes,
-        })
+        let wall_ms = now_ms().saturating_sub(self.started_at_ms);
+        Some(usage_of_tree(self.pid, wall_ms))
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<OutputSnapshot, ProcessError>> {
@@ -343,7 +335,9 @@ impl ExecProcess for LocalProcess {
         shared.lock().released = true;
         shared.wake_task.notify_one();
         async move {
-            shared.task_stopped.wait().await;
+            // The sender lives as long as `shared`, so waiting cannot fail.
+            let mut stopped = shared.task_stopped.subscribe();
+            drop(stopped.wait_for(|stopped| *stopped).await);
             // From now on the next server alone signals and kills it.
             shared.lock().child = None;
             true
@@ -421,8 +415,8 @@ pub(crate) struct SharedState {
     pub(crate) durable: Option<Arc<DurableRecord>>,
     /// Journal to read evicted output from.
     archive: Option<ProcessArchive>,
-    /// Resolves when the process task has stopped after a release.
-    pub(crate) task_stopped: TaskStopped,
+    /// Whether the process task has stopped.
+    pub(crate) task_stopped: watch::Sender<bool>,
     /// Wakes readers and waiters after the log has changed.
     pub(crate) recorded: Notify,
     /// Wakes the process task: stdin was queued, a follower caught up, or a deadline changed.
@@ -445,29 +439,6 @@ pub(crate) struct TaskState {
     pub(crate) released: bool,
 }
 
-/// Signals once that a process task has stopped.
-#[derive(Debug)]
-pub(crate) struct TaskStopped(watch::Sender<bool>);
-
-impl Default for TaskStopped {
-    fn default() -> Self {
-        Self(watch::Sender::new(false))
-    }
-}
-
-impl TaskStopped {
-    /// Marks the task as stopped.
-    pub(crate) fn mark(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Waits until the task has stopped.
-    async fn wait(&self) {
-        // The sender lives as long as this value, so waiting cannot fail.
-        drop(self.0.subscribe().wait_for(|stopped| *stopped).await);
-    }
-}
-
 impl TaskState {
     pub(crate) fn log(&self) -> &OutputLog {
         self.followed.log()
@@ -475,13 +446,9 @@ impl TaskState {
 }
 
 impl SharedState {
-    pub(crate) fn new(log: OutputLog, input: ChildInput, child: Arc<SupervisedChild>) -> Self {
-        Self::with_journal(log, input, Some(child), None)
-    }
-
-    /// Creates the state of a durable process. Without a child the process has ended, and only its
-    /// archive is left.
-    pub(crate) fn with_journal(
+    /// Creates the state of a process; a durable one has a journal. Without a child it has ended,
+    /// and only the journal is left.
+    pub(crate) fn new(
         log: OutputLog,
         input: ChildInput,
         child: Option<Arc<SupervisedChild>>,
@@ -500,7 +467,7 @@ impl SharedState {
             state: Mutex::new(state),
             durable: journal.as_ref().and_then(|journal| journal.live.clone()),
             archive: journal,
-            task_stopped: TaskStopped::default(),
+            task_stopped: watch::Sender::new(false),
             recorded: Notify::new(),
             wake_task: Notify::new(),
         }

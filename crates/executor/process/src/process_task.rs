@@ -12,11 +12,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::output_log::ExitInfo;
-use exec_journal::{JournalError, JournalEvent};
+use exec_journal::{JournalError, JournalEvent, now_ms};
 use exec_wire::{
     id::OutputSeq,
     limits,
-    process::{ExitCause, ResourceUsage},
+    process::{ExitCause, ProcessLimits, ResourceUsage},
     signal_name::signal_name,
 };
 use tokio::{
@@ -26,14 +26,15 @@ use tokio::{
 
 use self::deadlines::{DueAction, ProcessDeadlines};
 use crate::{
-    durable_record::{FULL_RETRY, now_ms},
+    durable_record::FULL_RETRY,
+    durable_store::lost_exit,
     local_process::SharedState,
     spawner::{ExitReport, SupervisedChild, SupervisorReport},
     stdio,
 };
 
 pub(crate) use self::{
-    deadlines::{ProcessTimers, TreeLimits, usage_of_tree},
+    deadlines::usage_of_tree,
     output_reader::{OutputKind, OutputReader},
 };
 
@@ -43,13 +44,21 @@ const KILL_TIMEOUT: Duration = Duration::from_millis(100);
 /// After this many forced kills the supervisor itself is killed.
 const MAX_FORCED_KILLS: u32 = 10;
 
+/// Settings of a process task, for a new process and for an adopted one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskSettings {
+    pub(crate) limits: ProcessLimits,
+    /// Whether a sandbox policy applies to the process.
+    pub(crate) sandboxed: bool,
+}
+
 /// The task that owns one child process.
 #[derive(Debug)]
 pub(crate) struct ProcessTask {
-    pub(crate) shared: Arc<SharedState>,
-    pub(crate) child: Arc<SupervisedChild>,
-    pub(crate) sources: Vec<OutputReader>,
-    pub(crate) started: Instant,
+    shared: Arc<SharedState>,
+    child: Arc<SupervisedChild>,
+    sources: Vec<OutputReader>,
+    started: Instant,
     deadlines: ProcessDeadlines,
     exited: bool,
     sandboxed: bool,
@@ -60,22 +69,22 @@ pub(crate) struct ProcessTask {
 }
 
 impl ProcessTask {
+    /// Creates the task of a process that started at `started`.
     pub(crate) fn new(
-        shared: Arc<SharedState>,
+        settings: TaskSettings,
+        shared: &Arc<SharedState>,
         child: Arc<SupervisedChild>,
         sources: Vec<OutputReader>,
-        timers: ProcessTimers,
         started: Instant,
     ) -> Self {
-        let deadlines = ProcessDeadlines::new(timers, started);
         Self {
-            shared,
+            shared: Arc::clone(shared),
             child,
             sources,
             started,
-            deadlines,
+            deadlines: ProcessDeadlines::new(settings.limits, started),
             exited: false,
-            sandboxed: false,
+            sandboxed: settings.sandboxed,
             kill_overdue: None,
             report_retry_at: None,
         }
@@ -84,11 +93,6 @@ impl ProcessTask {
     /// Continues the task of an earlier server, which may have recorded the exit.
     pub(crate) fn adopted(self, exited: bool) -> Self {
         Self { exited, ..self }
-    }
-
-    /// Sets whether a sandbox policy applies to the process.
-    pub(crate) fn sandboxed(self, sandboxed: bool) -> Self {
-        Self { sandboxed, ..self }
     }
 
     /// Runs until the process tree is gone and all output is recorded.
@@ -111,7 +115,7 @@ impl ProcessTask {
             };
             if released {
                 // Nothing is in memory only: the next server continues from journal and keeper.
-                self.shared.task_stopped.mark();
+                self.shared.task_stopped.send_replace(true);
                 return;
             }
             if dropped && !supervised && !paused {
@@ -180,7 +184,7 @@ impl ProcessTask {
         {
             tracing::debug!(%error, "failed to drop descriptors");
         }
-        self.shared.task_stopped.mark();
+        self.shared.task_stopped.send_replace(true);
     }
 
     fn record_output(&mut self, index: usize, data: Option<Bytes>) {
@@ -292,11 +296,8 @@ impl ProcessTask {
         drop(state);
         if !self.exited {
             let lost = ExitInfo {
-                code: -1,
-                signal: None,
                 cause,
-                usage: None,
-                sandbox_denied: false,
+                ..lost_exit()
             };
             if let Err(error) = self.record(lost.clone()) {
                 tracing::error!(%error, "failed to record that a process is lost");
@@ -337,7 +338,7 @@ impl ProcessTask {
     }
 
     /// Kills the tree if it exceeds its limits.
-    fn check_usage(&self, limits: TreeLimits) {
+    fn check_usage(&self, limits: ProcessLimits) {
         let processes = deadlines::tree_of(self.child.pid());
         let exceeds = |limit: Option<u64>, measure: &dyn Fn(&[i32]) -> u64| {
             limit.is_some_and(|limit| measure(&processes) > limit)
@@ -398,7 +399,7 @@ async fn writable(fd: Option<&tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>) {
 
 #[cfg(test)]
 mod tests {
-    use exec_core::output_log::ExitInfo;
+    use exec_core::output_log::{ExitInfo, RetentionLimits};
     use exec_env::process::ExecProcess;
     use exec_wire::{
         id::ProcessId,
@@ -406,7 +407,7 @@ mod tests {
     };
 
     use crate::{
-        launch::{LaunchStdio, OutputSettings, ProcessLaunch, launch},
+        launch::{LaunchStdio, ProcessLaunch, launch},
         spawner::{CommandSpec, Spawner},
     };
 
@@ -421,7 +422,7 @@ mod tests {
         let id = ProcessId::new("p").unwrap();
         let mut command = ProcessLaunch::new(id, command, io, ProcessLimits::default());
         command.sandboxed = sandboxed;
-        let process = launch(spawner, command, OutputSettings::default())
+        let process = launch(spawner, command, RetentionLimits::default())
             .await
             .unwrap();
         let status = process.wait(WaitUntil::Exited, None).await.unwrap();

@@ -92,21 +92,49 @@ pub(crate) type RegisteredEnds = (
     Option<Weak<AsyncFd<OwnedFd>>>,
 );
 
+/// Where input of a child is written to.
+enum InputEnd {
+    /// The child has no stdin, or the pipe is at its end.
+    Closed,
+    Pipe(Arc<AsyncFd<OwnedFd>>),
+    Terminal(Arc<AsyncFd<OwnedFd>>),
+}
+
+impl InputEnd {
+    fn terminal(&self) -> Option<Weak<AsyncFd<OwnedFd>>> {
+        match self {
+            Self::Terminal(fd) => Some(Arc::downgrade(fd)),
+            Self::Closed | Self::Pipe(_) => None,
+        }
+    }
+}
+
 impl ParentEnds {
     /// Registers the parent's ends with tokio.
     pub(crate) fn register(self) -> io::Result<RegisteredEnds> {
+        let (input, sources) = self.split()?;
+        let terminal = input.terminal();
+        let queue = match input {
+            InputEnd::Closed => StdinQueue::none(),
+            InputEnd::Pipe(fd) => StdinQueue::pipe(fd),
+            InputEnd::Terminal(fd) => StdinQueue::terminal(fd),
+        };
+        Ok((ChildInput::Queued(queue), sources, terminal))
+    }
+
+    /// Registers the ends for input and output.
+    fn split(self) -> io::Result<(InputEnd, Vec<OutputReader>)> {
+        let register = |fd, interest| register(fd, interest).map(Arc::new);
         match self {
             Self::Pipes {
                 stdin,
                 stdout,
                 stderr,
             } => {
-                let register = |fd, interest| register(fd, interest).map(Arc::new);
                 let input = match stdin {
-                    Some(fd) => StdinQueue::pipe(register(fd, Interest::WRITABLE)?),
-                    None => StdinQueue::none(),
+                    Some(fd) => InputEnd::Pipe(register(fd, Interest::WRITABLE)?),
+                    None => InputEnd::Closed,
                 };
-                let input = ChildInput::Queued(input);
                 let outputs = [
                     (stdout, OutputStream::Stdout),
                     (stderr, OutputStream::Stderr),
@@ -117,17 +145,12 @@ impl ParentEnds {
                     let fd = register(fd, Interest::READABLE)?;
                     sources.push(OutputReader::new(fd, OutputKind::Pipe(stream)));
                 }
-                Ok((input, sources, None))
+                Ok((input, sources))
             }
             Self::Terminal(fd) => {
-                let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
-                let terminal = Arc::downgrade(&fd);
-                let input = ChildInput::Queued(StdinQueue::terminal(Arc::clone(&fd)));
-                Ok((
-                    input,
-                    vec![OutputReader::new(fd, OutputKind::Terminal)],
-                    Some(terminal),
-                ))
+                let fd = register(fd, Interest::READABLE | Interest::WRITABLE)?;
+                let source = OutputReader::new(Arc::clone(&fd), OutputKind::Terminal);
+                Ok((InputEnd::Terminal(fd), vec![source]))
             }
         }
     }
@@ -217,48 +240,22 @@ impl DurableEnds {
         accepted: Vec<WriteId>,
         ended: bool,
     ) -> io::Result<RegisteredEnds> {
-        let input = |target| {
-            let record = Arc::clone(record);
-            ChildInput::Journaled(JournaledStdin::new(record, target, accepted, ended))
+        let (input, sources) = self.ends.split()?;
+        let terminal = input.terminal();
+        let (mut output_pipe, input_pipe) = match self.holding_pipes {
+            Some([output, input]) => (Some(output), Some(input)),
+            None => (None, None),
         };
-        match self.ends {
-            ParentEnds::Pipes {
-                stdin,
-                stdout,
-                stderr,
-            } => {
-                let target = match stdin {
-                    Some(fd) => JournaledTarget::Pipe(Arc::new(register(fd, Interest::WRITABLE)?)),
-                    None => JournaledTarget::Closed,
-                };
-                let outputs = [
-                    (stdout, OutputStream::Stdout),
-                    (stderr, OutputStream::Stderr),
-                ];
-                let mut sources = Vec::new();
-                for (fd, stream) in outputs {
-                    let Some(fd) = fd else { continue };
-                    let fd = Arc::new(register(fd, Interest::READABLE)?);
-                    let reader = OutputReader::new(fd, OutputKind::Pipe(stream));
-                    sources.push(reader.journaled(Arc::clone(record), None));
-                }
-                Ok((input(target), sources, None))
-            }
-            ParentEnds::Terminal(fd) => {
-                let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
-                let terminal = Arc::downgrade(&fd);
-                let (output_pipe, target) = match self.holding_pipes {
-                    Some([output, pipe]) => (
-                        Some(output),
-                        JournaledTarget::Terminal(Arc::clone(&fd), pipe),
-                    ),
-                    None => (None, JournaledTarget::Closed),
-                };
-                let reader = OutputReader::new(fd, OutputKind::Terminal);
-                let reader = reader.journaled(Arc::clone(record), output_pipe);
-                Ok((input(target), vec![reader], Some(terminal)))
-            }
-        }
+        let target = match (input, input_pipe) {
+            (InputEnd::Pipe(fd), _) => JournaledTarget::Pipe(fd),
+            (InputEnd::Terminal(fd), Some(pipe)) => JournaledTarget::Terminal(fd, pipe),
+            (InputEnd::Closed, _) | (InputEnd::Terminal(_), None) => JournaledTarget::Closed,
+        };
+        let journaled =
+            |reader: OutputReader| reader.journaled(Arc::clone(record), output_pipe.take());
+        let sources = sources.into_iter().map(journaled).collect();
+        let input = JournaledStdin::new(Arc::clone(record), target, accepted, ended);
+        Ok((ChildInput::Journaled(input), sources, terminal))
     }
 }
 

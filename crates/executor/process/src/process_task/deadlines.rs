@@ -5,7 +5,7 @@
 use std::{fs, time::Duration};
 
 use exec_spawn::process_tree::{self as tree, ProcessStat};
-use exec_wire::process::ExitCause;
+use exec_wire::process::{ExitCause, ProcessLimits, ResourceUsage};
 use tokio::time::Instant;
 
 /// How long output may stay open after a process was killed, before it is abandoned.
@@ -15,31 +15,17 @@ const MEMORY_SAMPLE: Duration = Duration::from_millis(100);
 /// How often the processes of a tree are counted. Forking is faster than filling memory.
 const PROCESS_SAMPLE: Duration = Duration::from_millis(20);
 
-/// Limits enforced by timers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ProcessTimers {
-    pub(crate) wall: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
-    pub(crate) tree: TreeLimits,
-}
-
-/// Limits of a whole process tree, enforced by sampling.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct TreeLimits {
-    pub(crate) memory_bytes: Option<u64>,
-    pub(crate) processes: Option<u64>,
-}
-
-impl TreeLimits {
-    fn sample_interval(self) -> Option<Duration> {
-        let processes = self.processes.map(|_| PROCESS_SAMPLE);
-        processes.or(self.memory_bytes.map(|_| MEMORY_SAMPLE))
-    }
+/// Returns how often the tree of a process with these limits is sampled.
+fn sample_interval(limits: &ProcessLimits) -> Option<Duration> {
+    // The kernel enforces RLIMIT_NPROC, except for root; sampling counts this tree only.
+    let processes = limits.processes.map(|_| PROCESS_SAMPLE);
+    processes.or(limits.memory_bytes.map(|_| MEMORY_SAMPLE))
 }
 
 #[derive(Debug)]
 pub(super) struct ProcessDeadlines {
-    timers: ProcessTimers,
+    /// Limits enforced by timers and by sampling.
+    limits: ProcessLimits,
     wall_at: Option<Instant>,
     last_activity: Instant,
     sample_at: Option<Instant>,
@@ -52,30 +38,28 @@ pub(super) enum DueAction {
     /// Kill the tree and record this cause.
     Kill(ExitCause),
     /// Sample the tree and compare it with these limits.
-    Sample(TreeLimits),
+    Sample(ProcessLimits),
     /// Stop waiting for output that another process keeps open.
     Abandon,
 }
 
 impl ProcessDeadlines {
     /// Creates the deadlines of a process that started at `started`.
-    pub(super) fn new(timers: ProcessTimers, started: Instant) -> Self {
+    pub(super) fn new(limits: ProcessLimits, started: Instant) -> Self {
+        let wall = limits.wall_ms.map(Duration::from_millis);
         Self {
-            timers,
-            wall_at: timers.wall.and_then(|wall| started.checked_add(wall)),
+            limits,
+            wall_at: wall.and_then(|wall| started.checked_add(wall)),
             // An adopted process may have started long ago.
             last_activity: Instant::now(),
-            sample_at: timers
-                .tree
-                .sample_interval()
-                .map(|interval| started + interval),
+            sample_at: sample_interval(&limits).map(|interval| started + interval),
             abandon_at: None,
         }
     }
 
     /// Resets the idle timer after a read or a write.
     pub(super) fn activity(&mut self) {
-        if self.timers.idle.is_some() {
+        if self.limits.idle_ms.is_some() {
             self.last_activity = Instant::now();
         }
     }
@@ -93,7 +77,7 @@ impl ProcessDeadlines {
     /// timeout for its output.
     pub(super) fn handle_exit(&mut self, ended_by_us: bool, kill_at: Option<Instant>) {
         self.wall_at = None;
-        self.timers = ProcessTimers::default();
+        self.limits = ProcessLimits::default();
         self.sample_at = None;
         // Descendants may still write until the graceful period ends.
         let dead_at = kill_at.unwrap_or_else(Instant::now).max(Instant::now());
@@ -122,13 +106,12 @@ impl ProcessDeadlines {
             return Some(DueAction::Kill(ExitCause::WallLimit));
         }
         if is_due(self.idle_at()) && !paused {
-            self.timers.idle = None;
+            self.limits.idle_ms = None;
             return Some(DueAction::Kill(ExitCause::IdleLimit));
         }
         if is_due(self.sample_at) {
-            let interval = self.timers.tree.sample_interval();
-            self.sample_at = interval.map(|interval| now + interval);
-            return Some(DueAction::Sample(self.timers.tree));
+            self.sample_at = sample_interval(&self.limits).map(|interval| now + interval);
+            return Some(DueAction::Sample(self.limits));
         }
         if is_due(self.abandon_at) && !paused {
             self.abandon_at = None;
@@ -139,9 +122,8 @@ impl ProcessDeadlines {
 
     /// Returns the idle deadline. A limit too long to be represented counts as no limit.
     fn idle_at(&self) -> Option<Instant> {
-        self.timers
-            .idle
-            .and_then(|idle| self.last_activity.checked_add(idle))
+        let idle = self.limits.idle_ms.map(Duration::from_millis);
+        idle.and_then(|idle| self.last_activity.checked_add(idle))
     }
 }
 
@@ -168,19 +150,10 @@ pub(super) fn live_count(processes: &[i32]) -> u64 {
     processes.iter().filter(is_alive).count() as u64
 }
 
-/// Resources that a tree has used so far.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct TreeUsage {
-    /// CPU time in user mode, of live processes and of children they have waited for.
-    pub(crate) user: Duration,
-    /// CPU time in kernel mode, counted likewise.
-    pub(crate) system: Duration,
-    /// Largest peak resident set of any live process.
-    pub(crate) max_rss_bytes: u64,
-}
-
-/// Samples the resources used so far by the tree that `pid` belongs to.
-pub(crate) fn usage_of_tree(pid: u32) -> TreeUsage {
+/// Samples the resources used so far by the tree that `pid` belongs to, which runs for `wall_ms`:
+/// CPU time of live processes and of children they have waited for, and the largest peak resident
+/// set of any live process.
+pub(crate) fn usage_of_tree(pid: u32, wall_ms: u64) -> ResourceUsage {
     let (mut user, mut system, mut max_rss_bytes) = (0, 0, 0);
     for pid in tree_of(pid).into_iter().take(MAX_SAMPLED) {
         let [own_user, own_system, child_user, child_system] = ticks(pid).unwrap_or_default();
@@ -188,13 +161,12 @@ pub(crate) fn usage_of_tree(pid: u32) -> TreeUsage {
         system += own_system + child_system;
         max_rss_bytes = peak_bytes(pid).unwrap_or(0).max(max_rss_bytes);
     }
-    let time = |ticks: u64| {
-        let per_second = rustix::param::clock_ticks_per_second().max(1);
-        Duration::from_millis(ticks.saturating_mul(1000) / per_second)
-    };
-    TreeUsage {
-        user: time(user),
-        system: time(system),
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    let millis = |ticks: u64| ticks.saturating_mul(1000) / per_second;
+    ResourceUsage {
+        wall_ms,
+        user_ms: millis(user),
+        system_ms: millis(system),
         max_rss_bytes,
     }
 }
@@ -228,18 +200,13 @@ mod tests {
 
     use super::*;
 
-    const IDLE: ProcessTimers = ProcessTimers {
-        wall: None,
-        idle: Some(Duration::from_secs(1)),
-        tree: TreeLimits {
-            memory_bytes: None,
-            processes: None,
-        },
-    };
-
     #[tokio::test(start_paused = true)]
     async fn backpressure_suspends_the_idle_timer() {
-        let mut deadlines = ProcessDeadlines::new(IDLE, Instant::now());
+        let limits = ProcessLimits {
+            idle_ms: Some(1000),
+            ..ProcessLimits::default()
+        };
+        let mut deadlines = ProcessDeadlines::new(limits, Instant::now());
         advance(Duration::from_secs(60)).await;
         assert_eq!(deadlines.due(None, true), None, "paused");
         deadlines.handle_backpressure();
@@ -251,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn drain_timeout_restarts_after_backpressure() {
-        let mut deadlines = ProcessDeadlines::new(ProcessTimers::default(), Instant::now());
+        let mut deadlines = ProcessDeadlines::new(ProcessLimits::default(), Instant::now());
         deadlines.handle_exit(true, None);
         advance(Duration::from_secs(60)).await;
         assert_eq!(deadlines.next(None, true), None, "paused");

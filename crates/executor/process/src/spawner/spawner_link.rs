@@ -1,7 +1,6 @@
 //! The connection to a spawner process: sends frames, and watches the process.
 
 use std::{
-    fmt,
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{BorrowedFd, OwnedFd},
@@ -43,6 +42,7 @@ const GRACE_CHECKS: u32 = 5;
 const MAX_CHECKS: u32 = 500;
 
 /// A spawner process and the socket to it.
+#[derive(Debug)]
 pub(super) struct SpawnerLink {
     socket: AsyncFd<OwnedFd>,
     process: Arc<SpawnerProcess>,
@@ -120,14 +120,6 @@ async fn send_frame(
             .await?;
     }
     Ok(())
-}
-
-impl fmt::Debug for SpawnerLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpawnerLink")
-            .field("process", &self.process)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Waits for a result of the spawner, and continues the spawner whenever it is found stopped.

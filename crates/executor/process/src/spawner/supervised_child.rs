@@ -40,31 +40,13 @@ pub struct SupervisedChild {
     supervisor: i32,
     /// Whether the tree was ordered to be killed.
     kill_ordered: AtomicBool,
-    durability: ChildDurability,
+    /// Whether a durable tree goes on when the child is dropped: the keeper holds a duplicate of the
+    /// control socket. `None`: the supervisor kills the tree when the server's end closes.
+    released: Option<AtomicBool>,
     process: Arc<SpawnerProcess>,
     /// Keeps the spawner alive: supervisors exit with it. `None` for an adopted child: its spawner
     /// exits after its last supervisor.
     _spawner: Option<Spawner>,
-}
-
-/// Whether a child outlives its server.
-#[derive(Debug)]
-enum ChildDurability {
-    /// The supervisor kills the tree when the server's end of the control socket closes.
-    Ordinary,
-    /// The keeper holds a duplicate of the control socket.
-    Durable {
-        /// Whether the tree goes on when the child is dropped.
-        released: AtomicBool,
-    },
-}
-
-impl ChildDurability {
-    fn durable() -> Self {
-        Self::Durable {
-            released: AtomicBool::new(false),
-        }
-    }
 }
 
 impl SupervisedChild {
@@ -74,16 +56,12 @@ impl SupervisedChild {
         process: Arc<SpawnerProcess>,
         spawner: Spawner,
     ) -> Self {
-        let durability = match spawner.is_durable() {
-            true => ChildDurability::durable(),
-            false => ChildDurability::Ordinary,
-        };
         Self {
             control,
             pid: 0,
             supervisor: 0,
             kill_ordered: AtomicBool::new(false),
-            durability,
+            released: spawner.is_durable().then(AtomicBool::default),
             process,
             _spawner: Some(spawner),
         }
@@ -112,7 +90,7 @@ impl SupervisedChild {
             pid,
             supervisor,
             kill_ordered: AtomicBool::new(false),
-            durability: ChildDurability::durable(),
+            released: Some(AtomicBool::default()),
             process,
             _spawner: None,
         })
@@ -132,7 +110,7 @@ impl SupervisedChild {
         let child = Self::adopt(control, 0, 0, spawner_pidfd).map_err(host)?;
         child.release();
         let mut child = child.started((Vec::new(), Vec::new())).await?;
-        child.durability = ChildDurability::durable();
+        child.released = Some(AtomicBool::default());
         Ok(child)
     }
 
@@ -141,11 +119,9 @@ impl SupervisedChild {
         mut self,
         (steps, guards): (Vec<MountStep>, Vec<NameGuard>),
     ) -> Result<Self, SpawnError> {
-        let report = match self.durability {
-            ChildDurability::Ordinary => await_spawner(&self.process, self.report()).await,
-            ChildDurability::Durable { .. } => {
-                await_spawner(&self.process, self.peek_report()).await
-            }
+        let report = match self.released {
+            None => await_spawner(&self.process, self.report()).await,
+            Some(_) => await_spawner(&self.process, self.peek_report()).await,
         };
         match report.flatten() {
             Some(SupervisorReport::Started { pid, supervisor }) => {
@@ -202,14 +178,6 @@ impl SupervisedChild {
         self.control.get_ref().as_fd()
     }
 
-    /// Returns a pidfd of the spawner, for another keeper.
-    ///
-    /// # Errors
-    /// Fails if this process runs out of descriptors.
-    pub fn spawner_pidfd(&self) -> io::Result<OwnedFd> {
-        self.process.descriptor()
-    }
-
     /// Waits for the next report. `None`: the supervisor is gone, and the whole tree with it.
     /// Cancel safe.
     pub async fn report(&self) -> Option<SupervisorReport> {
@@ -240,7 +208,7 @@ impl SupervisedChild {
 
     /// Lets a durable tree go on when this handle is dropped. Other trees are killed regardless.
     pub fn release(&self) {
-        if let ChildDurability::Durable { released } = &self.durability {
+        if let Some(released) = &self.released {
             released.store(true, Relaxed);
         }
     }
@@ -311,7 +279,7 @@ impl SupervisedChild {
 impl Drop for SupervisedChild {
     fn drop(&mut self) {
         // The keeper holds a duplicate of the socket, so that closing it ends nothing.
-        if let ChildDurability::Durable { released } = &self.durability
+        if let Some(released) = &self.released
             && !released.load(Relaxed)
         {
             self.kill_tree();
