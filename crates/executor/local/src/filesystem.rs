@@ -34,6 +34,7 @@ use exec_wire::{
     sandbox::{SandboxPolicy, WindowsSandboxLevel},
 };
 use futures_util::future::{FutureExt, ready};
+use serde::de::DeserializeOwned;
 
 use self::{content_memory::ContentMemory, direct_fs::DirectFs};
 use crate::backend::LocalBackend;
@@ -84,13 +85,27 @@ impl LocalFileSystem {
         }
     }
 
+    /// Runs a read operation whose result an fs worker sends.
+    fn query<R: Send + 'static, T: DeserializeOwned + Send + 'static>(
+        &self,
+        sandbox: Option<Box<SandboxPolicy>>,
+        request: R,
+        direct: fn(&DirectFs, R) -> FileFuture<T>,
+        worker_request: fn(R) -> WorkerRequest,
+    ) -> FileFuture<T> {
+        self.read(sandbox, request, direct, move |operation, _, request| {
+            let SandboxedOperation { files, plan } = operation;
+            files.result(plan, worker_request(request))
+        })
+    }
+
     /// Runs a read operation.
     fn read<R: Send + 'static, T: Send + 'static>(
         &self,
         sandbox: Option<Box<SandboxPolicy>>,
         request: R,
         direct: fn(&DirectFs, R) -> FileFuture<T>,
-        sandboxed: fn(SandboxedOperation, DirectFs, R) -> FileFuture<T>,
+        sandboxed: impl FnOnce(SandboxedOperation, DirectFs, R) -> FileFuture<T> + Send + 'static,
     ) -> FileFuture<T> {
         match self.enforcement.place(sandbox, reads_everything) {
             Err(error) => ready(Err(error)).boxed(),
@@ -152,15 +167,11 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn metadata(&self, mut get: GetMetadata) -> FileFuture<FileMetadata> {
-        self.read(
+        self.query(
             get.sandbox.take(),
             get,
             DirectFs::metadata,
-            |operation, _, get| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::Metadata(get))
-            },
+            WorkerRequest::Metadata,
         )
     }
 
@@ -174,41 +185,29 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn canonicalize(&self, mut request: CanonicalizePath) -> FileFuture<PathUri> {
-        self.read(
+        self.query(
             request.sandbox.take(),
             request,
             |direct, request| direct.read(move |_| exec_fs::canonicalize(&request)),
-            |operation, _, request| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::Canonicalize(request))
-            },
+            WorkerRequest::Canonicalize,
         )
     }
 
     fn read_directory(&self, mut read: ReadDirectory) -> FileFuture<DirectoryListing> {
-        self.read(
+        self.query(
             read.sandbox.take(),
             read,
             |direct, read| direct.read(move |_| exec_fs::read_directory(&read)),
-            |operation, _, read| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::ReadDirectory(read))
-            },
+            WorkerRequest::ReadDirectory,
         )
     }
 
     fn walk(&self, mut walk: WalkTree) -> FileFuture<WalkResult> {
-        self.read(
+        self.query(
             walk.sandbox.take(),
             walk,
             |direct, walk| direct.read(move |stop| exec_fs::walk(&walk, stop)),
-            |operation, _, walk| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::Walk(walk))
-            },
+            WorkerRequest::Walk,
         )
     }
 
@@ -265,28 +264,20 @@ impl ExecutorFileSystem for LocalFileSystem {
     }
 
     fn search(&self, mut search: SearchText) -> FileFuture<SearchResult> {
-        self.read(
+        self.query(
             search.sandbox.take(),
             search,
             |direct, search| direct.read(move |stop| exec_fs::search(&search, stop)),
-            |operation, _, search| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::Search(search))
-            },
+            WorkerRequest::Search,
         )
     }
 
     fn find(&self, mut find: FindPaths) -> FileFuture<FoundPaths> {
-        self.read(
+        self.query(
             find.sandbox.take(),
             find,
             |direct, find| direct.read(move |stop| exec_fs::find(&find, stop)),
-            |operation, _, find| {
-                operation
-                    .files
-                    .result(operation.plan, WorkerRequest::Find(find))
-            },
+            WorkerRequest::Find,
         )
     }
 

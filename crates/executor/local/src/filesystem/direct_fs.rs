@@ -135,10 +135,7 @@ impl DirectFs {
         self.cached.learn_device(path);
         Arc::new(LocalOpenFile {
             file: Arc::new(file),
-            queue: self.queue.clone(),
-            memory: self.memory.clone(),
-            cached: Arc::clone(&self.cached),
-            pool: self.pool.clone(),
+            direct: self.clone(),
         })
     }
 }
@@ -150,12 +147,9 @@ enum WholeRead {
 }
 
 #[derive(Debug)]
-pub(super) struct LocalOpenFile {
-    pub(super) file: Arc<BlockFile>,
-    pub(super) queue: WriteQueue,
-    pub(super) memory: ContentMemory,
-    pub(super) cached: Arc<CachedReader>,
-    pub(super) pool: BlockingPool,
+struct LocalOpenFile {
+    file: Arc<BlockFile>,
+    direct: DirectFs,
 }
 
 impl OpenFile for LocalOpenFile {
@@ -163,10 +157,14 @@ impl OpenFile for LocalOpenFile {
         if let Err(error) = BlockFile::check_read(offset, length as u64) {
             return ready(Err(error)).boxed();
         }
-        let (file, memory) = (Arc::clone(&self.file), self.memory.clone());
-        let cached = Arc::clone(&self.cached);
-        let pool = self.pool.clone();
+        let (file, direct) = (Arc::clone(&self.file), self.direct.clone());
         async move {
+            let DirectFs {
+                memory,
+                cached,
+                pool,
+                ..
+            } = direct;
             let permit = memory.acquire(ContentMemory::block_cost(length)).await?;
             let mut block = memory.block(length);
             if let Some(read) = cached.read_block(&file, offset, block.space()) {
@@ -184,7 +182,8 @@ impl OpenFile for LocalOpenFile {
 
     fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
         let file = Arc::clone(&self.file);
-        self.queue.push(move |_| file.write_block(offset, &data))
+        self.direct
+            .enqueue(move |_| file.write_block(offset, &data))
     }
 }
 

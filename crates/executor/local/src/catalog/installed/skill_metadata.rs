@@ -20,11 +20,9 @@ type Members = BTreeMap<String, YamlValue>;
 impl SkillMetadata {
     /// Parses the file. One invalid value invalidates the whole file.
     pub(super) fn parse(text: &str) -> Self {
-        let members = YamlValue::parse(text).and_then(members);
-        members
-            .as_ref()
-            .and_then(Self::from_members)
-            .unwrap_or_default()
+        let file = YamlValue::parse(text);
+        let members = file.as_ref().and_then(as_map);
+        members.and_then(Self::from_members).unwrap_or_default()
     }
 
     fn from_members(file: &Members) -> Option<Self> {
@@ -44,13 +42,6 @@ fn optional<T>(
     match value {
         Some(value) if !value.is_null() => read(value).map(Some),
         Some(_) | None => Some(None),
-    }
-}
-
-fn members(value: YamlValue) -> Option<Members> {
-    match value {
-        YamlValue::Map(members) => Some(members),
-        YamlValue::Scalar(_) | YamlValue::List(_) => None,
     }
 }
 
@@ -177,7 +168,7 @@ const MAX_NAME_CHARS: usize = 64;
 const MAX_TEXT_CHARS: usize = 1024;
 
 /// Returns a field as one line of text: `Some(None)` if it is absent, `None` if it is not text.
-fn text_line(members: &BTreeMap<String, YamlValue>, name: &str) -> Option<Option<String>> {
+fn text_line(members: &Members, name: &str) -> Option<Option<String>> {
     match members.get(name) {
         None => Some(None),
         Some(value) if value.is_null() => Some(None),
