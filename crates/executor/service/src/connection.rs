@@ -37,14 +37,13 @@ use tracing::{Instrument, field::Empty};
 
 use self::request_dispatcher::{ReadOutcome, RequestDispatcher};
 use crate::{
-    metrics::{ConnectionGuard, ServiceMetrics},
+    metrics::ServiceMetrics,
     send_queue::{FollowedProcess, SendItem, SendQueue},
     service::ServiceShared,
 };
 
 /// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
-    let _open = ConnectionGuard::connection(&shared.metrics);
     let _counted = CountedConnection::new(&shared);
     let span = tracing::info_span!(
         target: "exec_service::connection", "connection",
@@ -130,6 +129,8 @@ struct CountedConnection(Arc<ServiceShared>);
 
 impl CountedConnection {
     fn new(shared: &Arc<ServiceShared>) -> Self {
+        shared.metrics.connections_opened.increment();
+        shared.metrics.connections.enter();
         shared.connections.send_modify(|open| *open += 1);
         Self(Arc::clone(shared))
     }
@@ -138,6 +139,7 @@ impl CountedConnection {
 impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.connections.send_modify(|open| *open -= 1);
+        self.0.metrics.connections.leave();
     }
 }
 
@@ -320,14 +322,10 @@ pub(crate) fn notification(
         )),
         (MethodFamily::Process, ExecProcessEvent::Exited(seq, exit)) => Some(exited(id, seq, exit)),
         (MethodFamily::Process, ExecProcessEvent::Closed(seq)) => {
-            let closed = ProcessClosed {
-                process_id: id.clone(),
-                seq,
-            };
-            Some(OutgoingMessage::notification(
-                notification::PROCESS_CLOSED,
-                &closed,
-            ))
+            let process_id = id.clone();
+            let closed = ProcessClosed { process_id, seq };
+            let method = notification::PROCESS_CLOSED;
+            Some(OutgoingMessage::notification(method, &closed))
         }
         (MethodFamily::Command, ExecProcessEvent::Output(chunk)) => Some(
             OutgoingMessage::command_output(id, chunk.stream, chunk.data),
@@ -337,10 +335,8 @@ pub(crate) fn notification(
                 process_id: id.clone(),
                 exit_code: exit.code,
             };
-            Some(OutgoingMessage::notification(
-                notification::COMMAND_EXITED,
-                &exited,
-            ))
+            let method = notification::COMMAND_EXITED;
+            Some(OutgoingMessage::notification(method, &exited))
         }
         // A failed process has no sequence number; its next read returns the failure.
         (MethodFamily::Command, ExecProcessEvent::Closed(_)) | (_, ExecProcessEvent::Failed(_)) => {

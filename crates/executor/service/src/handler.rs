@@ -14,13 +14,14 @@ use exec_transport::link::{BinarySupport, Principal};
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
+    fs::CanonicalPath,
     id::{ProcessId, SessionId},
     initialize::{InitializeParams, InitializeResponse, ProtocolExtension},
     message::RequestId,
     method::MethodCall,
     outgoing_message::OutgoingMessage,
-    process::{AcknowledgeProcess, EmptyResult},
-    server::UpgradeStarted,
+    process::AcknowledgeProcess,
+    server::UpgradeServer,
     tunnel::TunnelMessage,
 };
 use futures_util::future::{BoxFuture, FutureExt};
@@ -215,126 +216,8 @@ impl RequestHandler {
             has_tunnels: self.has_tunnels,
             session,
         };
-        match call {
-            MethodCall::Initialize(_) => respond_now(
-                &id,
-                Err::<EmptyResult, _>(RpcError::invalid_request(
-                    "initialize may only be sent once per connection",
-                )),
-            ),
-            MethodCall::EnvironmentInfo(_) => {
-                let backend = Arc::clone(&handlers.session.environment.backend);
-                Dispatch::Waiting(
-                    async move { RequestResult::new(&id, &backend.info().await) }.boxed(),
-                )
-            }
-            MethodCall::EnvironmentStatus(_) => respond_now(
-                &id,
-                Ok(EnvironmentStatus {
-                    status: "ready".to_owned(),
-                }),
-            ),
-            MethodCall::EnvironmentConfigRead(params) => {
-                handlers.catalog_request(id, |catalog| catalog.read_config(params))
-            }
-            MethodCall::CapabilityRootsDiscover(params) => {
-                handlers.catalog_request(id, |catalog| catalog.discover_roots(params))
-            }
-            MethodCall::CapabilitiesDiscover(params) => {
-                handlers.catalog_request(id, |catalog| catalog.discover(params))
-            }
-            MethodCall::HttpRequest(request) => handlers.http_request(id, request),
-            MethodCall::HttpRequestCancel(params) => handlers.cancel_http(&id, &params),
-            MethodCall::ProcessStart(params) => handlers.start(id, params),
-            MethodCall::ProcessRead(params) => handlers.read(id, &params),
-            MethodCall::ProcessWrite(params) => handlers.write(id, params),
-            MethodCall::ProcessCloseStdin(params) => handlers.close_stdin(id, params),
-            MethodCall::ProcessResize(params) => handlers.resize(id, &params),
-            MethodCall::ProcessSignal(params) => handlers.signal(id, &params),
-            MethodCall::ProcessTerminate(params) => handlers.terminate(id, &params),
-            MethodCall::ProcessWait(params) => handlers.wait(id, &params),
-            MethodCall::ProcessSnapshot(params) => handlers.snapshot(id, &params.process_id),
-            MethodCall::ProcessAttach(params) => handlers.attach(id, params),
-            MethodCall::HistoryList(_) => handlers.list_history(id),
-            MethodCall::HistoryPurge(params) => handlers.purge_history(id, params),
-            MethodCall::ProcessRelease(params) => handlers.release(id, &params),
-            MethodCall::ProcessList(params) => respond_now(&id, Ok(handlers.list(params))),
-            MethodCall::FsReadFile(params) => handlers.read_file(id, params),
-            MethodCall::FsWriteFile(params) => handlers.write_file(id, params),
-            MethodCall::FsCreateDirectory(params) => {
-                files::file_done(id, handlers.file_system().create_directory(params))
-            }
-            MethodCall::FsGetMetadata(params) => {
-                files::file_result(id, handlers.file_system().metadata(params), |metadata| {
-                    metadata
-                })
-            }
-            MethodCall::FsCanonicalize(params) => handlers.canonicalize(id, params),
-            MethodCall::FsReadDirectory(params) => {
-                handlers.list_request(id, |files| files.read_directory(params))
-            }
-            MethodCall::FsWalk(params) => handlers.list_request(id, |files| files.walk(params)),
-            MethodCall::FsRemove(params) => {
-                files::file_done(id, handlers.file_system().remove(params))
-            }
-            MethodCall::FsCopy(params) => files::file_done(id, handlers.file_system().copy(params)),
-            MethodCall::FsSetMetadata(params) => {
-                files::file_done(id, handlers.file_system().set_metadata(params))
-            }
-            MethodCall::FsCreateSymlink(params) => {
-                files::file_done(id, handlers.file_system().create_symlink(params))
-            }
-            MethodCall::FsRename(params) => {
-                files::file_done(id, handlers.file_system().rename(params))
-            }
-            MethodCall::FsOpen(params) => handlers.open_file(id, params),
-            MethodCall::FsReadBlock(params) => handlers.read_block(id, params, file),
-            MethodCall::FsWriteBlock(params) => handlers.write_block(id, params, file),
-            MethodCall::FsClose(params) => handlers.close_file(&id, &params),
-            MethodCall::FsWatchMissing(params) => handlers.watch_missing(id, params),
-            MethodCall::FsWatch(params) => handlers.watch(id, params),
-            MethodCall::FsUnwatch(params) => handlers.unwatch(&id, &params),
-            MethodCall::FsSearch(params) => handlers.list_request(id, |files| files.search(params)),
-            MethodCall::FsFind(params) => handlers.list_request(id, |files| files.find(params)),
-            MethodCall::TunnelOpen(params) => {
-                let network = handlers.network(params.process_id.as_ref());
-                handlers.tunnel_request(id, |tunnels| tunnels.open(network, params))
-            }
-            MethodCall::TunnelListen(params) => {
-                let network = handlers.network(params.process_id.as_ref());
-                handlers.tunnel_request(id, |tunnels| tunnels.listen(network, params))
-            }
-            MethodCall::PortsList(params) => {
-                respond_when_ready(id, handlers.ports(params), |ports| ports)
-            }
-            MethodCall::ServerStatus(_) => respond_now(
-                &id,
-                handlers.server_control().map(|control| control.status()),
-            ),
-            MethodCall::ServerUpgrade(params) => match handlers.server_control() {
-                Ok(_) if !handlers.shared.config.allow_direct_exec => {
-                    let error = RpcError::invalid_request("direct exec is disabled on this server");
-                    respond_now(&id, Err::<UpgradeStarted, _>(error))
-                }
-                Ok(control) => {
-                    let ordinary = self.shared.ordinary_processes();
-                    let refusal = OrdinaryRefusal::begin(&self.shared);
-                    let upgrade = control.upgrade(params, &ordinary);
-                    respond_when_ready(id, upgrade, move |outcome| {
-                        if outcome.is_ok() {
-                            refusal.keep();
-                        }
-                        outcome
-                    })
-                }
-                Err(error) => respond_now(&id, Err::<UpgradeStarted, _>(error)),
-            },
-            MethodCall::CommandExec(params) => handlers.exec(id, params),
-            MethodCall::CommandExecWrite(params) => handlers.exec_write(id, params),
-            MethodCall::CommandExecTerminate(params) => {
-                handlers.exec_terminate(id, &params.process_id)
-            }
-        }
+        let dispatched = handlers.dispatch(id.clone(), call, file);
+        dispatched.unwrap_or_else(|error| Dispatch::Ready(RequestResult::error(&id, &error)))
     }
 }
 
@@ -351,6 +234,129 @@ struct HandlerContext<'a> {
 }
 
 impl HandlerContext<'_> {
+    /// Dispatches a request to its handler. An error is its response.
+    fn dispatch(
+        &self,
+        id: RequestId,
+        call: MethodCall,
+        file: PinnedFile,
+    ) -> Result<Dispatch, RpcError> {
+        Ok(match call {
+            MethodCall::Initialize(_) => {
+                let text = "initialize may only be sent once per connection";
+                return Err(RpcError::invalid_request(text));
+            }
+            MethodCall::EnvironmentInfo(_) => {
+                let backend = Arc::clone(&self.session.environment.backend);
+                Dispatch::Waiting(encode_result(id, async move { backend.info().await }))
+            }
+            MethodCall::EnvironmentStatus(_) => respond_now(
+                &id,
+                Ok(EnvironmentStatus {
+                    status: "ready".to_owned(),
+                }),
+            ),
+            MethodCall::EnvironmentConfigRead(params) => {
+                self.list_request(id, |it| it.catalog.read_config(params))
+            }
+            MethodCall::CapabilityRootsDiscover(params) => {
+                self.list_request(id, |it| it.catalog.discover_roots(params))
+            }
+            MethodCall::CapabilitiesDiscover(params) => {
+                self.list_request(id, |it| it.catalog.discover(params))
+            }
+            MethodCall::HttpRequest(request) => self.http_request(id, request)?,
+            MethodCall::HttpRequestCancel(params) => self.cancel_http(&id, &params),
+            MethodCall::ProcessStart(params) => self.start(id, params)?,
+            MethodCall::ProcessRead(params) => self.read(id, &params)?,
+            MethodCall::ProcessWrite(params) => self.write(id, params),
+            MethodCall::ProcessCloseStdin(params) => self.close_stdin(id, params),
+            MethodCall::ProcessResize(params) => self.resize(id, &params)?,
+            MethodCall::ProcessSignal(params) => self.signal(id, &params),
+            MethodCall::ProcessTerminate(params) => {
+                self.terminate(id, &params.process_id, params.mode)
+            }
+            MethodCall::ProcessWait(params) => self.wait(id, &params)?,
+            MethodCall::ProcessSnapshot(params) => self.snapshot(id, &params.process_id)?,
+            MethodCall::ProcessAttach(params) => self.attach(id, params),
+            MethodCall::HistoryList(_) => self.list_history(id)?,
+            MethodCall::HistoryPurge(params) => self.purge_history(id, params)?,
+            MethodCall::ProcessRelease(params) => self.release(id, &params)?,
+            MethodCall::ProcessList(params) => respond_now(&id, Ok(self.list(params))),
+            MethodCall::FsReadFile(params) => self.read_file(id, params),
+            MethodCall::FsWriteFile(params) => self.write_file(id, params)?,
+            MethodCall::FsCreateDirectory(params) => {
+                files::file_done(id, self.file_system().create_directory(params))
+            }
+            MethodCall::FsGetMetadata(params) => {
+                files::file_result(id, self.file_system().metadata(params), |metadata| metadata)
+            }
+            MethodCall::FsCanonicalize(params) => {
+                files::file_result(id, self.file_system().canonicalize(params), |path| {
+                    CanonicalPath { path }
+                })
+            }
+            MethodCall::FsReadDirectory(params) => {
+                self.list_request(id, |it| it.files.read_directory(params))
+            }
+            MethodCall::FsWalk(params) => self.list_request(id, |it| it.files.walk(params)),
+            MethodCall::FsRemove(params) => files::file_done(id, self.file_system().remove(params)),
+            MethodCall::FsCopy(params) => files::file_done(id, self.file_system().copy(params)),
+            MethodCall::FsSetMetadata(params) => {
+                files::file_done(id, self.file_system().set_metadata(params))
+            }
+            MethodCall::FsCreateSymlink(params) => {
+                files::file_done(id, self.file_system().create_symlink(params))
+            }
+            MethodCall::FsRename(params) => files::file_done(id, self.file_system().rename(params)),
+            MethodCall::FsOpen(params) => self.open_file(id, params)?,
+            MethodCall::FsReadBlock(params) => self.read_block(id, params, file)?,
+            MethodCall::FsWriteBlock(params) => self.write_block(id, params, file)?,
+            MethodCall::FsClose(params) => self.close_file(&id, &params)?,
+            MethodCall::FsWatchMissing(params) => self.watch_missing(id, params),
+            MethodCall::FsWatch(params) => self.watch(id, params)?,
+            MethodCall::FsUnwatch(params) => self.unwatch(&id, &params),
+            MethodCall::FsSearch(params) => self.list_request(id, |it| it.files.search(params)),
+            MethodCall::FsFind(params) => self.list_request(id, |it| it.files.find(params)),
+            MethodCall::TunnelOpen(params) => {
+                let network = self.network(params.process_id.as_ref());
+                self.tunnel_request(id, |tunnels| tunnels.open(network, params))?
+            }
+            MethodCall::TunnelListen(params) => {
+                let network = self.network(params.process_id.as_ref());
+                self.tunnel_request(id, |tunnels| tunnels.listen(network, params))?
+            }
+            MethodCall::PortsList(params) => {
+                respond_when_ready(id, self.ports(params), |ports| ports)
+            }
+            MethodCall::ServerStatus(_) => respond_now(&id, Ok(self.server_control()?.status())),
+            MethodCall::ServerUpgrade(params) => self.upgrade(id, params)?,
+            MethodCall::CommandExec(params) => self.exec(id, params)?,
+            MethodCall::CommandExecWrite(params) => self.exec_write(id, params)?,
+            MethodCall::CommandExecTerminate(params) => {
+                self.terminate(id, &params.process_id, None)
+            }
+        })
+    }
+
+    /// Prepares another program to take over.
+    fn upgrade(&self, id: RequestId, params: UpgradeServer) -> Result<Dispatch, RpcError> {
+        let control = self.server_control()?;
+        if !self.shared.config.allow_direct_exec {
+            let text = "direct exec is disabled on this server";
+            return Err(RpcError::invalid_request(text));
+        }
+        let ordinary = self.shared.ordinary_processes();
+        let refusal = OrdinaryRefusal::begin(self.shared);
+        let upgrade = control.upgrade(params, &ordinary);
+        Ok(respond_when_ready(id, upgrade, move |outcome| {
+            if outcome.is_ok() {
+                refusal.keep();
+            }
+            outcome
+        }))
+    }
+
     /// Looks up a process of the session, then of the server.
     fn find(&self, id: &ProcessId) -> ProcessLookup {
         match self.session.find(id) {
@@ -387,6 +393,14 @@ fn millis(duration: Duration) -> u64 {
 
 fn respond_now<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Dispatch {
     Dispatch::Ready(RequestResult::new(id, &result))
+}
+
+/// Encodes the result of a future.
+fn encode_result<T: Serialize>(
+    id: RequestId,
+    result: impl Future<Output = Result<T, RpcError>> + Send + 'static,
+) -> BoxFuture<'static, RequestResult> {
+    async move { RequestResult::new(&id, &result.await) }.boxed()
 }
 
 /// Responds at once if the future is ready, which is the normal case. Otherwise waits for it.

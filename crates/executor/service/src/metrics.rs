@@ -3,7 +3,7 @@
 //! happens for every message. Elsewhere: metrics of requests (`request_guard`), metric
 //! names, formats and the endpoint.
 
-use std::{array, sync::Arc, time::Duration};
+use std::{array, time::Duration};
 
 use exec_env::environment::StartError;
 use exec_wire::process::ExitCause;
@@ -74,24 +74,6 @@ pub struct GaugeSnapshot {
     pub send_queue_bytes: usize,
 }
 
-/// Counts an open connection until it is dropped.
-#[derive(Debug)]
-pub(crate) struct ConnectionGuard(Arc<ServiceMetrics>);
-
-impl ConnectionGuard {
-    pub(crate) fn connection(metrics: &Arc<ServiceMetrics>) -> Self {
-        metrics.connections_opened.increment();
-        metrics.connections.enter();
-        Self(Arc::clone(metrics))
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.connections.leave();
-    }
-}
-
 /// Upper bounds of the buckets in microseconds, from an in-memory response to waiting for a long
 /// command. One more bucket holds the rest.
 pub const BUCKET_BOUNDS_MICROS: [u64; 16] = [
@@ -156,6 +138,15 @@ impl LatencyHistogram {
     }
 }
 
+/// Returns the label and value of each counter. The table has them in the same order.
+fn labelled<K>(
+    table: &[(K, &'static str)],
+    counters: &[Counter],
+) -> impl Iterator<Item = (&'static str, u64)> {
+    let names = table.iter().map(|(_, name)| *name);
+    names.zip(counters.iter().map(Counter::value))
+}
+
 /// Ended processes by exit cause.
 #[derive(Debug, Default)]
 pub struct ExitCauseCounters([Counter; CAUSES.len()]);
@@ -183,8 +174,7 @@ impl ExitCauseCounters {
 
     /// Returns the label and count of each cause.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = CAUSES.iter().map(|(_, name)| *name);
-        names.zip(self.0.iter().map(Counter::value))
+        labelled(&CAUSES, &self.0)
     }
 
     pub(crate) fn name(cause: ExitCause) -> &'static str {
@@ -245,14 +235,7 @@ impl StartFailureCounters {
 
     /// Returns the label and count of each reason.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let row = |(reason, name): &(StartFailureReason, &'static str)| {
-            (*name, self.0[*reason as usize].value())
-        };
-        StartFailureReason::ALL
-            .iter()
-            .map(row)
-            .collect::<Vec<_>>()
-            .into_iter()
+        labelled(&StartFailureReason::ALL, &self.0)
     }
 }
 
@@ -292,14 +275,7 @@ impl PolicyDecisionCounters {
 
     /// Returns the label and count of each decision.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let row = |(kind, name): &(PolicyDecisionKind, &'static str)| {
-            (*name, self.0[*kind as usize].value())
-        };
-        PolicyDecisionKind::ALL
-            .iter()
-            .map(row)
-            .collect::<Vec<_>>()
-            .into_iter()
+        labelled(&PolicyDecisionKind::ALL, &self.0)
     }
 }
 

@@ -146,7 +146,7 @@ pub struct RequestMetrics {
 pub struct MethodMetrics {
     /// The method.
     pub method: MethodName,
-    outcomes: [Counter; RequestOutcome::ALL.len()],
+    outcomes: [Counter; RequestOutcome::TABLE.len()],
     /// Time from the arrival of a request to its response. Cancelled requests are excluded.
     pub latency: LatencyHistogram,
 }
@@ -189,10 +189,9 @@ impl RequestMetrics {
 impl MethodMetrics {
     /// Returns the count of each outcome that occurred.
     pub fn outcomes(&self) -> impl Iterator<Item = (RequestOutcome, u64)> {
-        RequestOutcome::ALL
-            .into_iter()
-            .map(|outcome| (outcome, self.outcomes[outcome as usize].value()))
-            .filter(|(_, count)| *count > 0)
+        let outcomes = RequestOutcome::TABLE.iter().map(|(outcome, ..)| *outcome);
+        let counts = self.outcomes.iter().map(Counter::value);
+        outcomes.zip(counts).filter(|(_, count)| *count > 0)
     }
 
     fn total(&self) -> u64 {
@@ -222,55 +221,47 @@ pub enum RequestOutcome {
 }
 
 impl RequestOutcome {
-    /// All outcomes.
-    pub const ALL: [Self; 8] = [
-        Self::Ok,
-        Self::InvalidRequest,
-        Self::InvalidParams,
-        Self::NotFound,
-        Self::SessionAttached,
-        Self::Internal,
-        Self::OtherError,
-        Self::Cancelled,
+    /// Label of each outcome, and the JSON-RPC error code that it implies.
+    const TABLE: [(Self, &'static str, Option<ErrorCode>); 8] = [
+        (Self::Ok, "ok", None),
+        (
+            Self::InvalidRequest,
+            "invalid_request",
+            Some(ErrorCode::INVALID_REQUEST),
+        ),
+        (
+            Self::InvalidParams,
+            "invalid_params",
+            Some(ErrorCode::INVALID_PARAMS),
+        ),
+        (Self::NotFound, "not_found", Some(ErrorCode::NOT_FOUND)),
+        (
+            Self::SessionAttached,
+            "session_attached",
+            Some(ErrorCode::SESSION_ATTACHED),
+        ),
+        (Self::Internal, "internal", Some(ErrorCode::INTERNAL)),
+        (Self::OtherError, "other_error", None),
+        (Self::Cancelled, "cancelled", None),
     ];
 
     /// Returns the outcome of an error response.
     pub fn of(error: &RpcError) -> Self {
-        match error.code {
-            ErrorCode::INVALID_REQUEST => Self::InvalidRequest,
-            ErrorCode::INVALID_PARAMS => Self::InvalidParams,
-            ErrorCode::NOT_FOUND => Self::NotFound,
-            ErrorCode::SESSION_ATTACHED => Self::SessionAttached,
-            ErrorCode::INTERNAL => Self::Internal,
-            _ => Self::OtherError,
-        }
+        let mut outcomes = Self::TABLE.iter();
+        let found = outcomes.find(|(.., code)| *code == Some(error.code));
+        found.map_or(Self::OtherError, |(outcome, ..)| *outcome)
     }
 
     /// Returns the JSON-RPC error code, if the outcome implies one.
     pub fn code(self) -> Option<i64> {
-        let code = match self {
-            Self::Ok | Self::OtherError | Self::Cancelled => return None,
-            Self::InvalidRequest => ErrorCode::INVALID_REQUEST,
-            Self::InvalidParams => ErrorCode::INVALID_PARAMS,
-            Self::NotFound => ErrorCode::NOT_FOUND,
-            Self::SessionAttached => ErrorCode::SESSION_ATTACHED,
-            Self::Internal => ErrorCode::INTERNAL,
-        };
-        Some(code.0)
+        let (.., code) = Self::TABLE[self as usize];
+        code.map(|code| code.0)
     }
 
     /// Returns the label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::InvalidRequest => "invalid_request",
-            Self::InvalidParams => "invalid_params",
-            Self::NotFound => "not_found",
-            Self::SessionAttached => "session_attached",
-            Self::Internal => "internal",
-            Self::OtherError => "other_error",
-            Self::Cancelled => "cancelled",
-        }
+        let (_, label, _) = Self::TABLE[self as usize];
+        label
     }
 }
 

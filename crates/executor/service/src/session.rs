@@ -37,7 +37,9 @@ use tokio::{sync::Notify, task::AbortHandle, time::sleep};
 use self::process_records::{ProcessRecord, ProcessRecords, all_of};
 pub(crate) use self::{
     retention::{RetentionMode, UnackedOutput},
-    session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
+    session_process::{
+        OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation, owner_of, state_of,
+    },
     session_table::SessionTable,
     tunnel_registry::TunnelRegistry,
 };

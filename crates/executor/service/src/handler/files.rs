@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::{
-    environment::ExecutorCatalog,
+    environment::Environment,
     filesystem::{
         ChangeBatch, ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPathsRequest,
         OpenFileRequest, WatchDepth, WatchPathRequest,
@@ -14,9 +14,9 @@ use exec_env::{
 use exec_wire::{
     error::RpcError,
     fs::{
-        BlockContent, CanonicalPath, CloseFile, FileContent, MissingPathNotification, OpenFile,
-        OpenedFile, ReadBlock, StartWatch, StopWatch, WatchMissing, WatchMissingResult,
-        WatchNotification, WatchResult, WriteBlock, WriteFile,
+        BlockContent, CloseFile, FileContent, MissingPathNotification, OpenFile, OpenedFile,
+        ReadBlock, StartWatch, StopWatch, WatchMissing, WatchMissingResult, WatchNotification,
+        WatchResult, WriteBlock, WriteFile,
     },
     limits,
     message::RequestId,
@@ -49,28 +49,18 @@ impl HandlerContext<'_> {
         )
     }
 
-    pub(super) fn write_file(&self, id: RequestId, mut write: WriteFile) -> Dispatch {
-        // Decoding has checked that there is data.
-        match write
-            .data_base64
-            .take()
-            .map_or(Ok(Bytes::new()), |data| data.0)
-        {
-            Ok(data) => {
-                let bytes = data.len();
-                self.written(id, bytes, self.file_system().write_file(write, data))
-            }
-            Err(error) => invalid_request(&id, format!("dataBase64: {error}")),
-        }
-    }
-
-    pub(super) fn canonicalize(
+    pub(super) fn write_file(
         &self,
         id: RequestId,
-        path: exec_wire::fs::CanonicalizePath,
-    ) -> Dispatch {
-        let canonical = self.file_system().canonicalize(path);
-        file_result(id, canonical, |path| CanonicalPath { path })
+        mut write: WriteFile,
+    ) -> Result<Dispatch, RpcError> {
+        // Decoding has checked that there is data.
+        let data = write.data_base64.take();
+        let data = data.map_or(Ok(Bytes::new()), |data| data.0);
+        let data =
+            data.map_err(|error| RpcError::invalid_request(format!("dataBase64: {error}")))?;
+        let bytes = data.len();
+        Ok(self.written(id, bytes, self.file_system().write_file(write, data)))
     }
 
     /// Responds with a potentially large list. A semaphore limits the lists in memory: the next one
@@ -78,21 +68,21 @@ impl HandlerContext<'_> {
     pub(super) fn list_request<T: Serialize + Send + 'static>(
         &self,
         id: RequestId,
-        operation: impl FnOnce(&dyn ExecutorFileSystem) -> FileFuture<T> + Send + 'static,
+        operation: impl FnOnce(&Environment) -> FileFuture<T> + Send + 'static,
     ) -> Dispatch {
         let (files, send_queue) = (Arc::clone(self.files), Arc::clone(self.send_queue));
-        let file_system = Arc::clone(self.file_system());
+        let environment = self.session.environment.clone();
         let run = async move {
             // The semaphore is never closed.
             let _permit = files.list_permits.acquire().await;
-            let list = operation(&*file_system).await;
+            let list = operation(&environment).await;
             let result = RequestResult::new(&id, &list.map_err(RpcError::from));
             result.send(&send_queue).await
         };
         Dispatch::Running(run.boxed())
     }
 
-    pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Dispatch {
+    pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Result<Dispatch, RpcError> {
         let OpenFile {
             handle_id,
             path,
@@ -100,36 +90,36 @@ impl HandlerContext<'_> {
             sandbox,
         } = open;
         // Reserve the id first: opening may truncate the file.
-        let reservation = match self.files.admit_handle(&handle_id) {
-            Ok(reservation) => reservation,
-            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
-        };
+        let reservation = self.files.admit_handle(&handle_id)?;
         let open = OpenFileRequest {
             path,
             mode,
             sandbox,
         };
-        file_result(id, self.file_system().open(open), |file| {
+        Ok(file_result(id, self.file_system().open(open), |file| {
             reservation.finish(file);
             OpenedFile { handle_id }
-        })
+        }))
     }
 
-    pub(super) fn read_block(&self, id: RequestId, read: ReadBlock, file: PinnedFile) -> Dispatch {
+    pub(super) fn read_block(
+        &self,
+        id: RequestId,
+        read: ReadBlock,
+        file: PinnedFile,
+    ) -> Result<Dispatch, RpcError> {
         let ReadBlock {
             handle_id,
             offset,
             len,
         } = read;
         let length = usize::try_from(len).unwrap_or(usize::MAX);
-        let checked = check_handle(&handle_id).and_then(|()| check_block("read", offset, length));
-        let handle = match checked.and_then(|()| self.files.find(&handle_id, file)) {
-            Ok(handle) => handle,
-            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
-        };
+        check_handle(&handle_id)?;
+        check_block("read", offset, length)?;
+        let handle = self.files.find(&handle_id, file)?;
         let (files, metrics) = (Arc::clone(self.files), Arc::clone(&self.shared.metrics));
         let reading = handle.file.read_block(offset, length);
-        run_file_operation(reading, move |block| match block {
+        Ok(run_file_operation(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
                 let content = BlockContent { chunk: None, eof };
                 metrics.file_read_bytes.add_bytes(data.len());
@@ -140,7 +130,7 @@ impl HandlerContext<'_> {
                 files.fail(&handle_id, &handle);
                 RequestResult::error(&id, &error.into())
             }
-        })
+        }))
     }
 
     pub(super) fn write_block(
@@ -148,19 +138,14 @@ impl HandlerContext<'_> {
         id: RequestId,
         write: WriteBlock,
         file: PinnedFile,
-    ) -> Dispatch {
+    ) -> Result<Dispatch, RpcError> {
         // Decoding has checked that there is data.
         let data = write.chunk.unwrap_or_default().0;
-        let (handle_id, offset) = (&write.handle_id, write.offset);
-        let checked = check_handle(handle_id);
-        let checked = checked.and_then(|()| check_block("write", offset, data.len()));
-        match checked.and_then(|()| self.files.find(handle_id, file)) {
-            Ok(handle) => {
-                let bytes = data.len();
-                self.written(id, bytes, handle.file.write_block(offset, data))
-            }
-            Err(error) => respond_now(&id, Err::<EmptyResult, _>(error)),
-        }
+        let (handle_id, offset, bytes) = (&write.handle_id, write.offset, data.len());
+        check_handle(handle_id)?;
+        check_block("write", offset, bytes)?;
+        let handle = self.files.find(handle_id, file)?;
+        Ok(self.written(id, bytes, handle.file.write_block(offset, data)))
     }
 
     /// Responds to a write and counts its bytes.
@@ -172,12 +157,14 @@ impl HandlerContext<'_> {
         })
     }
 
-    pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Dispatch {
-        let checked = check_handle(&close.handle_id);
-        if checked.is_ok() {
-            self.files.close(&close.handle_id);
-        }
-        respond_now(id, checked.map(|()| EmptyResult {}))
+    pub(super) fn close_file(
+        &self,
+        id: &RequestId,
+        close: &CloseFile,
+    ) -> Result<Dispatch, RpcError> {
+        check_handle(&close.handle_id)?;
+        self.files.close(&close.handle_id);
+        Ok(respond_now(id, Ok(EmptyResult {})))
     }
 }
 
@@ -197,10 +184,6 @@ fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
         return Err(RpcError::invalid_request(text));
     }
     Ok(())
-}
-
-fn invalid_request(id: &RequestId, reason: impl Into<String>) -> Dispatch {
-    respond_now(id, Err::<EmptyResult, _>(RpcError::invalid_request(reason)))
 }
 
 /// Responds with the result of a file operation.
@@ -235,12 +218,9 @@ fn run_file_operation<T: Send + 'static>(
 }
 
 impl HandlerContext<'_> {
-    pub(super) fn watch(&self, id: RequestId, watch: StartWatch) -> Dispatch {
+    pub(super) fn watch(&self, id: RequestId, watch: StartWatch) -> Result<Dispatch, RpcError> {
         let watch_id = watch.watch_id;
-        let reservation = match self.files.admit_watch(&watch_id) {
-            Ok(reservation) => reservation,
-            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
-        };
+        let reservation = self.files.admit_watch(&watch_id)?;
         let depth = if watch.recursive {
             WatchDepth::Tree
         } else {
@@ -279,7 +259,7 @@ impl HandlerContext<'_> {
             reservation.finish(tokio::spawn(notify).abort_handle());
             result
         };
-        Dispatch::Running(run.boxed())
+        Ok(Dispatch::Running(run.boxed()))
     }
 
     pub(super) fn unwatch(&self, id: &RequestId, unwatch: &StopWatch) -> Dispatch {
@@ -309,34 +289,15 @@ impl HandlerContext<'_> {
             if let Some(fired) = fired {
                 let notify = async move {
                     fired.await;
-                    let message = MissingPathNotification { watch_id };
-                    let message =
-                        OutgoingMessage::notification(notification::FS_MISSING_CHANGED, &message);
-                    send_queue.send(message).await;
+                    let appeared = MissingPathNotification { watch_id };
+                    let method = notification::FS_MISSING_CHANGED;
+                    send_queue
+                        .send(OutgoingMessage::notification(method, &appeared))
+                        .await;
                 };
                 files.set_missing_watch(tokio::spawn(notify).abort_handle());
             }
             result
-        };
-        Dispatch::Running(run.boxed())
-    }
-}
-
-impl HandlerContext<'_> {
-    /// Responds with a potentially large catalog result, limited like [`Self::list_request`].
-    pub(super) fn catalog_request<T: Serialize + Send + 'static>(
-        &self,
-        id: RequestId,
-        operation: impl FnOnce(&dyn ExecutorCatalog) -> FileFuture<T> + Send + 'static,
-    ) -> Dispatch {
-        let (files, send_queue) = (Arc::clone(self.files), Arc::clone(self.send_queue));
-        let catalog = Arc::clone(&self.session.environment.catalog);
-        let run = async move {
-            // The semaphore is never closed.
-            let _permit = files.list_permits.acquire().await;
-            let result = operation(&*catalog).await;
-            let result = RequestResult::new(&id, &result.map_err(RpcError::from));
-            result.send(&send_queue).await
         };
         Dispatch::Running(run.boxed())
     }

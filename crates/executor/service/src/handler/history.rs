@@ -7,21 +7,16 @@ use exec_wire::{
     error::RpcError,
     message::RequestId,
     process::{
-        AttachProcess, AttachResult, EmptyResult, ExitCause, ProcessList, ProcessOwner,
-        ProcessState, ProcessSummary, PurgeHistory, PurgedHistory,
+        AttachProcess, EmptyResult, ProcessList, ProcessSummary, PurgeHistory, PurgedHistory,
     },
 };
-use futures_util::future::FutureExt;
 
-use super::{Dispatch, HandlerContext, RequestResult, respond_now};
-use crate::session::{ProcessLookup, SessionProcess};
+use super::{Dispatch, HandlerContext, encode_result, respond_now};
+use crate::session::{ProcessLookup, SessionProcess, owner_of, state_of};
 
 impl HandlerContext<'_> {
-    pub(super) fn list_history(&self, id: RequestId) -> Dispatch {
-        let durable = match self.durable_state() {
-            Ok(durable) => durable,
-            Err(error) => return respond_now(&id, Err::<ProcessList, _>(error)),
-        };
+    pub(super) fn list_history(&self, id: RequestId) -> Result<Dispatch, RpcError> {
+        let durable = self.durable_state()?;
         let principal = self.session.principal_name();
         let list = async move {
             let entries = durable.history().await.map_err(|error| failed(&error))?;
@@ -31,14 +26,15 @@ impl HandlerContext<'_> {
                 processes: visible.map(summary).collect(),
             })
         };
-        Dispatch::Waiting(async move { RequestResult::new(&id, &list.await) }.boxed())
+        Ok(Dispatch::Waiting(encode_result(id, list)))
     }
 
-    pub(super) fn purge_history(&self, id: RequestId, params: PurgeHistory) -> Dispatch {
-        let durable = match self.durable_state() {
-            Ok(durable) => durable,
-            Err(error) => return respond_now(&id, Err::<PurgedHistory, _>(error)),
-        };
+    pub(super) fn purge_history(
+        &self,
+        id: RequestId,
+        params: PurgeHistory,
+    ) -> Result<Dispatch, RpcError> {
+        let durable = self.durable_state()?;
         let selection = HistorySelection {
             visible_to: self.session.principal_name(),
             process_id: params.process_id,
@@ -51,7 +47,7 @@ impl HandlerContext<'_> {
             let purged = purged.map_err(|error| failed(&error))?;
             Ok(PurgedHistory { purged })
         };
-        Dispatch::Running(async move { RequestResult::new(&id, &purge.await) }.boxed())
+        Ok(Dispatch::Running(encode_result(id, purge)))
     }
 
     /// Attaches to a process. One that neither the session nor the server knows any more may be in
@@ -89,9 +85,7 @@ impl HandlerContext<'_> {
             };
             context.attach_to_known(&params)
         };
-        Dispatch::Running(
-            async move { RequestResult::new::<AttachResult>(&id, &attach.await) }.boxed(),
-        )
+        Dispatch::Running(encode_result(id, attach))
     }
 
     /// Removes the record of a process that a client has forgotten. A later server would list it
@@ -113,7 +107,7 @@ impl HandlerContext<'_> {
                 .map(|_| EmptyResult {})
                 .map_err(|error| failed(&error))
         };
-        Dispatch::Running(async move { RequestResult::new(&id, &purge.await) }.boxed())
+        Dispatch::Running(encode_result(id, purge))
     }
 
     fn durable_state(&self) -> Result<Arc<dyn DurableState>, RpcError> {
@@ -131,11 +125,7 @@ fn failed(error: &io::Error) -> RpcError {
 }
 
 fn summary(entry: HistoryEntry) -> ProcessSummary {
-    let state = match &entry.exit {
-        None => ProcessState::Running,
-        Some(exit) if exit.cause == ExitCause::Lost => ProcessState::Lost,
-        Some(_) => ProcessState::Exited,
-    };
+    let state = state_of(entry.exit.as_ref());
     ProcessSummary {
         process_id: entry.process_id,
         argv: entry.argv,
@@ -147,10 +137,7 @@ fn summary(entry: HistoryEntry) -> ProcessSummary {
         os_pid: entry.os_pid,
         detached: entry.detached,
         usage: entry.exit.and_then(|exit| exit.usage),
-        owner: Some(match entry.detached {
-            true => ProcessOwner::Server,
-            false => ProcessOwner::Session,
-        }),
+        owner: Some(owner_of(entry.detached)),
         state: Some(state),
         output_bytes: Some(entry.output_bytes),
         durable: Some(true),

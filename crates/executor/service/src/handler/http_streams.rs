@@ -36,23 +36,22 @@ use crate::{connection_files::AbortOnDrop, send_queue::SendQueue};
 const BODY_PART_BYTES: usize = 256 << 10;
 
 impl HandlerContext<'_> {
-    pub(super) fn http_request(&self, id: RequestId, mut request: HttpRequest) -> Dispatch {
+    pub(super) fn http_request(
+        &self,
+        id: RequestId,
+        mut request: HttpRequest,
+    ) -> Result<Dispatch, RpcError> {
         let body = request.body_base64.take().map(|body| body.0);
         let bytes = body.as_ref().map_or(0, Bytes::len);
-        let upload = match self.streams.admit_upload(bytes) {
-            Ok(upload) => upload,
-            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
-        };
+        let upload = self.streams.admit_upload(bytes)?;
         let request_id = request.request_id.clone();
         if !request.stream_response {
-            return self.request_buffered(id, &request_id, outbound_request(request, body), upload);
+            let request = outbound_request(request, body);
+            return Ok(self.request_buffered(id, &request_id, request, upload));
         }
-        match self.streams.admit(&request_id) {
-            Ok(reservation) => {
-                self.request_streamed(id, outbound_request(request, body), upload, reservation)
-            }
-            Err(error) => respond_now(&id, Err::<EmptyResult, _>(error)),
-        }
+        let reservation = self.streams.admit(&request_id)?;
+        let request = outbound_request(request, body);
+        Ok(self.request_streamed(id, request, upload, reservation))
     }
 
     pub(super) fn cancel_http(&self, id: &RequestId, cancel: &CancelHttpRequest) -> Dispatch {

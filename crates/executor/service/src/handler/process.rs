@@ -17,16 +17,15 @@ use exec_wire::{
     process::{
         AttachProcess, AttachResult, CloseStdin, CommandStarted, CommandWritten, EmptyResult,
         ExecCommand, ListProcesses, OutputPage, PageChunk, ProcessList, ProcessSnapshot,
-        ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, TerminalSize, TerminateProcess,
+        ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess, TerminalSize, TerminateMode,
         TerminateResult, WaitProcess, WaitResult, WaitUntil, WriteCommand, WriteProcess,
         WriteResult, WriteStatus,
     },
 };
-use futures_util::future::FutureExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::Serialize;
 
-use super::{
-    Dispatch, HandlerContext, RequestResult, respond_now, respond_when_ready, start::StartPlan,
-};
+use super::{Dispatch, HandlerContext, respond_now, respond_when_ready, start::StartPlan};
 use crate::{
     connection::MethodFamily,
     request_guard::truncate_for_log,
@@ -34,61 +33,47 @@ use crate::{
 };
 
 impl HandlerContext<'_> {
-    pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Dispatch {
-        let process = match self.require_process(&params.process_id) {
-            Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<OutputPage, _>(error)),
-        };
+    pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Result<Dispatch, RpcError> {
+        let process = self.require_process(&params.process_id)?;
         let read = OutputReadRequest {
             after: params.after_seq.unwrap_or_default(),
             max_bytes: params.max_bytes,
             wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
         };
         let times = params.times;
-        let mut page = async move {
+        let page = async move {
             let mut page = page(process.handle.read(read).await?);
             if times {
                 add_times(&mut page, &*process.handle, read.after);
             }
             Ok(page)
-        }
-        .boxed();
-        match (&mut page).now_or_never() {
-            Some(page) => respond_now(&id, page.map_err(process_error)),
-            None => Dispatch::Waiting(
-                async move { RequestResult::new(&id, &page.await.map_err(process_error)) }.boxed(),
-            ),
-        }
+        };
+        Ok(process_result(id, page.boxed(), |page| page))
     }
 
-    pub(super) fn wait(&self, id: RequestId, params: &WaitProcess) -> Dispatch {
-        let process = match self.require_process(&params.process_id) {
-            Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<WaitResult, _>(error)),
-        };
+    pub(super) fn wait(&self, id: RequestId, params: &WaitProcess) -> Result<Dispatch, RpcError> {
+        let process = self.require_process(&params.process_id)?;
         let until = params.until;
-        let wait = process
-            .handle
-            .wait(until, params.timeout_ms.map(Duration::from_millis));
-        super::respond_when_ready(id, wait, move |outcome| {
-            outcome
-                .map(|status| wait_result(status, until))
-                .map_err(process_error)
-        })
+        let limit = params.timeout_ms.map(Duration::from_millis);
+        let wait = process.handle.wait(until, limit);
+        Ok(process_result(id, wait, move |status| {
+            wait_result(status, until)
+        }))
     }
 
-    pub(super) fn snapshot(&self, id: RequestId, process_id: &ProcessId) -> Dispatch {
-        let process = match self.require_process(process_id) {
-            Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<ProcessSnapshot, _>(error)),
-        };
+    pub(super) fn snapshot(
+        &self,
+        id: RequestId,
+        process_id: &ProcessId,
+    ) -> Result<Dispatch, RpcError> {
+        let process = self.require_process(process_id)?;
         let snapshot = async move {
-            let snapshot = process.handle.snapshot().await.map_err(process_error)?;
+            let snapshot = process.handle.snapshot().await?;
             let exit = process.handle.status().exit;
             let streams = [snapshot.stdout, snapshot.stderr, snapshot.terminal];
             let omitted_bytes = streams.iter().map(|stream| stream.omitted).sum();
             let [stdout, stderr, terminal] = streams.map(|stream| Base64Bytes(stream.data.into()));
-            Ok::<_, RpcError>(ProcessSnapshot {
+            Ok(ProcessSnapshot {
                 stdout,
                 stderr,
                 terminal,
@@ -98,7 +83,7 @@ impl HandlerContext<'_> {
                 exit_code: exit.map(|exit| exit.code),
             })
         };
-        super::respond_when_ready(id, snapshot.boxed(), |outcome| outcome)
+        Ok(process_result(id, snapshot.boxed(), |snapshot| snapshot))
     }
 
     pub(super) fn attach_to_known(&self, params: &AttachProcess) -> Result<AttachResult, RpcError> {
@@ -160,26 +145,26 @@ impl HandlerContext<'_> {
         Ok(Arc::clone(process))
     }
 
-    pub(super) fn release(&self, id: RequestId, params: &ReleaseProcess) -> Dispatch {
-        match self.release_now(params) {
-            Ok(process) if params.forget => self.purge_record(id, &process),
-            released => respond_now(&id, released.map(|_| EmptyResult {})),
-        }
-    }
-
-    fn release_now(&self, params: &ReleaseProcess) -> Result<Arc<SessionProcess>, RpcError> {
-        let id = &params.process_id;
-        let process = self.require_process(id)?;
+    pub(super) fn release(
+        &self,
+        id: RequestId,
+        params: &ReleaseProcess,
+    ) -> Result<Dispatch, RpcError> {
+        let name = &params.process_id;
+        let process = self.require_process(name)?;
         if !process.is_detached() {
-            let message = format!("process {id} belongs to this session and cannot be released");
+            let message = format!("process {name} belongs to this session and cannot be released");
             return Err(RpcError::invalid_request(message));
         }
         if params.forget && !self.shared.detached.evict(&process) {
-            let message = format!("process {id} has not finished and cannot be forgotten");
+            let message = format!("process {name} has not finished and cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
-        self.send_queue.unfollow(id);
-        Ok(process)
+        self.send_queue.unfollow(name);
+        Ok(match params.forget {
+            true => self.purge_record(id, &process),
+            false => respond_now(&id, Ok(EmptyResult {})),
+        })
     }
 
     pub(super) fn list(&self, params: ListProcesses) -> ProcessList {
@@ -267,11 +252,11 @@ impl HandlerContext<'_> {
         let data = params.chunk.unwrap_or_default().0;
         let (metrics, bytes) = (Arc::clone(&self.shared.metrics), data.len());
         let writing = process.handle.write(Some(params.write_id), data);
-        respond_when_ready(id, writing, move |outcome| {
-            if matches!(outcome, Ok(WriteStatus::Accepted)) {
+        process_result(id, writing, move |status| {
+            if status == WriteStatus::Accepted {
                 metrics.input_bytes.add_bytes(bytes);
             }
-            write_result(outcome)
+            WriteResult { status }
         })
     }
 
@@ -281,42 +266,44 @@ impl HandlerContext<'_> {
             ProcessLookup::Starting(_) => return respond_with_status(&id, WriteStatus::Starting),
             ProcessLookup::Started(process) => process,
         };
-        respond_when_ready(
-            id,
-            process.handle.close_stdin(params.write_id),
-            write_result,
-        )
+        let closing = process.handle.close_stdin(params.write_id);
+        process_result(id, closing, |status| WriteResult { status })
     }
 
-    pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Dispatch {
-        let process = match self.require_process(&params.process_id) {
-            Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<EmptyResult, _>(error)),
-        };
+    pub(super) fn resize(
+        &self,
+        id: RequestId,
+        params: &ResizeProcess,
+    ) -> Result<Dispatch, RpcError> {
+        let process = self.require_process(&params.process_id)?;
         let size = TerminalSize {
             rows: params.rows,
             cols: params.cols,
         };
-        respond_when_ready(id, process.handle.resize(size), |outcome| {
-            outcome.map(|()| EmptyResult {}).map_err(process_error)
-        })
+        let resized = process.handle.resize(size);
+        Ok(process_result(id, resized, |()| EmptyResult {}))
     }
 
     pub(super) fn signal(&self, id: RequestId, params: &SignalProcess) -> Dispatch {
         match self.find(&params.process_id) {
-            ProcessLookup::Started(process) => {
-                respond_when_ready(id, process.handle.signal(params.signal), |outcome| {
-                    outcome.map(|()| EmptyResult {}).map_err(process_error)
-                })
-            }
+            ProcessLookup::Started(process) => process_result(
+                id,
+                process.handle.signal(params.signal),
+                |()| EmptyResult {},
+            ),
             ProcessLookup::Unknown | ProcessLookup::Starting(_) => {
                 respond_now(&id, Ok(EmptyResult {}))
             }
         }
     }
 
-    pub(super) fn terminate(&self, id: RequestId, params: &TerminateProcess) -> Dispatch {
-        match self.find(&params.process_id) {
+    pub(super) fn terminate(
+        &self,
+        id: RequestId,
+        process_id: &ProcessId,
+        mode: Option<TerminateMode>,
+    ) -> Dispatch {
+        match self.find(process_id) {
             ProcessLookup::Unknown => respond_now(&id, Ok(TerminateResult { running: false })),
             ProcessLookup::Starting(cancel) => {
                 cancel.notify_one();
@@ -325,17 +312,13 @@ impl HandlerContext<'_> {
             // As in the stock server, descendants of an exited command keep running. An explicit
             // mode terminates the whole tree.
             ProcessLookup::Started(process)
-                if params.mode.is_none() && process.handle.status().exit.is_some() =>
+                if mode.is_none() && process.handle.status().exit.is_some() =>
             {
                 respond_now(&id, Ok(TerminateResult { running: false }))
             }
             ProcessLookup::Started(process) => {
-                let mode = params.mode.unwrap_or_default();
-                respond_when_ready(id, process.handle.terminate(mode), |outcome| {
-                    outcome
-                        .map(|running| TerminateResult { running })
-                        .map_err(process_error)
-                })
+                let terminated = process.handle.terminate(mode.unwrap_or_default());
+                process_result(id, terminated, |running| TerminateResult { running })
             }
         }
     }
@@ -345,14 +328,19 @@ fn respond_with_status(id: &RequestId, status: WriteStatus) -> Dispatch {
     respond_now(id, Ok(WriteResult { status }))
 }
 
-fn write_result(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
-    outcome
-        .map(|status| WriteResult { status })
-        .map_err(process_error)
+/// Responds with the result of a call of a process, when it is ready.
+fn process_result<T: 'static, R: Serialize>(
+    id: RequestId,
+    call: BoxFuture<'static, Result<T, ProcessError>>,
+    result: impl FnOnce(T) -> R + Send + 'static,
+) -> Dispatch {
+    respond_when_ready(id, call, |outcome| {
+        outcome.map(result).map_err(process_error)
+    })
 }
 
 /// Maps a process error to its JSON-RPC error.
-pub(super) fn process_error(error: ProcessError) -> RpcError {
+fn process_error(error: ProcessError) -> RpcError {
     match error {
         ProcessError::Remote(error) => error,
         ProcessError::NoTerminal(_) => RpcError::invalid_request(error.to_string()),
@@ -366,17 +354,12 @@ pub(super) fn process_error(error: ProcessError) -> RpcError {
 }
 
 impl HandlerContext<'_> {
-    pub(super) fn exec(&self, id: RequestId, params: ExecCommand) -> Dispatch {
-        let cwd = match PathUri::from_native(Path::new(&params.cwd)) {
-            Ok(cwd) => cwd,
-            Err(error) => {
-                let error = RpcError::invalid_params(format!("cwd: {error}"));
-                return respond_now(&id, Err::<CommandStarted, _>(error));
-            }
-        };
+    pub(super) fn exec(&self, id: RequestId, params: ExecCommand) -> Result<Dispatch, RpcError> {
+        let cwd = PathUri::from_native(Path::new(&params.cwd))
+            .map_err(|error| RpcError::invalid_params(format!("cwd: {error}")))?;
         if !self.shared.config.allow_direct_exec {
-            let error = RpcError::invalid_request("direct exec is disabled on this server");
-            return respond_now(&id, Err::<CommandStarted, _>(error));
+            let text = "direct exec is disabled on this server";
+            return Err(RpcError::invalid_request(text));
         }
         let io = if params.tty {
             ProcessIo::Terminal(TerminalSize::default())
@@ -408,16 +391,18 @@ impl HandlerContext<'_> {
         })
     }
 
-    pub(super) fn exec_write(&self, id: RequestId, params: WriteCommand) -> Dispatch {
-        let process = match self.require_process(&params.process_id) {
-            Ok(process) => process,
-            Err(error) => return respond_now(&id, Err::<CommandWritten, _>(error)),
-        };
+    pub(super) fn exec_write(
+        &self,
+        id: RequestId,
+        params: WriteCommand,
+    ) -> Result<Dispatch, RpcError> {
+        let process = self.require_process(&params.process_id)?;
         let process_id = params.process_id;
         let (metrics, bytes) = (Arc::clone(&self.shared.metrics), params.chunk.0.len());
-        respond_when_ready(
+        let writing = process.handle.write(None, params.chunk.0);
+        Ok(respond_when_ready(
             id,
-            process.handle.write(None, params.chunk.0),
+            writing,
             move |outcome| match outcome.map_err(process_error)? {
                 WriteStatus::Accepted => {
                     metrics.input_bytes.add_bytes(bytes);
@@ -428,16 +413,6 @@ impl HandlerContext<'_> {
                     Err(RpcError::invalid_request(message))
                 }
             },
-        )
-    }
-
-    pub(super) fn exec_terminate(&self, id: RequestId, process_id: &ProcessId) -> Dispatch {
-        self.terminate(
-            id,
-            &TerminateProcess {
-                process_id: process_id.clone(),
-                mode: None,
-            },
-        )
+        ))
     }
 }

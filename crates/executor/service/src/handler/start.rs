@@ -24,8 +24,9 @@ use exec_wire::{
     process::{ExecMode, ProcessFailed, ProcessStarted, StartProcess, StartResult},
 };
 use futures_util::future::FutureExt;
+use serde::Serialize;
 
-use super::{Dispatch, HandlerContext, RequestResult, respond_now};
+use super::{Dispatch, HandlerContext, RequestResult};
 use crate::{
     connection::MethodFamily,
     metrics::StartFailureReason,
@@ -48,7 +49,7 @@ pub(super) struct StartPlan {
 }
 
 impl HandlerContext<'_> {
-    pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Dispatch {
+    pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Result<Dispatch, RpcError> {
         let planned = self.plan(params).and_then(|plan| {
             let is_refused = plan.command.durable.is_none() && self.shared.refuses_ordinary();
             match is_refused {
@@ -56,16 +57,8 @@ impl HandlerContext<'_> {
                 false => Ok(plan),
             }
         });
-        let plan = match planned {
-            Ok(plan) => plan,
-            Err(error) => {
-                self.shared
-                    .metrics
-                    .start_failures
-                    .count(StartFailureReason::Params);
-                return respond_now(&id, Err::<StartResult, _>(error));
-            }
-        };
+        let failures = &self.shared.metrics.start_failures;
+        let plan = planned.inspect_err(|_| failures.count(StartFailureReason::Params))?;
         self.launch(id, plan, |process_id, started| StartResult {
             process_id,
             sandbox_type: started.sandbox_type,
@@ -73,12 +66,12 @@ impl HandlerContext<'_> {
     }
 
     /// Reserves the process id at once. The returned future starts the process.
-    pub(super) fn launch<R: serde::Serialize>(
+    pub(super) fn launch<R: Serialize>(
         &self,
         id: RequestId,
         plan: StartPlan,
         result: impl FnOnce(ProcessId, &StartedProcess) -> R + Send + 'static,
-    ) -> Dispatch {
+    ) -> Result<Dispatch, RpcError> {
         let process_id = plan.command.process_id.clone();
         let owner = if plan.detached {
             &self.shared.detached
@@ -88,40 +81,20 @@ impl HandlerContext<'_> {
         // Ids of detached processes are unique on the server.
         let is_free =
             |session: &Session| matches!(session.find(&process_id), ProcessLookup::Unknown);
-        let in_use = if plan.detached {
-            !self
-                .shared
-                .sessions
-                .all()
-                .iter()
-                .all(|session| is_free(session))
-        } else {
-            !is_free(&self.shared.detached)
+        let is_free = match plan.detached {
+            true => self.shared.sessions.all().iter().all(|it| is_free(it)),
+            false => is_free(&self.shared.detached),
         };
-        if in_use {
-            let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
-            self.shared
-                .metrics
-                .start_failures
-                .count(StartFailureReason::Table);
-            return respond_now(&id, Err::<StartResult, _>(error));
-        }
-        let reservation = match owner.admit(&process_id) {
-            Ok(reservation) => reservation,
-            Err(error) => {
-                let error = RpcError::invalid_request(error.to_string());
-                self.shared
-                    .metrics
-                    .start_failures
-                    .count(StartFailureReason::Table);
-                return respond_now(&id, Err::<StartResult, _>(error));
-            }
+        let admitted = match is_free {
+            true => owner.admit(&process_id),
+            false => Err(AdmitError::Exists(process_id.clone())),
         };
-        let owner: Arc<Session> = Arc::clone(owner);
-        let (send_queue, metrics) = (
-            Arc::clone(self.send_queue),
-            Arc::clone(&self.shared.metrics),
-        );
+        let metrics = Arc::clone(&self.shared.metrics);
+        let reservation = admitted.map_err(|error| {
+            metrics.start_failures.count(StartFailureReason::Table);
+            RpcError::invalid_request(error.to_string())
+        })?;
+        let (owner, send_queue) = (Arc::clone(owner), Arc::clone(self.send_queue));
         let continue_trace = self.shared.continue_trace;
         let run = async move {
             let StartPlan {
@@ -175,19 +148,30 @@ impl HandlerContext<'_> {
             match run.await {
                 Ok((process, started)) => {
                     let result = RequestResult::new(&id, &Ok(result(process_id.clone(), &started)));
-                    notify_started(&send_queue, &process).await;
+                    let status = process.handle.status();
+                    let started = ProcessStarted {
+                        process_id,
+                        os_pid: status.os_pid,
+                        started_at_ms: status.started_at_ms,
+                    };
+                    notify(&send_queue, notification::PROCESS_STARTED, &started).await;
                     // Send the response before the events.
                     let result = result.send(&send_queue).await;
                     follow(&send_queue, &process, FollowStart::After(OutputSeq(0)));
                     result
                 }
                 Err(error) => {
-                    notify_failed(&send_queue, &process_id, &error).await;
+                    let message = error.message.clone();
+                    let failed = ProcessFailed {
+                        process_id,
+                        message,
+                    };
+                    notify(&send_queue, notification::PROCESS_FAILED, &failed).await;
                     RequestResult::error(&id, &error)
                 }
             }
         };
-        Dispatch::Running(finish.boxed())
+        Ok(Dispatch::Running(finish.boxed()))
     }
 
     fn plan(&self, params: StartProcess) -> Result<StartPlan, RpcError> {
@@ -334,35 +318,11 @@ impl HandlerContext<'_> {
 /// Allowed length of a process id in network policy requests.
 const POLICY_PROCESS_ID_BYTES: RangeInclusive<usize> = 1..=256;
 
-async fn notify_started(send_queue: &SendQueue, process: &SessionProcess) {
+/// Notifies a client of a start, if it wants to know.
+async fn notify(send_queue: &SendQueue, method: &str, start: &(impl Serialize + Sync)) {
     if send_queue.lifecycle() {
-        let status = process.handle.status();
-        let started = ProcessStarted {
-            process_id: process.handle.id().clone(),
-            os_pid: status.os_pid,
-            started_at_ms: status.started_at_ms,
-        };
-        send_queue
-            .send(OutgoingMessage::notification(
-                notification::PROCESS_STARTED,
-                &started,
-            ))
-            .await;
-    }
-}
-
-async fn notify_failed(send_queue: &SendQueue, id: &ProcessId, error: &RpcError) {
-    if send_queue.lifecycle() {
-        let failed = ProcessFailed {
-            process_id: id.clone(),
-            message: error.message.clone(),
-        };
-        send_queue
-            .send(OutgoingMessage::notification(
-                notification::PROCESS_FAILED,
-                &failed,
-            ))
-            .await;
+        let message = OutgoingMessage::notification(method, start);
+        send_queue.send(message).await;
     }
 }
 

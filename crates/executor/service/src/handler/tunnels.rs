@@ -13,7 +13,7 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 
-use super::{Dispatch, HandlerContext, respond_now, respond_when_ready};
+use super::{Dispatch, HandlerContext, respond_when_ready};
 use crate::session::{ProcessLookup, TunnelRegistry};
 
 impl HandlerContext<'_> {
@@ -48,13 +48,13 @@ impl HandlerContext<'_> {
         &self,
         id: RequestId,
         request: impl FnOnce(&Arc<TunnelRegistry>) -> BoxFuture<'static, Result<R, RpcError>>,
-    ) -> Dispatch {
+    ) -> Result<Dispatch, RpcError> {
         if !self.has_tunnels {
-            let error = RpcError::invalid_request(
+            return Err(RpcError::invalid_request(
                 "tunnels were not granted: request the extension `tunnels` in initialize",
-            );
-            return respond_now(&id, Err::<R, _>(error));
+            ));
         }
-        respond_when_ready(id, request(&self.session.tunnels), |result| result)
+        let opened = request(&self.session.tunnels);
+        Ok(respond_when_ready(id, opened, |result| result))
     }
 }

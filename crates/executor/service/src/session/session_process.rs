@@ -107,11 +107,7 @@ impl SessionProcess {
 
     pub(crate) fn summary(&self) -> ProcessSummary {
         let (status, detached) = (self.handle.status(), self.is_detached());
-        let state = match &status.exit {
-            None => ProcessState::Running,
-            Some(exit) if exit.cause == ExitCause::Lost => ProcessState::Lost,
-            Some(_) => ProcessState::Exited,
-        };
+        let state = state_of(status.exit.as_ref());
         ProcessSummary {
             process_id: self.handle.id().clone(),
             argv: self.argv.clone(),
@@ -126,17 +122,30 @@ impl SessionProcess {
                 Some(exit) => exit.usage,
                 None => self.handle.usage(),
             },
-            owner: Some(if detached {
-                ProcessOwner::Server
-            } else {
-                ProcessOwner::Session
-            }),
+            owner: Some(owner_of(detached)),
             state: Some(state),
             output_bytes: Some(status.retained_bytes as u64),
             durable: self.handle.record_id().map(|_| true),
             ended_at_ms: None,
             size: None,
         }
+    }
+}
+
+/// Returns the state of a process with this exit.
+pub(crate) fn state_of(exit: Option<&ExitInfo>) -> ProcessState {
+    match exit {
+        None => ProcessState::Running,
+        Some(exit) if exit.cause == ExitCause::Lost => ProcessState::Lost,
+        Some(_) => ProcessState::Exited,
+    }
+}
+
+/// Returns the owner of a process.
+pub(crate) fn owner_of(detached: bool) -> ProcessOwner {
+    match detached {
+        true => ProcessOwner::Server,
+        false => ProcessOwner::Session,
     }
 }
 
