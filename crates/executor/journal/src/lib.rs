@@ -44,5 +44,5 @@ pub use self::{
     saved_heads::HeadBytes,
     session_record::SessionRecord,
     state_dir::StateDir,
-    state_layout::{StateDirError, StateReader},
+    state_layout::{StateDirError, StateLayout},
 };

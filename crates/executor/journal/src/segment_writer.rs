@@ -272,11 +272,7 @@ enum PipeState {
 
 fn poll_pipe(pipe: BorrowedFd<'_>) -> io::Result<PipeState> {
     let mut polled = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    retry_on_intr(|| poll(&mut polled, Some(&now)).map(drop))?;
+    retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())).map(drop))?;
     let found = polled[0].revents();
     Ok(if found.contains(PollFlags::IN) {
         PipeState::Readable

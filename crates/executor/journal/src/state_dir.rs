@@ -29,7 +29,7 @@ use crate::{
     record_id::RecordId,
     recovered_process::RecoveredProcess,
     session_record::SessionRecord,
-    state_layout::{StateDirError, StateLayout, StateReader, io_error},
+    state_layout::{StateDirError, StateLayout, io_error},
 };
 
 const LOCK_FILE: &str = "lock";
@@ -74,8 +74,8 @@ impl StateDir {
     }
 
     /// Opens a directory that another process may use, for reading.
-    pub fn open_read_only(path: &Path) -> Result<StateReader, StateDirError> {
-        StateReader::open(path)
+    pub fn open_read_only(path: &Path) -> Result<StateLayout, StateDirError> {
+        StateLayout::open(path)
     }
 
     fn lock_and_open(
@@ -90,7 +90,7 @@ impl StateDir {
             Err(Errno::WOULDBLOCK) => return Err(StateDirError::Locked(path)),
             Err(errno) => return Err(io_error("lock it", &path)(errno.into())),
         }
-        let layout = StateLayout::open(path, root)?;
+        let layout = StateLayout::prepare(path, &root)?;
         let names = layout.record_names();
         let names = names.map_err(io_error("list the records", &layout.path))?;
         record_cleanup::finish_removals(&layout, &names);
@@ -218,7 +218,7 @@ impl StateDir {
 
     /// Returns the durable sessions, ordered by id. Damaged files are skipped.
     pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
-        SessionRecord::load_all(&self.layout.sessions)
+        self.layout.sessions()
     }
 
     /// Removes a durable session if it exists.

@@ -110,11 +110,10 @@ pub enum StateDirError {
     },
 }
 
-/// Directories of a state directory.
+/// Directories of a state directory that another process may use, for reading. Takes no lock.
 #[derive(Debug)]
-pub(crate) struct StateLayout {
+pub struct StateLayout {
     pub(crate) path: PathBuf,
-    pub(crate) root: OwnedFd,
     pub(crate) processes: OwnedFd,
     pub(crate) sessions: OwnedFd,
 }
@@ -138,17 +137,18 @@ impl StateLayout {
         Ok((path, root))
     }
 
-    /// Checks format and file system, and opens the subdirectories. The caller holds the lock.
-    pub(crate) fn open(path: PathBuf, root: OwnedFd) -> Result<Self, StateDirError> {
+    /// Checks format and file system, and opens the subdirectories, which are created if they do not
+    /// exist. The caller holds the lock.
+    pub(crate) fn prepare(path: PathBuf, root: &OwnedFd) -> Result<Self, StateDirError> {
         let failed = |action| io_error(action, &path);
-        if check_schema(&path, &root)?.is_none() {
+        if check_schema(&path, root)?.is_none() {
             let text = format!("{SCHEMA}\n");
-            replace_file(&root, SCHEMA_FILE, "schema.new", text.as_bytes())
+            replace_file(root, SCHEMA_FILE, "schema.new", text.as_bytes())
                 .map_err(failed("write the format number"))?;
         }
-        probe_splice(&path, &root)?;
+        probe_splice(&path, root)?;
         for name in [PROCESSES, SESSIONS] {
-            match mkdirat(&root, name, DIRECTORY_MODE) {
+            match mkdirat(root, name, DIRECTORY_MODE) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(failed("create a directory")(errno.into())),
             }
@@ -156,19 +156,33 @@ impl StateLayout {
         Self::open_existing(path, root)
     }
 
-    fn open_existing(path: PathBuf, root: OwnedFd) -> Result<Self, StateDirError> {
-        let open = |name| open_directory(&root, name).map_err(io_error("open a directory", &path));
+    /// Opens an existing directory.
+    pub(crate) fn open(path: &Path) -> Result<Self, StateDirError> {
+        let path = normalize(path);
+        let root = open_checked(&path)?;
+        if check_schema(&path, &root)?.is_none() {
+            return Err(StateDirError::Schema(path.join(SCHEMA_FILE)));
+        }
+        Self::open_existing(path, &root)
+    }
+
+    fn open_existing(path: PathBuf, root: &OwnedFd) -> Result<Self, StateDirError> {
+        let open = |name| open_directory(root, name).map_err(io_error("open a directory", &path));
         let (processes, sessions) = (open(PROCESSES)?, open(SESSIONS)?);
         Ok(Self {
             path,
-            root,
             processes,
             sessions,
         })
     }
 
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the path of the keeper's socket.
-    pub(crate) fn keeper_socket(&self) -> PathBuf {
+    pub fn keeper_socket(&self) -> PathBuf {
         self.path.join(KEEPER_SOCKET)
     }
 
@@ -182,7 +196,7 @@ impl StateLayout {
     }
 
     /// Returns the records, ordered by creation.
-    pub(crate) fn records(&self) -> io::Result<Vec<RecordId>> {
+    pub fn records(&self) -> io::Result<Vec<RecordId>> {
         let names = self.record_names()?;
         let mut records: Vec<RecordId> =
             names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -202,71 +216,25 @@ impl StateLayout {
     }
 
     /// Opens a record for reading.
-    pub(crate) fn reader(
-        &self,
-        id: RecordId,
-    ) -> Result<(JournalReader, RecoveredProcess), JournalError> {
+    pub fn reader(&self, id: RecordId) -> Result<(JournalReader, RecoveredProcess), JournalError> {
         let directory = self.record(id)?;
         let recovered = ProcessJournal::inspect(&directory)?;
         Ok((JournalReader::new(Arc::new(directory)), recovered))
     }
 
+    /// Returns the durable sessions, ordered by id. Damaged files are skipped.
+    pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
+        SessionRecord::load_all(&self.sessions)
+    }
+
     /// Adds up the sizes of all records.
-    pub(crate) fn usage(&self) -> io::Result<StateUsage> {
+    pub fn usage(&self) -> io::Result<StateUsage> {
         let mut usage = StateUsage::default();
         for id in self.records()? {
             usage.records += 1;
             usage.bytes += record_usage(self, id).map_or(0, |record| record.bytes);
         }
         Ok(usage)
-    }
-}
-
-/// Reads a state directory that another process may use. Never writes and takes no lock.
-#[derive(Debug)]
-pub struct StateReader {
-    layout: StateLayout,
-}
-
-impl StateReader {
-    /// Opens an existing directory.
-    pub(crate) fn open(path: &Path) -> Result<Self, StateDirError> {
-        let path = normalize(path);
-        let root = open_checked(&path)?;
-        if check_schema(&path, &root)?.is_none() {
-            return Err(StateDirError::Schema(path.join(SCHEMA_FILE)));
-        }
-        StateLayout::open_existing(path, root).map(|layout| Self { layout })
-    }
-
-    /// Returns the path.
-    pub fn path(&self) -> &Path {
-        &self.layout.path
-    }
-
-    /// Returns the path of the keeper's socket.
-    pub fn keeper_socket(&self) -> PathBuf {
-        self.layout.keeper_socket()
-    }
-
-    /// Returns the records, ordered by creation.
-    pub fn records(&self) -> io::Result<Vec<RecordId>> {
-        self.layout.records()
-    }
-
-    /// Opens a record for reading.
-    pub fn reader(&self, id: RecordId) -> Result<(JournalReader, RecoveredProcess), JournalError> {
-        self.layout.reader(id)
-    }
-
-    /// Returns the durable sessions, ordered by id. Damaged files are skipped.
-    pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
-        SessionRecord::load_all(&self.layout.sessions)
-    }
-
-    /// Adds up the sizes of all records.
-    pub fn usage(&self) -> io::Result<StateUsage> {
-        self.layout.usage()
     }
 }
 
