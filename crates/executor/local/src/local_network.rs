@@ -23,9 +23,7 @@ use exec_env::process::ExecProcess;
 use exec_env::tunnel::{
     EnvironmentNetwork, TunnelError, TunnelFuture, TunnelListener, TunnelStream, TunnelTarget,
 };
-use exec_process::spawner::{
-    NetworkNamespaceHandle, SocketFamily, SocketRequestError, Spawner, TreeMember,
-};
+use exec_process::spawner::{NetworkNamespaceHandle, SocketRequestError, Spawner, TreeMember};
 use exec_proxy::{
     policy_gate::{Connector, TunnelGate, TunnelGateError},
     target_host::TargetHost,
@@ -37,7 +35,10 @@ use exec_wire::{
     tunnel::{ListeningPort, TunnelHost},
 };
 use futures_util::future::FutureExt;
-use rustix::{io::Errno, net::sockopt};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, sockopt},
+};
 use tokio::{
     net::{TcpSocket, TcpStream},
     sync::Mutex,
@@ -373,8 +374,8 @@ impl NetworkPlace {
             };
         };
         let family = match address {
-            IpAddr::V4(_) => SocketFamily::Ipv4,
-            IpAddr::V6(_) => SocketFamily::Ipv6,
+            IpAddr::V4(_) => AddressFamily::INET,
+            IpAddr::V6(_) => AddressFamily::INET6,
         };
         let socket = spawner.open_socket(namespace, family).await;
         let socket = socket.map_err(|error| match error {

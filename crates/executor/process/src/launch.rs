@@ -8,12 +8,13 @@ use exec_wire::{
     id::ProcessId,
     process::{ProcessLimits, TerminalSize},
 };
+use rustix::process::Resource;
 use tokio::time::Instant;
 
 use crate::{
     local_process::{LocalProcess, SharedState},
     process_task::{ProcessTask, TaskSettings},
-    spawner::{CommandSpec, LimitedResource, ResourceLimit, SpawnError, SpawnStage, Spawner},
+    spawner::{CommandSpec, ResourceLimit, SpawnError, SpawnStage, Spawner},
     stdio::StdioEnds,
 };
 
@@ -103,11 +104,11 @@ pub async fn launch(
 fn resource_limits(limits: &ProcessLimits) -> Vec<ResourceLimit> {
     let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
     [
-        (LimitedResource::Cpu, seconds),
-        (LimitedResource::Data, limits.memory_bytes),
-        (LimitedResource::Processes, limits.processes),
-        (LimitedResource::OpenFiles, limits.open_files),
-        (LimitedResource::FileSize, limits.file_bytes),
+        (Resource::Cpu, seconds),
+        (Resource::Data, limits.memory_bytes),
+        (Resource::Nproc, limits.processes),
+        (Resource::Nofile, limits.open_files),
+        (Resource::Fsize, limits.file_bytes),
     ]
     .into_iter()
     .filter_map(|(resource, value)| {

@@ -44,12 +44,12 @@ use crate::stdio::register;
 
 pub use self::supervised_child::SupervisedChild;
 pub use exec_spawn::network_namespace::{
-    NetworkNamespaceHandle, SocketFamily, SocketRequest, SocketRequestError,
+    NetworkNamespaceHandle, SocketRequest, SocketRequestError,
 };
 pub use exec_spawn::process_tree::TreeMember;
 pub use exec_spawn::spawner::{
-    CommandSpec, CommandStdio, ExitReport, InheritedFd, LimitedResource, ResourceLimit, SpawnError,
-    SpawnStage, SupervisorReport,
+    CommandSpec, CommandStdio, ExitReport, InheritedFd, ResourceLimit, SpawnError, SpawnStage,
+    SupervisorReport,
 };
 
 /// The executable of this process, even if its file was replaced or removed.
@@ -177,7 +177,7 @@ impl Spawner {
     pub async fn open_socket(
         &self,
         namespace: &NetworkNamespaceHandle,
-        family: SocketFamily,
+        family: AddressFamily,
     ) -> Result<OwnedFd, SocketRequestError> {
         let request = SocketRequest { namespace, family };
         let failed = |error: SpawnError| SocketRequestError::Spawner(io::Error::other(error));

@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use rustix::net::AddressFamily;
+
 use crate::raw;
 
 /// `NS_GET_USERNS`: returns the user namespace that owns a namespace.
@@ -51,31 +53,13 @@ impl NetworkNamespaceHandle {
     }
 }
 
-/// Address family of a TCP socket.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum SocketFamily {
-    /// IPv4.
-    Ipv4,
-    /// IPv6.
-    Ipv6,
-}
-
-impl SocketFamily {
-    fn number(self) -> c_int {
-        match self {
-            Self::Ipv4 => libc::AF_INET,
-            Self::Ipv6 => libc::AF_INET6,
-        }
-    }
-}
-
 /// Request to the spawner for a TCP socket in a namespace.
 #[derive(Debug)]
 pub struct SocketRequest<'a> {
     /// Namespace of the socket.
     pub namespace: &'a NetworkNamespaceHandle,
     /// Address family of the socket.
-    pub family: SocketFamily,
+    pub family: AddressFamily,
 }
 
 /// Size of a request's body, which no command has.
@@ -90,7 +74,7 @@ pub(crate) const CREATE_STEP: u32 = 2;
 impl<'a> SocketRequest<'a> {
     /// Encodes the frame without its descriptors.
     pub fn encode(&self) -> Vec<u8> {
-        let body = self.family.number().to_le_bytes();
+        let body = c_int::from(self.family.as_raw()).to_le_bytes();
         let descriptors = 2 + u32::from(self.namespace.owner.is_some());
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         [length.to_le_bytes(), descriptors.to_le_bytes(), body].concat()

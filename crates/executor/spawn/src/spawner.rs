@@ -42,8 +42,7 @@ use crate::keeper;
 
 pub use self::{
     command_spec::{
-        CommandSpec, CommandStdio, InheritedFd, LimitedResource, MAX_EXTRA, MAX_FDS,
-        MAX_FRAME_BYTES, ResourceLimit,
+        CommandSpec, CommandStdio, InheritedFd, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, ResourceLimit,
     },
     report::{ExitReport, REPORT_BYTES, SpawnError, SpawnStage, SupervisorOrder, SupervisorReport},
     spawner_process::{SpawnerProcess, adopt_orphans, is_subreaper, stop_orphans},

@@ -11,6 +11,8 @@ use std::{
     path::PathBuf,
 };
 
+use rustix::process::Resource;
+
 use super::report::SpawnError;
 use crate::sandbox_setup::SandboxSetup;
 
@@ -70,41 +72,14 @@ pub struct InheritedFd {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ResourceLimit {
     /// The limited resource.
-    pub resource: LimitedResource,
-    /// The limit.
+    pub resource: Resource,
+    /// The limit, in the resource's unit.
     pub value: u64,
-}
-
-/// A resource that can be limited.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LimitedResource {
-    /// CPU time in seconds.
-    Cpu,
-    /// Private writable memory in bytes.
-    Data,
-    /// Processes of the account.
-    Processes,
-    /// Open descriptors.
-    OpenFiles,
-    /// Size of a written file in bytes.
-    FileSize,
-}
-
-impl LimitedResource {
-    fn number(self) -> u32 {
-        match self {
-            Self::Cpu => libc::RLIMIT_CPU,
-            Self::Data => libc::RLIMIT_DATA,
-            Self::Processes => libc::RLIMIT_NPROC,
-            Self::OpenFiles => libc::RLIMIT_NOFILE,
-            Self::FileSize => libc::RLIMIT_FSIZE,
-        }
-    }
 }
 
 /// Most descriptors in addition to the standard ones.
 pub const MAX_EXTRA: usize = 4;
-/// Most limits: one of each resource.
+/// Most limits of a command.
 pub(super) const MAX_LIMITS: usize = 5;
 /// Length of the body and number of descriptors.
 pub(super) const PREFIX_BYTES: usize = 8;
@@ -164,10 +139,7 @@ impl CommandSpec {
         push_u32(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
             let limit = self.limits.get(index);
-            push_u32(
-                &mut frame,
-                limit.map_or(0, |limit| limit.resource.number() as usize),
-            );
+            push_u32(&mut frame, limit.map_or(0, |limit| limit.resource as usize));
             frame.extend_from_slice(&limit.map_or(0, |limit| limit.value).to_le_bytes());
         }
         push_u32(&mut frame, self.inherited_fds.len());
