@@ -20,7 +20,6 @@ use tokio::{
 };
 
 use crate::{
-    child_input::ChildInput,
     durable_record::DurableRecord,
     keeper_connection::KeeperConnection,
     launch::ProcessLaunch,
@@ -335,7 +334,7 @@ impl DurableStore {
         }
         let shared = Arc::new(SharedState::new(
             log,
-            ChildInput::Queued(StdinQueue::none()),
+            Box::new(StdinQueue::none()),
             None,
             Some(ProcessArchive::ended(id, archive)),
         ));

@@ -12,6 +12,7 @@ use exec_wire::id::WriteId;
 use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
+    child_input::ChildInput,
     durable_record::{DurableRecord, HoldingPipe},
     stdin_queue::{AcceptedWrites, EnqueueOutcome, WriteCallers},
     stdio,
@@ -88,12 +89,14 @@ impl JournaledStdin {
             activity: false,
         }
     }
+}
 
-    pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
+impl ChildInput for JournaledStdin {
+    fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
         self.accept(id, data, false)
     }
 
-    pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
+    fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         let end_of_file = match &self.target {
             JournaledTarget::Terminal(fd, _) => Some([stdio::end_of_file(fd.get_ref())]),
             JournaledTarget::Closed | JournaledTarget::Pipe(_) | JournaledTarget::ReaderGone => {
@@ -106,6 +109,50 @@ impl JournaledStdin {
         }
     }
 
+    fn take_activity(&mut self) -> bool {
+        std::mem::take(&mut self.activity)
+    }
+
+    fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
+        match &self.target {
+            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) => {
+                self.is_waiting.then(|| Arc::clone(fd))
+            }
+            JournaledTarget::Closed | JournaledTarget::ReaderGone => None,
+        }
+    }
+
+    fn flush(&mut self) {
+        self.deliver();
+        while self.undelivered_bytes <= self.undelivered_limit()
+            && let Some(input) = self.unrecorded.pop_front()
+        {
+            let length = input.data.len() as u64;
+            // Nothing follows the end.
+            if !self.ended && !self.record_input(input.id.as_ref(), &input.data, input.end) {
+                // A full disk. The caller goes on waiting.
+                self.unrecorded.push_front(input);
+                return;
+            }
+            self.unrecorded_bytes -= length;
+            input.callers.release();
+        }
+    }
+
+    fn discard_input(&mut self) {
+        if let JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) = self.target {
+            self.target = JournaledTarget::ReaderGone;
+        }
+        self.is_waiting = false;
+        self.undelivered_bytes = 0;
+        self.unrecorded_bytes = 0;
+        for input in self.unrecorded.drain(..) {
+            input.callers.release();
+        }
+    }
+}
+
+impl JournaledStdin {
     fn accept(&mut self, id: Option<WriteId>, data: Bytes, end: bool) -> EnqueueOutcome {
         // Checked first: a repeated id is accepted again, even after the end of input.
         if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
@@ -187,38 +234,6 @@ impl JournaledStdin {
         true
     }
 
-    pub(crate) fn take_activity(&mut self) -> bool {
-        std::mem::take(&mut self.activity)
-    }
-
-    /// Returns the descriptor to wait on for writability, if input is waiting.
-    pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
-        match &self.target {
-            JournaledTarget::Pipe(fd) | JournaledTarget::Terminal(fd, _) => {
-                self.is_waiting.then(|| Arc::clone(fd))
-            }
-            JournaledTarget::Closed | JournaledTarget::ReaderGone => None,
-        }
-    }
-
-    /// Delivers as much as the child accepts now.
-    pub(crate) fn flush(&mut self) {
-        self.deliver();
-        while self.undelivered_bytes <= self.undelivered_limit()
-            && let Some(input) = self.unrecorded.pop_front()
-        {
-            let length = input.data.len() as u64;
-            // Nothing follows the end.
-            if !self.ended && !self.record_input(input.id.as_ref(), &input.data, input.end) {
-                // A full disk. The caller goes on waiting.
-                self.unrecorded.push_front(input);
-                return;
-            }
-            self.unrecorded_bytes -= length;
-            input.callers.release();
-        }
-    }
-
     fn deliver(&mut self) {
         let delivered = match &self.target {
             JournaledTarget::Closed | JournaledTarget::ReaderGone => {
@@ -241,19 +256,6 @@ impl JournaledStdin {
             }
             Err(JournalError::ReaderGone) => self.discard_input(),
             Err(error) => tracing::warn!(%error, "failed to deliver input"),
-        }
-    }
-
-    /// Closes the descriptor because the reader is gone.
-    pub(crate) fn discard_input(&mut self) {
-        if let JournaledTarget::Pipe(_) | JournaledTarget::Terminal(..) = self.target {
-            self.target = JournaledTarget::ReaderGone;
-        }
-        self.is_waiting = false;
-        self.undelivered_bytes = 0;
-        self.unrecorded_bytes = 0;
-        for input in self.unrecorded.drain(..) {
-            input.callers.release();
         }
     }
 

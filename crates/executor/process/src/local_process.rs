@@ -426,7 +426,7 @@ pub(crate) struct SharedState {
 #[derive(Debug)]
 pub(crate) struct TaskState {
     followed: FollowedLog,
-    pub(crate) input: ChildInput,
+    pub(crate) input: Box<dyn ChildInput>,
     /// The supervised child, while any process of the tree may be alive.
     pub(crate) child: Option<Arc<SupervisedChild>>,
     /// Why the process is being terminated, once that was requested.
@@ -450,7 +450,7 @@ impl SharedState {
     /// and only the journal is left.
     pub(crate) fn new(
         log: OutputLog,
-        input: ChildInput,
+        input: Box<dyn ChildInput>,
         child: Option<Arc<SupervisedChild>>,
         journal: Option<ProcessArchive>,
     ) -> Self {

@@ -11,7 +11,7 @@ use exec_wire::{id::WriteId, limits};
 use rustix::io::{Errno, write};
 use tokio::{io::unix::AsyncFd, sync::oneshot};
 
-use crate::stdio;
+use crate::{child_input::ChildInput, stdio};
 
 /// Most bytes queued for a child. A larger write is accepted if the queue is empty.
 const QUEUE_BYTES: usize = 8 << 20;
@@ -156,37 +156,32 @@ impl StdinQueue {
             activity: false,
         }
     }
+}
 
-    /// Enqueues bytes, unless a write with this id was accepted before.
-    pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
+impl ChildInput for StdinQueue {
+    fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
         self.enqueue(id, StdinItem::Data(data))
     }
 
-    /// Enqueues the end of input.
-    pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
+    fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
         self.enqueue(id, StdinItem::Eof)
     }
 
-    /// Returns whether anything was enqueued since the last call.
-    pub(crate) fn take_activity(&mut self) -> bool {
+    fn take_activity(&mut self) -> bool {
         std::mem::take(&mut self.activity)
     }
 
-    /// Returns the descriptor to wait on for writability, if input is queued.
-    pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
+    fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
         match &self.target {
             StdinTarget::Open { fd, .. } if !self.queue.is_empty() => Some(Arc::clone(fd)),
             StdinTarget::Open { .. } | StdinTarget::Closed | StdinTarget::ReaderGone => None,
         }
     }
 
-    /// Writes as much as the child accepts now. Returns whether anything was written or discarded.
-    pub(crate) fn flush(&mut self) -> bool {
-        let mut progress = false;
+    fn flush(&mut self) {
         while let Some(item) = self.queue.front_mut() {
             let StdinTarget::Open { fd, terminal } = &self.target else {
-                self.discard();
-                return true;
+                return self.discard();
             };
             let end_of_file;
             let data: &[u8] = match item {
@@ -197,13 +192,11 @@ impl StdinQueue {
                 }
                 StdinItem::Eof => {
                     self.target = StdinTarget::Closed;
-                    self.discard();
-                    return true;
+                    return self.discard();
                 }
             };
             match write(fd.get_ref(), data) {
                 Ok(count) => {
-                    progress = true;
                     let is_complete = count >= data.len();
                     if let StdinItem::Data(data) = item {
                         data.advance(count);
@@ -218,22 +211,21 @@ impl StdinQueue {
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
                     // The child closed its end.
-                    self.discard_input();
-                    return true;
+                    return self.discard_input();
                 }
             }
         }
-        progress
     }
 
-    /// Discards all queued input and closes the descriptor, because the reader is gone.
-    pub(crate) fn discard_input(&mut self) {
+    fn discard_input(&mut self) {
         if matches!(self.target, StdinTarget::Open { .. }) {
             self.target = StdinTarget::ReaderGone;
         }
         self.discard();
     }
+}
 
+impl StdinQueue {
     fn enqueue(&mut self, id: Option<WriteId>, item: StdinItem) -> EnqueueOutcome {
         // Checked first: a repeated id is accepted again, even after the end of input.
         if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {

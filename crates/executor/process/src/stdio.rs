@@ -87,7 +87,7 @@ impl StdioEnds {
 }
 
 pub(crate) type RegisteredEnds = (
-    ChildInput,
+    Box<dyn ChildInput>,
     Vec<OutputReader>,
     Option<Weak<AsyncFd<OwnedFd>>>,
 );
@@ -119,7 +119,7 @@ impl ParentEnds {
             InputEnd::Pipe(fd) => StdinQueue::pipe(fd),
             InputEnd::Terminal(fd) => StdinQueue::terminal(fd),
         };
-        Ok((ChildInput::Queued(queue), sources, terminal))
+        Ok((Box::new(queue), sources, terminal))
     }
 
     /// Registers the ends for input and output.
@@ -255,7 +255,7 @@ impl DurableEnds {
             |reader: OutputReader| reader.journaled(Arc::clone(record), output_pipe.take());
         let sources = sources.into_iter().map(journaled).collect();
         let input = JournaledStdin::new(Arc::clone(record), target, accepted, ended);
-        Ok((ChildInput::Journaled(input), sources, terminal))
+        Ok((Box::new(input), sources, terminal))
     }
 }
 
