@@ -156,7 +156,7 @@ impl RequestId {
     pub fn encode_append(&self, out: &mut Vec<u8>) {
         match self {
             Self::Number(number) => out.extend_from_slice(number.to_string().as_bytes()),
-            Self::Text(text) => encode_string(text, out),
+            Self::Text(text) => encode_json(text, out),
         }
     }
 }
@@ -190,11 +190,6 @@ impl TraceContext {
         }
         serde_json::from_str(text).map_err(MessageError::json)
     }
-}
-
-/// Appends `text` as a JSON string.
-pub fn encode_string(text: &str, out: &mut Vec<u8>) {
-    encode_json(text, out);
 }
 
 /// Appends `value` as JSON.

@@ -10,7 +10,7 @@ use crate::{
     base64_bytes::encode_append,
     error::RpcError,
     id::{OutputSeq, ProcessId},
-    message::{RequestId, TraceContext, encode_binary_head, encode_json, encode_string},
+    message::{RequestId, TraceContext, encode_binary_head, encode_json},
     method::notification,
     process::OutputStream,
 };
@@ -34,9 +34,10 @@ pub struct DataMessage {
     member: &'static str,
     /// Value of the data member.
     data: Bytes,
-    /// Text that closes the message.
-    tail: &'static str,
 }
+
+/// Text after the data member: closes the parameters or the result, and the message.
+const TAIL: &[u8] = b"}}";
 
 impl OutgoingMessage {
     /// Creates a response with a result.
@@ -67,43 +68,12 @@ impl OutgoingMessage {
         Self::Text(text)
     }
 
-    /// Creates a request with a data member. `params` is an object without it.
-    pub fn request_with_data<T: Serialize>(
-        id: &RequestId,
-        method: &str,
-        params: &T,
-        member: &'static str,
-        data: Bytes,
-    ) -> Self {
-        Self::request(id, method, params).with_data(member, data)
-    }
-
-    /// Creates a response with a data member. `result` is an object without it.
-    pub fn result_with_data<T: Serialize>(
-        id: &RequestId,
-        result: &T,
-        member: &'static str,
-        data: Bytes,
-    ) -> Self {
-        Self::result(id, result).with_data(member, data)
-    }
-
     /// Creates a notification.
     pub fn notification<T: Serialize>(method: &str, params: &T) -> Self {
         let mut text = Vec::with_capacity(192);
         text.push(b'{');
         encode_method_and_params(method, params, &mut text);
         Self::Text(text)
-    }
-
-    /// Creates a notification with a data member. `params` is an object without it.
-    pub fn notification_with_data<T: Serialize>(
-        method: &str,
-        params: &T,
-        member: &'static str,
-        data: Bytes,
-    ) -> Self {
-        Self::notification(method, params).with_data(member, data)
     }
 
     /// Adds a trace context to a request. An empty one changes nothing.
@@ -123,18 +93,17 @@ impl OutgoingMessage {
         self
     }
 
-    /// Appends a data member to the last object of the text.
-    fn with_data(self, member: &'static str, data: Bytes) -> Self {
+    /// Adds a data member to the parameters or the result, an object without it.
+    pub fn with_data(self, member: &'static str, data: Bytes) -> Self {
         let Self::Text(mut head) = self else {
             return self;
         };
-        reopen_objects(&mut head);
-        Self::Data(DataMessage {
-            head,
-            member,
-            data,
-            tail: "}}",
-        })
+        // Reopen the last two objects.
+        head.truncate(head.len() - 2);
+        if head.last() != Some(&b'{') {
+            head.push(b',');
+        }
+        Self::Data(DataMessage { head, member, data })
     }
 
     /// Creates a `process/output` notification.
@@ -148,32 +117,21 @@ impl OutgoingMessage {
         head.extend_from_slice(br#","seq":"#);
         head.extend_from_slice(seq.0.to_string().as_bytes());
         encode_stream_member(stream.as_str(), &mut head);
-        Self::Data(DataMessage {
-            head,
-            member: "chunk",
-            data,
-            tail: "}}",
-        })
+        let member = "chunk";
+        Self::Data(DataMessage { head, member, data })
     }
 
     /// Creates a `command/exec/outputDelta` notification, which has no sequence number and reports
     /// terminal output as stdout.
     pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
         let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
-        encode_stream_member(
-            if stream == OutputStream::Stderr {
-                "stderr"
-            } else {
-                "stdout"
-            },
-            &mut head,
-        );
-        Self::Data(DataMessage {
-            head,
-            member: "chunk",
-            data,
-            tail: "}}",
-        })
+        let stream = match stream {
+            OutputStream::Stderr => "stderr",
+            OutputStream::Stdout | OutputStream::Pty => "stdout",
+        };
+        encode_stream_member(stream, &mut head);
+        let member = "chunk";
+        Self::Data(DataMessage { head, member, data })
     }
 
     /// Returns the number of bytes that [`encode_text`](Self::encode_text) appends.
@@ -182,7 +140,7 @@ impl OutgoingMessage {
             Self::Text(text) => text.len(),
             Self::Data(message) => {
                 let data = message.data.len().div_ceil(3) * 4;
-                message.head.len() + message.member.len() + data + message.tail.len() + 5
+                message.head.len() + message.member.len() + data + TAIL.len() + 5
             }
         }
     }
@@ -209,12 +167,10 @@ impl OutgoingMessage {
             Self::Text(text) => out.extend_from_slice(text),
             Self::Data(message) => {
                 out.extend_from_slice(&message.head);
-                out.push(b'"');
-                out.extend_from_slice(message.member.as_bytes());
-                out.extend_from_slice(b"\":\"");
+                message.open_member(out);
                 encode_append(&message.data, out);
                 out.push(b'"');
-                out.extend_from_slice(message.tail.as_bytes());
+                out.extend_from_slice(TAIL);
             }
         }
     }
@@ -228,13 +184,17 @@ impl DataMessage {
 
     /// Splits the message as text into the part before the base64 form of the data, the data, and
     /// the part after it.
-    pub fn into_text_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
-        let mut prefix = self.head;
-        prefix.push(b'"');
-        prefix.extend_from_slice(self.member.as_bytes());
-        prefix.extend_from_slice(b"\":\"");
-        let suffix = [b"\"", self.tail.as_bytes()].concat();
-        (prefix, self.data, suffix)
+    pub fn into_text_parts(mut self) -> (Vec<u8>, Bytes, Vec<u8>) {
+        let mut prefix = std::mem::take(&mut self.head);
+        self.open_member(&mut prefix);
+        (prefix, self.data, [b"\"", TAIL].concat())
+    }
+
+    /// Appends the name of the data member, and the quote before its value.
+    fn open_member(&self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        out.extend_from_slice(self.member.as_bytes());
+        out.extend_from_slice(b"\":\"");
     }
 
     /// Splits the message as binary into the part before the raw data, the data, and an empty part.
@@ -246,17 +206,17 @@ impl DataMessage {
 
     /// Returns the approximate number of bytes before the raw data.
     pub fn binary_head_len(&self) -> usize {
-        self.head.len() + self.tail.len() + 4
+        self.head.len() + TAIL.len() + 4
     }
 
     /// Appends everything except the raw data, which follows, and returns the raw data.
     pub fn encode_binary(&self, out: &mut Vec<u8>) -> Bytes {
-        let mut header = Vec::with_capacity(self.head.len() + self.tail.len());
+        let mut header = Vec::with_capacity(self.head.len() + TAIL.len());
         header.extend_from_slice(&self.head);
         if header.last() == Some(&b',') {
             header.pop();
         }
-        header.extend_from_slice(self.tail.as_bytes());
+        header.extend_from_slice(TAIL);
         encode_binary_head(&header, out);
         self.data.clone()
     }
@@ -273,17 +233,9 @@ fn encode_error(id: &[u8], error: &RpcError) -> OutgoingMessage {
     OutgoingMessage::Text(text)
 }
 
-/// Reopens the last two objects to append a data member.
-fn reopen_objects(text: &mut Vec<u8>) {
-    text.truncate(text.len() - 2);
-    if text.last() != Some(&b'{') {
-        text.push(b',');
-    }
-}
-
 fn encode_method_and_params<T: Serialize>(method: &str, params: &T, text: &mut Vec<u8>) {
     text.extend_from_slice(br#""method":"#);
-    encode_string(method, text);
+    encode_json(method, text);
     text.extend_from_slice(br#","params":"#);
     encode_json(params, text);
     text.push(b'}');
@@ -294,7 +246,7 @@ fn output_head(method: &str, process_id: &ProcessId) -> Vec<u8> {
     head.extend_from_slice(br#"{"method":""#);
     head.extend_from_slice(method.as_bytes());
     head.extend_from_slice(br#"","params":{"processId":"#);
-    encode_string(process_id.as_str(), &mut head);
+    encode_json(process_id.as_str(), &mut head);
     head
 }
 

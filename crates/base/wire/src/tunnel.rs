@@ -66,8 +66,8 @@ impl TunnelMessage {
                     seq,
                     chunk: None,
                 };
-                let method = notification::TUNNEL_DATA;
-                OutgoingMessage::notification_with_data(method, &data, "chunk", chunk)
+                OutgoingMessage::notification(notification::TUNNEL_DATA, &data)
+                    .with_data("chunk", chunk)
             }
             Self::Acknowledge(cursor) => {
                 OutgoingMessage::notification(notification::TUNNEL_ACKNOWLEDGE, &cursor)

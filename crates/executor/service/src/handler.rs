@@ -446,7 +446,7 @@ impl RequestResult {
         member: &'static str,
         data: Bytes,
     ) -> Self {
-        Self::ok(OutgoingMessage::result_with_data(id, result, member, data))
+        Self::ok(OutgoingMessage::result(id, result).with_data(member, data))
     }
 
     fn ok(message: OutgoingMessage) -> Self {

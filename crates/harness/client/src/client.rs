@@ -336,7 +336,7 @@ impl ExecServerClient {
                     // Holds the send permit until the request is dropped.
                     let _permit = &permit;
                     let name = method.as_str();
-                    OutgoingMessage::request_with_data(id, name, &params, member, data.clone())
+                    OutgoingMessage::request(id, name, &params).with_data(member, data.clone())
                 };
                 let retry = RetryPolicy::of(method);
                 self.send(method, Box::new(request), retry, target, sink)

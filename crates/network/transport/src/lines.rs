@@ -265,7 +265,7 @@ mod tests {
         let data = Bytes::from(vec![0x5a; (1 << 20) + 1]);
         let id = exec_wire::message::RequestId::Number(1);
         let large = || {
-            OutgoingMessage::result_with_data(&id, &serde_json::json!({}), "chunk", data.clone())
+            OutgoingMessage::result(&id, &serde_json::json!({})).with_data("chunk", data.clone())
         };
         let small = || OutgoingMessage::notification("small", &());
         let messages = [small(), large(), large(), small(), small()];

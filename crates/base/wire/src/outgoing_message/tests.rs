@@ -21,12 +21,8 @@ fn unsendable_response_becomes_an_error_with_the_same_id() {
             plain.error_response(&error).map(|error| text(&error)),
             Some(expected.clone())
         );
-        let data = OutgoingMessage::result_with_data(
-            &id,
-            &crate::process::EmptyResult {},
-            "dataBase64",
-            Bytes::new(),
-        );
+        let data = OutgoingMessage::result(&id, &crate::process::EmptyResult {})
+            .with_data("dataBase64", Bytes::new());
         assert_eq!(
             data.error_response(&error).map(|error| text(&error)),
             Some(expected)
@@ -88,7 +84,7 @@ fn data_member_comes_last_in_requests() {
     }
     let data = Bytes::from_static(b"hi");
     let id = RequestId::Number(3);
-    let message = OutgoingMessage::request_with_data(&id, "m", &Params { a: 1 }, "chunk", data);
+    let message = OutgoingMessage::request(&id, "m", &Params { a: 1 }).with_data("chunk", data);
     assert_eq!(
         text(&message),
         r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#
@@ -109,7 +105,7 @@ fn trace_is_added_to_requests_with_and_without_data() {
     let params = crate::process::EmptyResult {};
     let plain = || OutgoingMessage::request(&id, "m", &params);
     let data = Bytes::from_static(b"hi");
-    let with_data = OutgoingMessage::request_with_data(&id, "m", &params, "chunk", data);
+    let with_data = plain().with_data("chunk", data);
     for message in [plain(), with_data] {
         let untraced = text(&message);
         let message = message.with_trace(&trace);
@@ -140,7 +136,7 @@ fn body_delta_has_all_members_of_the_stock_server() {
     };
     let data = Bytes::from_static(b"abc");
     let method = notification::HTTP_BODY_DELTA;
-    let message = OutgoingMessage::notification_with_data(method, &delta, "deltaBase64", data);
+    let message = OutgoingMessage::notification(method, &delta).with_data("deltaBase64", data);
     assert_eq!(
         text(&message),
         r#"{"method":"http/request/bodyDelta","params":{"requestId":"http-1","seq":1,"done":false,"error":null,"deltaBase64":"YWJj"}}"#

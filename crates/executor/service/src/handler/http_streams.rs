@@ -191,12 +191,8 @@ impl BodySender {
             done: end.is_some(),
             error: end.flatten(),
         };
-        OutgoingMessage::notification_with_data(
-            notification::HTTP_BODY_DELTA,
-            &delta,
-            "deltaBase64",
-            data,
-        )
+        OutgoingMessage::notification(notification::HTTP_BODY_DELTA, &delta)
+            .with_data("deltaBase64", data)
     }
 }
 

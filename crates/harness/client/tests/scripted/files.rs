@@ -88,7 +88,7 @@ async fn file_content_is_accepted_as_base64_or_raw() {
     let id = RequestId::Number(request["id"].as_i64().unwrap());
     let data = Bytes::from_static(b"\x01raw\xff");
     let metadata = FileContent::default();
-    let message = OutgoingMessage::result_with_data(&id, &metadata, "dataBase64", data.clone());
+    let message = OutgoingMessage::result(&id, &metadata).with_data("dataBase64", data.clone());
     server.push(message, DataEncoding::Binary).await;
     assert_eq!(within(content).await.unwrap(), data);
     let content = files.read_file(read());

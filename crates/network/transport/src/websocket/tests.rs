@@ -36,12 +36,7 @@ fn pattern(length: usize) -> Bytes {
 
 fn message(data: &Bytes) -> OutgoingMessage {
     let id = RequestId::Number(7);
-    OutgoingMessage::result_with_data(
-        &id,
-        &serde_json::json!({"eof": true}),
-        "chunk",
-        data.clone(),
-    )
+    OutgoingMessage::result(&id, &serde_json::json!({"eof": true})).with_data("chunk", data.clone())
 }
 
 /// Sends a large message between two small ones.

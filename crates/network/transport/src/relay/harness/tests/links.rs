@@ -59,12 +59,8 @@ async fn binary_data_is_carried_raw() {
     let data = Bytes::from(vec![0xff; 100_000]);
     let message = || {
         let id = exec_wire::message::RequestId::Number(7);
-        OutgoingMessage::result_with_data(
-            &id,
-            &serde_json::json!({"eof": true}),
-            "chunk",
-            data.clone(),
-        )
+        OutgoingMessage::result(&id, &serde_json::json!({"eof": true}))
+            .with_data("chunk", data.clone())
     };
     far.writer.push(message(), DataEncoding::Binary);
     far.writer.flush().await.unwrap();
