@@ -24,21 +24,8 @@ impl Serialize for Base64Bytes {
 
 impl<'de> Deserialize<'de> for Base64Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Base64Visitor;
-
-        impl de::Visitor<'_> for Base64Visitor {
-            type Value = Base64Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a base64 string")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64Bytes, E> {
-                decode(text.as_bytes()).map(Base64Bytes).map_err(E::custom)
-            }
-        }
-
-        deserializer.deserialize_str(Base64Visitor)
+        let UncheckedBase64(decoded) = UncheckedBase64::deserialize(deserializer)?;
+        decoded.map(Self).map_err(de::Error::custom)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Handshake: `initialize` and the extensions it grants.
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Serialize,
+    de::value::{self, StrDeserializer},
+};
 
 use crate::{environment::EnvironmentInfo, id::SessionId};
 
@@ -79,14 +82,8 @@ impl ProtocolExtension {
 
     /// Parses the wire name.
     pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "binaryData" => Some(Self::BinaryData),
-            "lifecycle" => Some(Self::Lifecycle),
-            "acknowledge" => Some(Self::Acknowledge),
-            "fileDetails" => Some(Self::FileDetails),
-            "tunnels" => Some(Self::Tunnels),
-            _ => None,
-        }
+        let parsed = Self::deserialize(StrDeserializer::<value::Error>::new(name)).ok();
+        parsed.filter(|extension| *extension != Self::Unknown)
     }
 }
 
