@@ -26,7 +26,6 @@ pub struct HandshakeGate {
     acknowledges: bool,
     /// [`ProtocolExtension::Tunnels`] was granted.
     has_tunnels: bool,
-    unsolicited: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -110,11 +109,6 @@ impl HandshakeGate {
         }
     }
 
-    /// Counts a response without a pending call. It is otherwise ignored.
-    pub fn handle_unsolicited(&mut self) {
-        self.unsolicited += 1;
-    }
-
     /// Checks whether the handshake state allows a method.
     pub fn admit(&self, method: MethodName) -> Result<(), GateError> {
         match (method, self.state) {
@@ -136,11 +130,6 @@ impl HandshakeGate {
     /// Returns whether the handshake is complete.
     pub fn is_ready(&self) -> bool {
         self.state == State::Ready
-    }
-
-    /// Returns the number of responses without a pending call.
-    pub fn unsolicited(&self) -> u64 {
-        self.unsolicited
     }
 }
 

@@ -48,7 +48,7 @@ pub enum BackpressureMode {
 pub struct FollowerId(u64);
 
 /// Result of [`FollowedLog::poll_event`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FollowedEvent {
     /// Next event, or `None` after the close.
     pub event: Option<LogEvent>,
@@ -178,25 +178,14 @@ impl FollowedLog {
     /// Returns a follower's next event.
     pub fn poll_event(&mut self, id: FollowerId, cx: &mut Context<'_>) -> Poll<FollowedEvent> {
         let Some(follower) = self.followers.get_mut(&id) else {
-            return Poll::Ready(FollowedEvent {
-                event: None,
-                backpressure_ended: false,
-            });
+            return Poll::Ready(FollowedEvent::default());
         };
         let Some(event) = self.log.event_after(follower.cursor) else {
             if self.log.is_closed() {
-                return Poll::Ready(FollowedEvent {
-                    event: None,
-                    backpressure_ended: false,
-                });
+                return Poll::Ready(FollowedEvent::default());
             }
-            if !follower
-                .waker
-                .as_ref()
-                .is_some_and(|waker| waker.will_wake(cx.waker()))
-            {
-                follower.waker = Some(cx.waker().clone());
-            }
+            let waker = follower.waker.get_or_insert_with(|| cx.waker().clone());
+            waker.clone_from(cx.waker());
             return Poll::Pending;
         };
         let was_blocking = follower.exceeds_window(&self.log);
@@ -245,11 +234,13 @@ impl FollowedLog {
     /// Returns the last event that every follower and hold with backpressure has consumed. What
     /// comes after it must stay readable. `None`: nothing must.
     pub fn protected_after(&self) -> Option<OutputSeq> {
-        let pausing = self
-            .followers
-            .values()
-            .filter(|follower| follower.window.is_some());
-        pausing.map(|follower| follower.cursor).min()
+        self.pausing().map(|follower| follower.cursor).min()
+    }
+
+    /// Returns the followers and holds that apply backpressure.
+    fn pausing(&self) -> impl Iterator<Item = &LogFollower> {
+        let followers = self.followers.values();
+        followers.filter(|follower| follower.window.is_some())
     }
 
     /// Removes a follower, which also ends its backpressure.
@@ -272,11 +263,8 @@ impl FollowedLog {
 
     /// Returns the lag of the slowest follower or hold that applies backpressure, in bytes.
     pub fn lag(&self) -> u64 {
-        let pausing = self
-            .followers
-            .values()
-            .filter(|follower| follower.window.is_some());
-        let consumed = pausing.map(|follower| follower.consumed_bytes).min();
+        let consumed = self.pausing().map(|follower| follower.consumed_bytes);
+        let consumed = consumed.min();
         consumed.map_or(0, |consumed| self.log.appended_bytes() - consumed)
     }
 
@@ -284,12 +272,8 @@ impl FollowedLog {
     /// consumed, and the number of bytes appended up to it. Without any, returns the end of the
     /// log.
     pub fn consumed(&self) -> (OutputSeq, u64) {
-        let last = OutputSeq(self.log.next_seq().0 - 1);
-        let pausing = self
-            .followers
-            .values()
-            .filter(|follower| follower.window.is_some());
-        pausing
+        let last = self.log.last_seq();
+        self.pausing()
             .map(|follower| (follower.cursor.min(last), follower.consumed_bytes))
             .min()
             .unwrap_or((last, self.log.appended_bytes()))

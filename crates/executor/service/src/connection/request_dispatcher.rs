@@ -306,7 +306,6 @@ impl RequestDispatcher {
             MessageAction::Acknowledge(acknowledged) => self.handler.acknowledge(&acknowledged),
             MessageAction::Response(response) => {
                 if !self.send_queue.server_requests().handle_response(response) {
-                    self.gate.handle_unsolicited();
                     self.shared.metrics.unsolicited_responses.increment();
                 }
             }
