@@ -16,7 +16,7 @@ mod tests;
 use std::{borrow::Borrow, fmt, sync::Arc};
 
 use bytes::Bytes;
-use prost::Message;
+use prost::{Message, length_delimiter_len};
 
 use self::proto::{
     RelayAck, RelayData, RelayHandshake, RelayHeartbeat, RelayMessageFrame, RelayReset,
@@ -77,14 +77,10 @@ impl RelayFrame {
     /// Returns whether stock endpoints accept the frame: they do not support segmented records.
     /// Stock executors drop other frames silently; stock harnesses close the connection.
     pub fn is_plain(&self) -> bool {
-        match &self.body {
-            FrameBody::Data(data) => data.segment_index == 0 && data.segment_count == 1,
-            FrameBody::Ack
-            | FrameBody::Resume { .. }
-            | FrameBody::Reset { .. }
-            | FrameBody::Heartbeat
-            | FrameBody::Handshake(_) => true,
-        }
+        let FrameBody::Data(data) = &self.body else {
+            return true;
+        };
+        data.segment_index == 0 && data.segment_count == 1
     }
 }
 
@@ -349,17 +345,17 @@ impl DataHeader<'_> {
             + scalar_len(self.segment_index)
             + scalar_len(self.segment_count)
             + 1
-            + varint_len(payload as u64)
+            + length_delimiter_len(payload)
             + payload;
         let id = self.stream_id.as_str().as_bytes();
         let total = scalar_len(VERSION)
             + 1
-            + varint_len(id.len() as u64)
+            + length_delimiter_len(id.len())
             + id.len()
             + scalar_len(self.ack)
             + scalar_len(self.ack_bits)
             + 1
-            + varint_len(data_len as u64)
+            + length_delimiter_len(data_len)
             + data_len;
         let mut frame = Vec::with_capacity(total);
         scalar(&mut frame, 1, VERSION);
@@ -389,7 +385,7 @@ fn scalar_len(value: u32) -> usize {
     if value == 0 {
         0
     } else {
-        1 + varint_len(u64::from(value))
+        1 + length_delimiter_len(value as usize)
     }
 }
 
@@ -405,11 +401,6 @@ fn varint(frame: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     frame.push((value & 0x7f) as u8);
-}
-
-fn varint_len(value: u64) -> usize {
-    // Seven bits per byte. Zero takes one byte as well.
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 /// Routing information of a frame.

@@ -177,7 +177,7 @@ impl NoiseProgram {
     fn reconnect(&mut self, operand: u8) {
         if !operand.is_multiple_of(3) {
             self.stream.handle_disconnect(self.now);
-            self.error = self.error.or(self.stream.error());
+            self.error = self.error.or(self.stream.failed);
         }
         if !operand.is_multiple_of(2) {
             self.stream.handle_reconnect(self.now);
@@ -204,7 +204,7 @@ impl NoiseProgram {
             );
             self.delivered = start + message.len();
         }
-        self.error = self.error.or(self.stream.error());
+        self.error = self.error.or(self.stream.failed);
     }
 
     fn handle(&mut self, body: FrameBody) {

@@ -45,7 +45,7 @@ impl NoiseInitiator {
         scope: HandshakeScope<'_>,
         authorization: &str,
     ) -> Result<(Self, Bytes), NoiseHandshakeError> {
-        let mut noise = Box::new(NoiseState::initiator(identity, executor, scope)?);
+        let mut noise = Box::new(NoiseState::new(identity, scope, Some(executor))?);
         let message = noise.write_first(authorization)?;
         Ok((Self { noise }, message))
     }
@@ -82,7 +82,7 @@ impl NoiseResponder {
         scope: HandshakeScope<'_>,
         message: &[u8],
     ) -> Result<Self, NoiseHandshakeError> {
-        let mut noise = Box::new(NoiseState::responder(identity, scope)?);
+        let mut noise = Box::new(NoiseState::new(identity, scope, None)?);
         let authorization = noise.read_first(message)?;
         Ok(Self {
             harness: noise.peer()?,
@@ -94,14 +94,15 @@ impl NoiseResponder {
     /// Writes the response. Call it only after the registry has approved the key and the
     /// authorization.
     pub fn accept(mut self) -> Result<(Bytes, NoiseChannel), NoiseHandshakeError> {
-        let message = self.noise.write_second()?;
+        let message = self.noise.write(&[], SECOND_MESSAGE_BYTES)?;
         Ok((message, self.noise.split()?))
     }
 
     /// Writes a response which reports that the registry rejects the executor's own credential. No
     /// channel is established.
     pub fn reject_authentication(mut self) -> Result<Bytes, NoiseHandshakeError> {
-        self.noise.write_rejection()
+        self.noise
+            .write(REGISTRY_REJECTION_PAYLOAD, SECOND_MESSAGE_BYTES)
     }
 
     /// Returns the harness's key. Only its first record proves that it has the private key.
@@ -156,32 +157,22 @@ impl HandshakeScope<'_> {
 struct NoiseState<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm, Sha256, R>);
 
 impl<R: Rng> NoiseState<R> {
-    fn initiator(
-        identity: &NoiseIdentity,
-        executor: &NoisePublicKey,
-        scope: HandshakeScope<'_>,
-    ) -> Result<Self, NoiseHandshakeError> {
-        let prologue = scope.prologue();
-        let params = HybridHandshakeParams::new(noise_hybrid_ik(), true)
-            .with_prologue(&prologue)
-            .with_s(identity.dh().clone())
-            .with_s_kem(identity.kem().clone())
-            .with_rs(*executor.x25519())
-            .with_rs_kem(<MlKem768 as Kem>::PubKey::from_slice(executor.mlkem768()));
-        HybridHandshakeCore::new(params)
-            .map(Self)
-            .map_err(|_| NoiseHandshakeError::Rejected)
-    }
-
-    fn responder(
+    /// Creates the state of an initiator, which knows the key of the executor, or of a responder.
+    fn new(
         identity: &NoiseIdentity,
         scope: HandshakeScope<'_>,
+        executor: Option<&NoisePublicKey>,
     ) -> Result<Self, NoiseHandshakeError> {
         let prologue = scope.prologue();
-        let params = HybridHandshakeParams::new(noise_hybrid_ik(), false)
+        let mut params = HybridHandshakeParams::new(noise_hybrid_ik(), executor.is_some())
             .with_prologue(&prologue)
             .with_s(identity.dh().clone())
             .with_s_kem(identity.kem().clone());
+        if let Some(executor) = executor {
+            params = params
+                .with_rs(*executor.x25519())
+                .with_rs_kem(<MlKem768 as Kem>::PubKey::from_slice(executor.mlkem768()));
+        }
         HybridHandshakeCore::new(params)
             .map(Self)
             .map_err(|_| NoiseHandshakeError::Rejected)
@@ -209,16 +200,6 @@ impl<R: Rng> NoiseState<R> {
             .read_message(message, &mut authorization)
             .map_err(|_| NoiseHandshakeError::Rejected)?;
         String::from_utf8(authorization).map_err(|_| NoiseHandshakeError::AuthorizationNotText)
-    }
-
-    /// Writes the second message.
-    fn write_second(&mut self) -> Result<Bytes, NoiseHandshakeError> {
-        self.write(&[], SECOND_MESSAGE_BYTES)
-    }
-
-    /// Writes the second message with the payload that reports a rejected registry credential.
-    fn write_rejection(&mut self) -> Result<Bytes, NoiseHandshakeError> {
-        self.write(REGISTRY_REJECTION_PAYLOAD, SECOND_MESSAGE_BYTES)
     }
 
     /// Reads the second message. Its payload is empty or reports a rejected registry credential.
@@ -266,18 +247,7 @@ impl<R: Rng> NoiseState<R> {
         })
     }
 
-    /// Writes a first message with an arbitrary payload.
-    #[cfg(test)]
-    fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, NoiseHandshakeError> {
-        self.write(payload, FIRST_MESSAGE_BYTES)
-    }
-
-    /// Writes a second message with an arbitrary payload.
-    #[cfg(test)]
-    fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, NoiseHandshakeError> {
-        self.write(payload, SECOND_MESSAGE_BYTES)
-    }
-
+    /// Writes a message. `overhead` is its length without the payload.
     fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, NoiseHandshakeError> {
         let mut message = vec![0; overhead + payload.len()];
         let written = self

@@ -54,7 +54,7 @@ pub struct RelayStream {
     receiver: RecordReceiver,
     /// Absent on plain streams.
     reliable: Option<ReliableState>,
-    failed: Option<RelayStreamError>,
+    pub(crate) failed: Option<RelayStreamError>,
     /// Latest time passed in.
     now: Instant,
 }
@@ -175,7 +175,7 @@ impl RelayStream {
 
     /// Returns the peer's next message. It may be a slice of a larger buffer.
     pub fn poll_message(&mut self) -> Option<Bytes> {
-        let message = self.receiver.poll_message()?;
+        let message = self.receiver.receive_queue.pop()?;
         if let Some(reliable) = &mut self.reliable {
             // Buffered records arrived earlier, so the current time does not count as activity.
             let delivered = reliable.handle_message_read(&mut self.receiver, self.now);
@@ -190,11 +190,6 @@ impl RelayStream {
             return Some(self.now);
         }
         self.reliable.as_ref()?.poll_timeout()
-    }
-
-    /// Returns the stream id.
-    pub fn id(&self) -> &StreamId {
-        &self.id
     }
 
     /// Returns the delivery mode.
@@ -214,7 +209,7 @@ impl RelayStream {
     /// plain streams only, where the connection provides the backpressure. Reliable streams
     /// withhold acknowledgements instead.
     pub fn should_pause_reading(&self) -> bool {
-        self.reliable.is_none() && self.receiver.receive_queue().should_pause()
+        self.reliable.is_none() && self.receiver.receive_queue.should_pause()
     }
 
     /// Returns the number of unacknowledged records. Always 0 on plain streams.
@@ -222,11 +217,6 @@ impl RelayStream {
         self.reliable
             .as_ref()
             .map_or(0, |reliable| reliable.window.len())
-    }
-
-    /// Returns the error that ended the stream, if it ended.
-    pub fn error(&self) -> Option<RelayStreamError> {
-        self.failed
     }
 
     fn process_frame(&mut self, frame: RelayFrame, now: Instant) -> Result<(), RelayStreamError> {

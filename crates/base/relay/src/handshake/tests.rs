@@ -104,7 +104,7 @@ fn stock_handshake_vector_is_reproduced() {
 
     ScriptedRng::set_blocks(&[0x30, 0x31, 0x32, 0x33]);
     let mut initiator =
-        NoiseState::<ScriptedRng>::initiator(&harness, executor.public_key(), SCOPE).unwrap();
+        NoiseState::<ScriptedRng>::new(&harness, SCOPE, Some(executor.public_key())).unwrap();
     let first = initiator.write_first("authorization-1").unwrap();
     assert_eq!(first.len(), 3583);
     assert_eq!(hex(&first[..16]), "ff473ff6bfa551b63064db5b71f76cb5");
@@ -115,10 +115,10 @@ fn stock_handshake_vector_is_reproduced() {
     );
 
     ScriptedRng::set_blocks(&[0x40, 0x41, 0x42, 0x43, 0x44]);
-    let mut responder = NoiseState::<ScriptedRng>::responder(&executor, SCOPE).unwrap();
+    let mut responder = NoiseState::<ScriptedRng>::new(&executor, SCOPE, None).unwrap();
     assert_eq!(responder.read_first(&first).unwrap(), "authorization-1");
     assert_eq!(&responder.peer().unwrap(), harness.public_key());
-    let second = responder.write_second().unwrap();
+    let second = responder.write(&[], SECOND_MESSAGE_BYTES).unwrap();
     assert_eq!(second.len(), 3424);
     assert_eq!(hex(&second[..16]), "7475cde202264259cfdeaa2ff1f2338e");
     assert_eq!(hex(&second[3408..]), "02bd06e82265911594fe1b70f6e852be");
@@ -250,13 +250,13 @@ fn messages_of_invalid_length_never_reach_the_library() {
 #[test]
 fn non_utf8_authorization_is_refused() {
     let (harness, executor) = (NoiseIdentity::generate(), NoiseIdentity::generate());
-    let mut noise = NoiseState::<clatter::crypto::rng::DefaultRng>::initiator(
+    let mut noise = NoiseState::<clatter::crypto::rng::DefaultRng>::new(
         &harness,
-        executor.public_key(),
         SCOPE,
+        Some(executor.public_key()),
     )
     .unwrap();
-    let first = noise.write_raw(&[0xff, 0xfe]).unwrap();
+    let first = noise.write(&[0xff, 0xfe], FIRST_MESSAGE_BYTES).unwrap();
     let error = NoiseResponder::read(&executor, SCOPE, &first).unwrap_err();
     assert_eq!(error, NoiseHandshakeError::AuthorizationNotText);
 }
@@ -281,9 +281,9 @@ fn executor_reports_a_rejected_registry_credential() {
 fn unknown_or_forged_response_payload_is_refused() {
     let (_, executor, initiator, first) = start_handshake();
     let mut noise =
-        NoiseState::<clatter::crypto::rng::DefaultRng>::responder(&executor, SCOPE).unwrap();
+        NoiseState::<clatter::crypto::rng::DefaultRng>::new(&executor, SCOPE, None).unwrap();
     noise.read_first(&first).unwrap();
-    let second = noise.write_second_raw(&[b'x'; 41]).unwrap();
+    let second = noise.write(&[b'x'; 41], SECOND_MESSAGE_BYTES).unwrap();
     let error = initiator.finish(&second).unwrap_err();
     assert_eq!(error, NoiseHandshakeError::UnknownPayload);
 

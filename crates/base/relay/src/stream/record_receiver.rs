@@ -21,9 +21,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct RecordReceiver {
     opener: RecordOpener,
-    reorder: ReorderBuffer,
+    pub(super) reorder: ReorderBuffer,
     assembler: MessageAssembler,
-    receive_queue: ReceiveQueue,
+    pub(super) receive_queue: ReceiveQueue,
     /// Index of the expected segment and segment count of a partially received message.
     segment: Option<(u32, u32)>,
 }
@@ -41,41 +41,21 @@ impl RecordReceiver {
 
     /// Processes a record of a plain stream, and delivers all records that are now in order.
     pub(super) fn handle_plain(&mut self, data: SealedRecord) -> Result<(), RelayStreamError> {
-        let (seq, next) = (data.seq, self.reorder.next());
+        let (seq, next) = (data.seq, self.reorder.next);
         if (data.segment_index, data.segment_count) != (0, 1) {
             return Err(RelayStreamError::Segments(seq));
         }
-        match self.reorder.insert(data) {
-            ReorderOutcome::Next(data) => self.deliver_plain(data)?,
-            ReorderOutcome::Buffered | ReorderOutcome::Duplicate => return Ok(()),
+        let mut next_record = match self.reorder.insert(data) {
+            ReorderOutcome::Next(data) => Some(data),
+            ReorderOutcome::Buffered | ReorderOutcome::Duplicate => None,
             ReorderOutcome::OutOfWindow => return Err(RelayStreamError::OutOfWindow { seq, next }),
             ReorderOutcome::BufferFull => return Err(RelayStreamError::ReorderFull { next }),
-        }
-        while let Some(data) = self.reorder.pop() {
-            self.deliver_plain(data)?;
+        };
+        while let Some(data) = next_record {
+            self.deliver(data.seq, data.payload, PLAIN_QUEUE_MESSAGES)?;
+            next_record = self.reorder.pop();
         }
         Ok(())
-    }
-
-    /// Adds a record of a reliable stream to the reorder buffer. The caller delivers those in
-    /// order.
-    pub(super) fn insert(&mut self, data: SealedRecord) -> ReorderOutcome {
-        self.reorder.insert(data)
-    }
-
-    /// Returns whether the next record in order is buffered.
-    pub(super) fn has_next(&self) -> bool {
-        self.reorder.has_next()
-    }
-
-    /// Removes the next record in order from the buffer.
-    pub(super) fn pop_next(&mut self) -> Option<SealedRecord> {
-        self.reorder.pop()
-    }
-
-    /// Reinserts a popped record that cannot be delivered yet.
-    pub(super) fn reinsert(&mut self, data: SealedRecord) {
-        self.reorder.reinsert(data);
     }
 
     /// Delivers the next record of a reliable stream: whole messages, or one segment of a message.
@@ -110,28 +90,6 @@ impl RecordReceiver {
         Ok(())
     }
 
-    pub(super) fn poll_message(&mut self) -> Option<Bytes> {
-        self.receive_queue.pop()
-    }
-
-    pub(super) fn receive_queue(&self) -> &ReceiveQueue {
-        &self.receive_queue
-    }
-
-    /// Returns the expected record number.
-    pub(super) fn next(&self) -> u32 {
-        self.reorder.next()
-    }
-
-    /// Returns a bit set of the received records among the 32 that start at `base`.
-    pub(super) fn received_bits(&self, base: u32) -> u32 {
-        self.reorder.received_bits(base)
-    }
-
-    fn deliver_plain(&mut self, data: SealedRecord) -> Result<(), RelayStreamError> {
-        self.deliver(data.seq, data.payload, PLAIN_QUEUE_MESSAGES)
-    }
-
     fn deliver(
         &mut self,
         seq: u32,
@@ -154,15 +112,16 @@ impl RecordReceiver {
 
 /// Reorder buffer: records that arrived before their predecessors.
 #[derive(Debug, Default)]
-struct ReorderBuffer {
-    next: u32,
+pub(super) struct ReorderBuffer {
+    /// The expected number, which is also the number of delivered records.
+    pub(super) next: u32,
     buffered: BTreeMap<u32, SealedRecord>,
     bytes: usize,
 }
 
 impl ReorderBuffer {
     /// Inserts a record. The first copy of a record wins.
-    fn insert(&mut self, data: SealedRecord) -> ReorderOutcome {
+    pub(super) fn insert(&mut self, data: SealedRecord) -> ReorderOutcome {
         if data.seq == self.next && !self.buffered.contains_key(&data.seq) {
             ReorderOutcome::Next(data)
         } else if data.seq < self.next || self.buffered.contains_key(&data.seq) {
@@ -179,14 +138,14 @@ impl ReorderBuffer {
     }
 
     /// Removes the next record, if it is buffered.
-    fn pop(&mut self) -> Option<SealedRecord> {
+    pub(super) fn pop(&mut self) -> Option<SealedRecord> {
         let data = self.buffered.remove(&self.next)?;
         self.bytes -= data.payload.len();
         Some(data)
     }
 
     /// Reinserts a popped record that was not delivered.
-    fn reinsert(&mut self, data: SealedRecord) {
+    pub(super) fn reinsert(&mut self, data: SealedRecord) {
         self.bytes += data.payload.len();
         self.buffered.insert(data.seq, data);
     }
@@ -198,18 +157,13 @@ impl ReorderBuffer {
     }
 
     /// Returns whether the next record is buffered.
-    fn has_next(&self) -> bool {
+    pub(super) fn has_next(&self) -> bool {
         self.buffered.contains_key(&self.next)
-    }
-
-    /// Returns the expected number, which is also the number of delivered records.
-    fn next(&self) -> u32 {
-        self.next
     }
 
     /// Returns a bit set of the received records among the 32 that start at `base`. `base` is never
     /// beyond the expected number.
-    fn received_bits(&self, base: u32) -> u32 {
+    pub(super) fn received_bits(&self, base: u32) -> u32 {
         let delivered = self.next.saturating_sub(base);
         let mut bits = if delivered >= u32::BITS {
             u32::MAX

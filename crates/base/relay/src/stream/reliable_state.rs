@@ -47,7 +47,7 @@ impl ReliableState {
     ) -> Result<(), RelayStreamError> {
         self.window
             .handle_ack(ack.wrapping_add(1), bits, sealed, now)?;
-        if self.keepalive.record_received(now) == PeerActivity::ResumeAnswered {
+        if self.keepalive.record_received(now) {
             self.window.retransmit_all(now);
         }
         Ok(())
@@ -58,7 +58,7 @@ impl ReliableState {
     pub(super) fn handle_resume(&mut self, next_seq: u32, receiver: &RecordReceiver, now: Instant) {
         self.acks.send_immediately();
         // A lower number means a late duplicate, which was answered before.
-        if next_seq >= receiver.next() {
+        if next_seq >= receiver.reorder.next {
             self.keepalive.handle_resume(now);
             self.window.retransmit_all(now);
         }
@@ -71,7 +71,7 @@ impl ReliableState {
         receiver: &mut RecordReceiver,
         now: Instant,
     ) -> Result<(), RelayStreamError> {
-        match receiver.insert(data) {
+        match receiver.reorder.insert(data) {
             ReorderOutcome::Next(data) => self.deliver(Some(data), receiver, now),
             // Acknowledge immediately: the sender learns about the gap or the duplicate. It
             // retransmits discarded records later.
@@ -92,19 +92,16 @@ impl ReliableState {
         receiver: &mut RecordReceiver,
         now: Instant,
     ) -> Result<(), RelayStreamError> {
-        if !self.withheld_acks.is_withholding() && !receiver.has_next() {
+        if !self.withheld_acks.is_withholding() && !receiver.reorder.has_next() {
             return Ok(());
         }
-        self.withheld_acks.release(receiver.receive_queue());
-        let next = receiver.pop_next();
+        self.withheld_acks.release(&receiver.receive_queue);
+        let next = receiver.reorder.pop();
         self.deliver(next, receiver, now)?;
-        let withheld = if self.withheld_acks.is_withholding() {
-            AckBacklog::Pending
-        } else {
-            AckBacklog::Empty
-        };
-        self.acks
-            .record_released(self.withheld_acks.next(), withheld);
+        let unsent = self.withheld_acks.next.saturating_sub(self.acks.acked_next);
+        if unsent >= ACK_RECORDS || (unsent > 0 && !self.withheld_acks.is_withholding()) {
+            self.acks.send_immediately();
+        }
         Ok(())
     }
 
@@ -119,15 +116,15 @@ impl ReliableState {
             let len = data.payload.len();
             if !self
                 .withheld_acks
-                .has_capacity(len, receiver.receive_queue())
+                .has_capacity(len, &receiver.receive_queue)
             {
-                receiver.reinsert(data);
+                receiver.reorder.reinsert(data);
                 break;
             }
             receiver.deliver_segment(data)?;
-            self.withheld_acks.add(len, receiver.receive_queue());
+            self.withheld_acks.add(len, &receiver.receive_queue);
             self.acks.record_delivered(len, now);
-            next = receiver.pop_next();
+            next = receiver.reorder.pop();
         }
         Ok(())
     }
@@ -143,9 +140,7 @@ impl ReliableState {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Result<(), RelayStreamError> {
-        if self.keepalive.handle_timeout(now) == PeerStatus::Silent {
-            return Err(RelayStreamError::Silent);
-        }
+        self.keepalive.handle_timeout(now)?;
         self.acks.handle_timeout(now);
         self.window.handle_timeout(now);
         Ok(())
@@ -164,10 +159,10 @@ impl ReliableState {
         receiver: &RecordReceiver,
         now: Instant,
     ) -> (u32, u32) {
-        let next = self.withheld_acks.next();
+        let next = self.withheld_acks.next;
         self.acks.mark_sent(next);
         self.keepalive.record_sent(now);
-        (next.wrapping_sub(1), receiver.received_bits(next))
+        (next.wrapping_sub(1), receiver.reorder.received_bits(next))
     }
 }
 
@@ -191,15 +186,6 @@ impl AckScheduler {
             self.send_immediately();
         } else {
             self.deadline.get_or_insert(now + ACK_DELAY);
-        }
-    }
-
-    /// Schedules an acknowledgement after the application read messages, so that records before
-    /// `next` may now be acknowledged.
-    pub(super) fn record_released(&mut self, next: u32, backlog: AckBacklog) {
-        let unsent = next.saturating_sub(self.acked_next);
-        if unsent >= ACK_RECORDS || (unsent > 0 && backlog == AckBacklog::Empty) {
-            self.send_immediately();
         }
     }
 
@@ -230,15 +216,6 @@ impl AckScheduler {
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }
-}
-
-/// Whether acknowledgements are withheld.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum AckBacklog {
-    /// Every delivered record may be acknowledged.
-    Empty,
-    /// The application has not read enough.
-    Pending,
 }
 
 /// Flow control of a reliable stream: delivered records with a withheld acknowledgement.
@@ -290,11 +267,6 @@ impl WithheldAcks {
             && (self.withheld_bytes + len <= WINDOW_BYTES || self.withheld.is_empty())
     }
 
-    /// Returns the first record that may not be acknowledged yet.
-    fn next(&self) -> u32 {
-        self.next
-    }
-
     fn is_withholding(&self) -> bool {
         !self.withheld.is_empty()
     }
@@ -336,17 +308,16 @@ impl StreamKeepalive {
         self.state = State::Resuming(None);
     }
 
-    /// Records a received frame. Returns whether it answers a `Resume`.
-    pub(super) fn record_received(&mut self, now: Instant) -> PeerActivity {
+    /// Records a received frame. Returns whether it is the first answer to a `Resume`, whose
+    /// acknowledgement covers everything that the peer received.
+    pub(super) fn record_received(&mut self, now: Instant) -> bool {
         self.last_received = now;
-        match self.state {
-            State::Resuming(Some(_)) => {
-                self.state = State::Connected;
-                PeerActivity::ResumeAnswered
-            }
-            // The peer sent it before this side sent `Resume`.
-            State::Resuming(None) | State::Connected | State::Disconnected => PeerActivity::Other,
+        // Before `Resume` is sent, a frame is not an answer to it.
+        let is_answer = matches!(self.state, State::Resuming(Some(_)));
+        if is_answer {
+            self.state = State::Connected;
         }
+        is_answer
     }
 
     /// Records that the peer resumed, so it uses this connection.
@@ -365,18 +336,19 @@ impl StreamKeepalive {
         self.state = State::Resuming(Some(now + RETRANSMIT_FIRST));
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> PeerStatus {
+    /// Fails if the keepalive timeout has expired.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Result<(), RelayStreamError> {
         if self.state == State::Disconnected {
-            return PeerStatus::Alive;
+            return Ok(());
         }
         if self.last_received + KEEPALIVE_TIMEOUT <= now {
-            return PeerStatus::Silent;
+            return Err(RelayStreamError::Silent);
         }
         if matches!(self.state, State::Resuming(Some(at)) if at <= now) {
             self.state = State::Resuming(None);
         }
         self.heartbeat_due |= self.last_sent + HEARTBEAT_INTERVAL <= now;
-        PeerStatus::Alive
+        Ok(())
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -406,22 +378,4 @@ impl StreamKeepalive {
     pub(super) fn is_heartbeat_due(&self) -> bool {
         self.heartbeat_due
     }
-}
-
-/// Meaning of a received frame for the connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PeerActivity {
-    /// First answer to a `Resume`. Its acknowledgement covers everything the peer received.
-    ResumeAnswered,
-    /// No change.
-    Other,
-}
-
-/// State of the peer according to the keepalive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PeerStatus {
-    /// No timeout expired.
-    Alive,
-    /// The keepalive timeout expired.
-    Silent,
 }

@@ -13,7 +13,7 @@ fn expect_error(stream: &mut RelayStream, data: SealedRecord, expected: RelayStr
     let heartbeat = RelayFrame::new(id(), FrameBody::Heartbeat);
     assert_eq!(stream.handle_frame(heartbeat, epoch()), Err(expected));
     assert_eq!(stream.handle_timeout(epoch()), Err(expected));
-    assert_eq!(stream.error(), Some(expected));
+    assert_eq!(stream.failed, Some(expected));
     assert_eq!(stream.poll_timeout(), Some(epoch()));
     push(stream, b"too late");
     assert_eq!(stream.poll_frame(epoch()), None);
