@@ -74,8 +74,8 @@ impl Conversation {
         }
         text.push_str(SCRIPT);
         // If the target closes at once, its exit explains the failure.
-        drop(timeout(limit, self.pipes.write_all(text.as_bytes())).await);
-        drop(self.pipes.flush().await);
+        drop(timeout(limit, self.pipes.stream.write_all(text.as_bytes())).await);
+        drop(self.pipes.stream.flush().await);
         match self.report(limit).await? {
             ShellReport::Shell => Ok(()),
             ShellReport::Need { .. } | ShellReport::Have(_) | ShellReport::Run { .. } => {
@@ -102,7 +102,7 @@ impl Conversation {
             if let Some(report) = self.take_report()? {
                 return Ok(report);
             }
-            let read = timeout_at(deadline, self.pipes.read_buf(&mut self.buffer)).await;
+            let read = timeout_at(deadline, self.pipes.stream.read_buf(&mut self.buffer)).await;
             match read {
                 Ok(Ok(count)) if count > 0 => {}
                 Ok(_) => return Err(self.closed().await),
@@ -137,13 +137,13 @@ impl Conversation {
         while !block.is_empty() {
             let Self { pipes, buffer, .. } = self;
             let step = poll_fn(|cx| {
-                if let Poll::Ready(wrote) = Pin::new(&mut *pipes).poll_write(cx, block) {
+                if let Poll::Ready(wrote) = Pin::new(&mut pipes.stream).poll_write(cx, block) {
                     // The script stopped reading; its last report explains why.
                     return Poll::Ready(Some(wrote.unwrap_or(0)));
                 }
                 let mut space = [0; 4096];
                 let mut read = ReadBuf::new(&mut space);
-                let reading = Pin::new(&mut *pipes).poll_read(cx, &mut read);
+                let reading = Pin::new(&mut pipes.stream).poll_read(cx, &mut read);
                 reading.map(|result| {
                     buffer.extend_from_slice(read.filled());
                     (result.is_err() || read.filled().is_empty()).then_some(0)

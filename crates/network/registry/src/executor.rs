@@ -201,10 +201,7 @@ impl DialOptions {
             connect_timeout: CONNECT_TIMEOUT,
             ..WebSocketConnector::new(address)
         };
-        match proxy {
-            Some(proxy) => socket.open_socket_through(proxy).await,
-            None => socket.open_socket().await,
-        }
+        socket.open_socket(proxy).await
     }
 
     /// Returns the proxy to use for an address.

@@ -172,28 +172,16 @@ impl ListenerTrust {
     }
 }
 
-/// Whether a peer may use a listener without authentication.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PeerAccount {
-    /// The account of this process, or root.
-    Own,
-    /// Another account, or the peer has closed its socket, so that its account is unknown.
-    Other,
-    /// The kernel does not report the account.
-    Unknown,
-}
-
-impl PeerAccount {
-    /// Looks up the owner of the socket connected from `peer` to `local`.
-    pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
-        let ours = rustix::process::geteuid().as_raw();
-        match socket_owner(peer, local) {
-            Ok(Some(owner)) if owner == ours || owner == 0 => Self::Own,
-            Ok(_) => Self::Other,
-            Err(error) => {
-                tracing::debug!(%error, "failed to look up the account of a loopback peer");
-                Self::Unknown
-            }
+/// Returns whether the socket connected from `peer` to `local` belongs to an account other than
+/// that of this process and root, or was closed by the peer. `false` if the kernel does not report
+/// the account.
+pub(crate) fn is_other_account(peer: SocketAddr, local: SocketAddr) -> bool {
+    let ours = rustix::process::geteuid().as_raw();
+    match socket_owner(peer, local) {
+        Ok(owner) => owner.is_none_or(|owner| owner != ours && owner != 0),
+        Err(error) => {
+            tracing::debug!(%error, "failed to look up the account of a loopback peer");
+            false
         }
     }
 }

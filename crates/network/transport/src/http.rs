@@ -25,17 +25,17 @@ use hyper::{
 use tokio::sync::Semaphore;
 
 use self::{
-    connection::{ConnectionTimeouts, IntoSplit, PendingUpgrade, serve_connection},
-    handshake::{check_request, text_response, upgrade_response},
+    connection::{ConnectionTimeouts, PendingUpgrade, serve_connection},
+    handshake::{check_request, method_not_allowed, text_response, upgrade_response},
     service::{HttpOutcome, HttpPeer, HttpService},
 };
 use crate::{
     auth::{AuthPolicy, UnixSeconds},
     link::{Link, LinkRole, Principal},
-    websocket::{self, LinkOptions, MessageBudget},
+    websocket::{LinkOptions, MessageBudget},
 };
 
-pub(crate) use self::connection::{PendingConnection, PendingConnections};
+pub(crate) use self::connection::{PendingConnection, PendingConnections, SplitStream};
 #[cfg(any(test, fuzzing))]
 pub use self::handshake::http_handshake;
 pub use self::{
@@ -72,8 +72,8 @@ impl HttpEndpoint {
 
 /// Serves requests on a new connection until one becomes a link or the client closes. A link takes
 /// one of the `slots`; without a free slot the upgrade is refused.
-pub(crate) async fn serve_endpoint<S: IntoSplit>(
-    stream: S,
+pub(crate) async fn serve_endpoint(
+    stream: Box<dyn SplitStream>,
     endpoint: HttpEndpoint,
     peer: String,
     budget: MessageBudget,
@@ -84,7 +84,9 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
         let (mut response, principal) = respond(&endpoint, &request);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             match Arc::clone(slots).try_acquire_owned() {
-                Ok(slot) => pending_upgrade.set(&mut request, (principal, slot)),
+                Ok(slot) => {
+                    pending_upgrade.set(hyper::upgrade::on(&mut request), (principal, slot))
+                }
                 Err(_) => {
                     response = text_response(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_CONNECTIONS)
                 }
@@ -100,22 +102,14 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
         endpoint.timeouts(),
     );
     let (stream, (principal, slot)) = served.await?;
-    let (already_read, (input, output)) = (stream.already_read, stream.stream.into_boxed_split());
-    let link = websocket::boxed_link_with(
-        input,
-        output,
-        &already_read,
-        LinkRole::Server,
-        peer,
-        LinkOptions {
-            budget: Some(budget),
-            ..LinkOptions::of(LinkRole::Server)
-        },
-    );
+    let options = LinkOptions {
+        budget: Some(budget),
+        ..LinkOptions::of(LinkRole::Server)
+    };
     Some(Link {
         slot: Some(slot),
         principal,
-        ..link
+        ..stream.into_link(LinkRole::Server, peer, options)
     })
 }
 
@@ -123,8 +117,8 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
 const TOO_MANY_CONNECTIONS: &str = "too many connections";
 
 /// Answers every request on a new connection with a refusal.
-pub(crate) async fn refuse_connection<S: IntoSplit>(
-    stream: S,
+pub(crate) async fn refuse_connection(
+    stream: Box<dyn SplitStream>,
     endpoint: &HttpEndpoint,
     reason: &'static str,
     peer: &str,
@@ -145,35 +139,19 @@ fn respond(
         return (refusal, None);
     }
     let headers = request.headers();
-    let response = match request.uri().path() {
-        "/" => {
-            let upgrade = upgrade_response(request);
-            if upgrade.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return (upgrade, None);
-            }
-            return match authorize_upgrade(endpoint, headers) {
-                Ok(principal) => (upgrade, principal),
-                Err(refusal) => (refusal, None),
-            };
-        }
-        "/metrics" if endpoint.metrics.is_none() => text_response(StatusCode::NOT_FOUND, ""),
-        "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
-            method_not_allowed()
-        }
-        "/healthz" => text_response(StatusCode::OK, ""),
-        "/readyz" => readiness_response(&endpoint.draining),
-        "/metrics" => metrics(endpoint, headers),
-        _ => text_response(StatusCode::NOT_FOUND, ""),
-    };
-    (response, None)
-}
-
-/// Serves metrics. They reveal the activity of all clients, so they require the same credentials.
-fn metrics(endpoint: &HttpEndpoint, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    match (authenticate(endpoint, headers), &endpoint.metrics) {
-        (Err(refusal), _) => refusal,
-        (Ok(_), Some(metrics)) => metrics.answer(),
-        (Ok(_), None) => text_response(StatusCode::NOT_FOUND, ""),
+    if request.uri().path() != "/" {
+        // Metrics reveal the activity of all clients, so they require the same credentials.
+        let authorize = || authenticate(endpoint, headers).map(drop);
+        let (draining, metrics) = (&endpoint.draining, endpoint.metrics.as_ref());
+        return (health_response(request, draining, metrics, authorize), None);
+    }
+    let upgrade = upgrade_response(request);
+    if upgrade.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return (upgrade, None);
+    }
+    match authorize_upgrade(endpoint, headers) {
+        Ok(principal) => (upgrade, principal),
+        Err(refusal) => (refusal, None),
     }
 }
 
@@ -254,35 +232,31 @@ impl HttpService for HealthService {
         request: Request<Incoming>,
         _: HttpPeer,
     ) -> BoxFuture<'_, HttpOutcome<Infallible>> {
-        let response = match request.uri().path() {
-            "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
-                method_not_allowed()
-            }
-            "/healthz" => text_response(StatusCode::OK, ""),
-            "/readyz" => readiness_response(&self.draining),
-            "/metrics" => self.metrics.answer(),
-            _ => text_response(StatusCode::NOT_FOUND, ""),
-        };
+        let metrics = Some(&self.metrics);
+        let response = health_response(&request, &self.draining, metrics, || Ok(()));
         ready(HttpOutcome::Reply(response)).boxed()
     }
 }
 
-fn readiness_response(draining: &AtomicBool) -> Response<Full<Bytes>> {
-    let status = match draining.load(Ordering::Relaxed) {
-        true => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::OK,
+/// Answers the health, readiness and metrics routes. `authorize` checks a request for metrics.
+fn health_response(
+    request: &Request<Incoming>,
+    draining: &AtomicBool,
+    metrics: Option<&MetricsEndpoint>,
+    authorize: impl FnOnce() -> Result<(), Response<Full<Bytes>>>,
+) -> Response<Full<Bytes>> {
+    let status = match (request.uri().path(), metrics) {
+        ("/healthz" | "/readyz", _) | ("/metrics", Some(_))
+            if !matches!(*request.method(), Method::GET | Method::HEAD) =>
+        {
+            return method_not_allowed("GET, HEAD", "");
+        }
+        ("/metrics", Some(metrics)) => {
+            return authorize().map_or_else(|refusal| refusal, |()| metrics.answer());
+        }
+        ("/readyz", _) if draining.load(Ordering::Relaxed) => StatusCode::SERVICE_UNAVAILABLE,
+        ("/healthz" | "/readyz", _) => StatusCode::OK,
+        _ => StatusCode::NOT_FOUND,
     };
     text_response(status, "")
-}
-
-fn is_read_method(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
-}
-
-/// Refuses a method other than GET or HEAD.
-fn method_not_allowed() -> Response<Full<Bytes>> {
-    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "");
-    let allowed = HeaderValue::from_static("GET, HEAD");
-    response.headers_mut().insert(header::ALLOW, allowed);
-    response
 }

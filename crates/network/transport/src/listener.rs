@@ -18,13 +18,13 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    confinement::{PeerAccount, is_more_confined},
+    confinement::{is_more_confined, is_other_account},
     http::{
         AllowedHosts, HttpEndpoint, PendingConnection, PendingConnections, PendingLimits,
-        refuse_connection, serve_endpoint,
+        SplitStream, refuse_connection, serve_endpoint,
         service::{self, HttpPeer, HttpService, HttpServiceOptions},
     },
     link::Link,
@@ -243,7 +243,7 @@ impl Listener {
         loop {
             match self.accept().await {
                 Ok(Some(stream)) => {
-                    let pending = pending.register(stream.peer());
+                    let pending = pending.register(stream.peer);
                     serve(stream, pending);
                 }
                 Ok(None) => {}
@@ -256,12 +256,12 @@ impl Listener {
         match &mut self.socket {
             ListenSocket::Tcp(listener) => {
                 let (stream, peer) = accept_tcp(listener).await;
-                if self.own_account
-                    && PeerAccount::of(peer, stream.local_addr()?) == PeerAccount::Other
-                {
-                    return Ok(Some(AcceptedConnection::OtherAccount(stream, peer)));
-                }
-                Ok(Some(AcceptedConnection::Tcp(stream, peer)))
+                let is_refused = self.own_account && is_other_account(peer, stream.local_addr()?);
+                Ok(Some(AcceptedConnection {
+                    stream: AcceptedSocket::Tcp(stream),
+                    peer: HttpPeer::Network(peer),
+                    refusal: is_refused.then_some(ConnectionRefusal::OtherAccount),
+                }))
             }
             ListenSocket::Unix(socket) => {
                 let stream = socket.accept().await?;
@@ -272,9 +272,11 @@ impl Listener {
                     tracing::warn!(peer, "connection of another account refused");
                     return Ok(None);
                 }
-                Ok(Some(match is_more_confined(credentials.pid()) {
-                    true => AcceptedConnection::Confined(stream, peer),
-                    false => AcceptedConnection::Unix(stream, peer),
+                let is_refused = is_more_confined(credentials.pid());
+                Ok(Some(AcceptedConnection {
+                    stream: AcceptedSocket::Unix(stream),
+                    peer: HttpPeer::Account(peer),
+                    refusal: is_refused.then_some(ConnectionRefusal::Confined),
                 }))
             }
         }
@@ -303,13 +305,23 @@ async fn wait_to_accept(error: &io::Error) {
     sleep(ACCEPT_RETRY).await;
 }
 
-enum AcceptedConnection {
-    Tcp(TcpStream, SocketAddr),
-    /// The peer belongs to another account, or has closed its socket.
-    OtherAccount(TcpStream, SocketAddr),
-    Unix(UnixStream, u32),
-    /// The peer process is more restricted than this one.
-    Confined(UnixStream, u32),
+struct AcceptedConnection {
+    stream: AcceptedSocket,
+    peer: HttpPeer,
+    refusal: Option<ConnectionRefusal>,
+}
+
+enum AcceptedSocket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// Why a peer gets no link.
+enum ConnectionRefusal {
+    /// It belongs to another account, or has closed its socket.
+    OtherAccount,
+    /// Its process is more restricted than this one.
+    Confined,
 }
 
 impl AcceptedConnection {
@@ -320,29 +332,24 @@ impl AcceptedConnection {
         budget: MessageBudget,
         slots: &Arc<Semaphore>,
     ) -> Option<Link> {
-        let (peer, name) = (self.peer(), self.peer().to_string());
-        match (self, tls) {
-            (Self::Tcp(stream, _), None) => {
-                serve_endpoint(stream, endpoint, name, budget, slots).await
+        let (peer, name) = (self.peer, self.peer.to_string());
+        let text = match self.refusal {
+            None => {
+                let stream = self.stream.open(tls, peer).await?;
+                return serve_endpoint(stream, endpoint, name, budget, slots).await;
             }
-            (Self::Tcp(stream, _), Some(tls)) => {
-                let stream = tls_accept(stream, &tls, peer).await?;
-                serve_endpoint(stream, endpoint, name, budget, slots).await
-            }
-            (Self::OtherAccount(stream, _), _) => {
+            Some(ConnectionRefusal::OtherAccount) => {
                 tracing::warn!(%peer, "connection of another account refused");
-                refuse_connection(stream, &endpoint, OTHER_ACCOUNT_REFUSAL, &name).await;
-                None
+                OTHER_ACCOUNT_REFUSAL
             }
-            (Self::Unix(stream, _), _) => {
-                serve_endpoint(stream, endpoint, name, budget, slots).await
-            }
-            (Self::Confined(stream, _), _) => {
+            Some(ConnectionRefusal::Confined) => {
                 tracing::warn!(%peer, "connection from a sandbox refused");
-                refuse_connection(stream, &endpoint, SANDBOX_REFUSAL, &name).await;
-                None
+                SANDBOX_REFUSAL
             }
-        }
+        };
+        let stream = self.stream.open(None, peer).await?;
+        refuse_connection(stream, &endpoint, text, &name).await;
+        None
     }
 
     async fn into_socket<S: HttpService>(
@@ -352,43 +359,31 @@ impl AcceptedConnection {
         options: HttpServiceOptions,
         slots: Arc<Semaphore>,
     ) -> Option<(S::Upgrade, socket::BinarySocket)> {
-        let peer = self.peer();
-        match (self, tls) {
-            (Self::Tcp(stream, _), None) => {
-                service::serve(stream, handler, peer, options, slots).await
-            }
-            (Self::Tcp(stream, _), Some(tls)) => {
-                let stream = tls_accept(stream, &tls, peer).await?;
-                service::serve(stream, handler, peer, options, slots).await
-            }
-            (Self::OtherAccount(..), _) => None,
-            // An HTTP service checks its own credentials.
-            (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
-                service::serve(stream, handler, peer, options, slots).await
-            }
+        // An HTTP service checks its own credentials, and so serves confined processes.
+        if let Some(ConnectionRefusal::OtherAccount) = self.refusal {
+            return None;
         }
-    }
-
-    fn peer(&self) -> HttpPeer {
-        match self {
-            Self::Tcp(_, address) | Self::OtherAccount(_, address) => HttpPeer::Network(*address),
-            Self::Unix(_, uid) | Self::Confined(_, uid) => HttpPeer::Account(*uid),
-        }
+        let stream = self.stream.open(tls, self.peer).await?;
+        service::serve(stream, handler, self.peer, options, slots).await
     }
 }
 
-async fn tls_accept(
-    stream: TcpStream,
-    tls: &TlsAcceptor,
-    peer: HttpPeer,
-) -> Option<TlsStream<TcpStream>> {
-    match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(error)) => {
-            tracing::debug!(%peer, %error, "TLS handshake failed");
-            None
+impl AcceptedSocket {
+    /// Performs the TLS handshake of a TCP stream, if there is an acceptor.
+    async fn open(self, tls: Option<TlsAcceptor>, peer: HttpPeer) -> Option<Box<dyn SplitStream>> {
+        let (stream, tls) = match (self, tls) {
+            (Self::Unix(stream), _) => return Some(Box::new(stream)),
+            (Self::Tcp(stream), None) => return Some(Box::new(stream)),
+            (Self::Tcp(stream), Some(tls)) => (stream, tls),
+        };
+        match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => Some(Box::new(stream)),
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "TLS handshake failed");
+                None
+            }
+            Err(_) => None,
         }
-        Err(_) => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Our websocket framing: a message is encoded straight into its frame, large messages are
 //! fragmented, and limits are checked before memory is allocated.
 //!
-//! A [`link()`] carries session messages; a [`Socket`](socket::BinarySocket) carries raw binary
+//! A [`Link`] carries session messages; a [`Socket`](socket::BinarySocket) carries raw binary
 //! messages for relays. Frame headers and masking follow RFC 6455 section 5, the handshake's key
 //! section 4.2.2.
 
@@ -17,18 +17,18 @@ mod writer;
 use std::sync::Arc;
 
 use base64_simd::STANDARD;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sha1::{Digest, Sha1};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::{
     frame_output::{FrameOutput, SharedControl},
     reader::FrameReader,
+    socket::{BinarySocket, SocketLimits},
     writer::FrameWriter,
 };
 use crate::link::{BinarySupport, Link, LinkRole};
 
-pub(crate) use self::boxed_with as boxed_link_with;
 #[cfg(any(test, fuzzing))]
 pub use self::message_decoder::websocket_frame;
 pub use self::reader::{MessageBudget, MessageBudgetLimits};
@@ -64,65 +64,65 @@ pub enum TextFraming {
     Binary,
 }
 
-/// Makes a link of an upgraded connection. `already_read` holds bytes that followed the handshake.
-pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: LinkRole, peer: String) -> Link
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
-    let (input, output) = (Box::new(input), Box::new(output));
-    boxed_with(
-        input,
-        output,
-        already_read,
-        role,
-        peer,
-        LinkOptions::of(role),
-    )
-}
-
-/// Makes a link of boxed halves with options.
-pub(crate) fn boxed_with(
+/// A connection after its handshake.
+pub(crate) struct UpgradedStream {
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
-    already_read: &[u8],
-    role: LinkRole,
-    peer: String,
-    options: LinkOptions,
-) -> Link {
-    let control = Arc::new(SharedControl::default());
-    let max_message_bytes = options.max_message_bytes;
-    let buffer = BytesMut::from(already_read);
-    let reader = FrameReader::new(input, buffer, role, max_message_bytes, Arc::clone(&control));
-    let reader = reader.with_budget(options.budget);
-    let writer = FrameWriter::new(FrameOutput::new(output, role, control));
-    let writer = writer.with_text_framing(options.sends);
-    Link::new(reader, writer, peer, BinarySupport::Supported)
+    /// Bytes that followed the handshake.
+    already_read: Bytes,
+}
+
+impl UpgradedStream {
+    /// Makes a stream of its read half and its write half.
+    pub(crate) fn new<R, W>((input, output): (R, W), already_read: Bytes) -> Self
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        Self {
+            input: Box::new(input),
+            output: Box::new(output),
+            already_read,
+        }
+    }
+
+    /// Makes a link with options.
+    pub(crate) fn into_link(self, role: LinkRole, peer: String, options: LinkOptions) -> Link {
+        let (reader, output) = self.into_frames(role, options.max_message_bytes);
+        let reader = reader.with_budget(options.budget);
+        let writer = FrameWriter::new(output).with_text_framing(options.sends);
+        Link::new(reader, writer, peer, BinarySupport::Supported)
+    }
+
+    /// Makes a socket for binary messages.
+    pub(crate) fn into_socket(self, role: LinkRole, limits: SocketLimits) -> BinarySocket {
+        let (reader, output) = self.into_frames(role, limits.max_message_bytes);
+        BinarySocket::of_frames(reader, output, limits)
+    }
+
+    fn into_frames(self, role: LinkRole, max_message_bytes: usize) -> (FrameReader, FrameOutput) {
+        let control = Arc::new(SharedControl::default());
+        let buffer = BytesMut::from(self.already_read);
+        let shared = Arc::clone(&control);
+        (
+            FrameReader::new(self.input, buffer, role, max_message_bytes, shared),
+            FrameOutput::new(self.output, role, control),
+        )
+    }
 }
 
 /// Type of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FrameOpcode {
-    Continuation,
-    Text,
-    Binary,
-    Close,
-    Ping,
-    Pong,
+    Continuation = 0x0,
+    Text = 0x1,
+    Binary = 0x2,
+    Close = 0x8,
+    Ping = 0x9,
+    Pong = 0xa,
 }
 
 impl FrameOpcode {
-    fn number(self) -> u8 {
-        match self {
-            Self::Continuation => 0x0,
-            Self::Text => 0x1,
-            Self::Binary => 0x2,
-            Self::Close => 0x8,
-            Self::Ping => 0x9,
-            Self::Pong => 0xa,
-        }
-    }
-
     fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0x0 => Self::Continuation,
@@ -213,7 +213,7 @@ impl FrameHeader {
 
     /// Appends the header.
     fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.opcode.number() | if self.fin { 0x80 } else { 0 });
+        out.push(self.opcode as u8 | if self.fin { 0x80 } else { 0 });
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
         match (u8::try_from(self.length), u16::try_from(self.length)) {
             (Ok(length @ ..=125), _) => out.push(masked | length),

@@ -17,7 +17,7 @@ use exec_relay::{
 use exec_transport::{
     link::{Link, LinkRole},
     websocket::{
-        self, accept_key,
+        accept_key,
         socket::{BinarySocket, SocketLimits},
     },
 };
@@ -248,7 +248,8 @@ impl Request {
     /// Accepts a websocket that carries messages.
     pub(crate) async fn link(self) -> Link {
         let (read, write) = self.upgrade().await.into_split();
-        websocket::link(read, write, &[], LinkRole::Server, "test".to_owned())
+        let limits = SocketLimits::default();
+        BinarySocket::new(read, write, &[], LinkRole::Server, limits).into_link("test".to_owned())
     }
 }
 

@@ -29,7 +29,7 @@ use exec_wire::outgoing_message::OutgoingMessage;
 use futures_util::future::{FutureExt, Shared};
 use rustix::process::Pid;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{Join, join},
     process::{ChildStdin, ChildStdout, Command},
     sync::oneshot,
     time::{Sleep, sleep, timeout},
@@ -40,7 +40,7 @@ use super::{ConnectError, websocket_connector};
 use crate::{
     lines,
     link::{DataEncoding, Link, LinkReadError, LinkRole, MessageReader, MessageWriter},
-    websocket,
+    websocket::{LinkOptions, UpgradedStream},
 };
 
 /// A program that serves on its stdin and stdout. `Debug` hides the values of its environment.
@@ -99,7 +99,7 @@ impl ServerProgram {
         let (input, output) =
             pipes.ok_or_else(|| self.start_error(io::ErrorKind::BrokenPipe.into()))?;
         let leader = group.leader();
-        let (handle, released) = ProgramHandle::new();
+        let (handle, released) = oneshot::channel();
         let (exit, exited) = oneshot::channel();
         let task = ChildTask {
             program: self.name(),
@@ -110,9 +110,8 @@ impl ServerProgram {
         };
         tokio::spawn(task.run());
         Ok(ProgramPipes {
-            input,
-            output,
-            handle,
+            stream: join(output, input),
+            handle: Arc::new(handle),
             exit: ExitFuture::Pending(exited.shared()),
             name: self.name(),
             group: leader,
@@ -183,28 +182,14 @@ impl std::error::Error for ProgramExit {}
 const MAX_EXIT_SKEW: Duration = Duration::from_secs(1);
 
 /// Keeps the child running until the last clone is dropped.
-#[derive(Clone, Debug)]
-struct ProgramHandle {
-    _sender: Arc<oneshot::Sender<Infallible>>,
-}
-
-impl ProgramHandle {
-    /// Creates a handle, and a receiver that resolves when its last clone is dropped.
-    fn new() -> (Self, oneshot::Receiver<Infallible>) {
-        let (sender, released) = oneshot::channel();
-        let handle = Self {
-            _sender: Arc::new(sender),
-        };
-        (handle, released)
-    }
-}
+type ProgramHandle = Arc<oneshot::Sender<Infallible>>;
 
 /// Stdin and stdout of a program that does not speak the protocol yet. Dropping it stops the
 /// program.
 #[derive(Debug)]
 pub struct ProgramPipes {
-    input: ChildStdin,
-    output: ChildStdout,
+    /// Reads its stdout and writes its stdin.
+    pub stream: Join<ChildStdout, ChildStdin>,
     handle: ProgramHandle,
     exit: ExitFuture,
     name: String,
@@ -224,7 +209,8 @@ impl ProgramPipes {
 
     /// Makes a link of a program that speaks the protocol from now on, one message a line.
     pub fn into_link(self) -> Link {
-        let link = lines::link(self.output, self.input, LinkRole::Client, &self.name);
+        let (output, input) = self.stream.into_inner();
+        let link = lines::link(output, input, LinkRole::Client, &self.name);
         program_link(link, self.handle, self.exit)
     }
 
@@ -233,7 +219,7 @@ impl ProgramPipes {
     /// # Errors
     /// Fails if the server does not accept the websocket within the timeout.
     pub async fn into_websocket(mut self, within: Duration) -> Result<Link, ConnectError> {
-        let upgraded = timeout(within, websocket_connector::upgrade(&mut self)).await;
+        let upgraded = timeout(within, websocket_connector::upgrade(&mut self.stream)).await;
         let already_read = upgraded.unwrap_or_else(|_| {
             let peer = self.name.clone();
             Err(ConnectError::Timeout { peer, within })
@@ -247,42 +233,10 @@ impl ProgramPipes {
             }
             Err(error) => return Err(error),
         };
-        let link = websocket::link(
-            self.output,
-            self.input,
-            &already_read,
-            LinkRole::Client,
-            self.name,
-        );
+        let stream = UpgradedStream::new(self.stream.into_inner(), already_read);
+        let options = LinkOptions::of(LinkRole::Client);
+        let link = stream.into_link(LinkRole::Client, self.name, options);
         Ok(program_link(link, self.handle, self.exit))
-    }
-}
-
-impl AsyncRead for ProgramPipes {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().output).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for ProgramPipes {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().input).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().input).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().input).poll_shutdown(cx)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{borrow::Cow, io, net::SocketAddr, path::Path, time::Duration};
 
 use base64_simd::STANDARD;
+use bytes::Bytes;
 use http::StatusCode;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -25,7 +26,7 @@ use crate::{
     socket_path::SocketPath,
     tls::TrustStore,
     websocket::{
-        self, LinkOptions, accept_key,
+        LinkOptions, UpgradedStream, accept_key,
         socket::{BinarySocket, SocketLimits},
     },
 };
@@ -93,38 +94,21 @@ impl WebSocketConnector {
         options: LinkOptions,
         proxy: Option<&HttpProxy>,
     ) -> Result<Link, ConnectError> {
-        let upgraded = self.connect_and_upgrade(proxy).await?;
-        Ok(websocket::boxed_link_with(
-            upgraded.input,
-            upgraded.output,
-            &upgraded.already_read,
-            LinkRole::Client,
-            self.peer(),
-            options,
-        ))
+        let stream = self.connect_and_upgrade(proxy).await?;
+        Ok(stream.into_link(LinkRole::Client, self.peer(), options))
     }
 
-    /// Opens a socket for binary messages. Dropping the future closes the connection.
+    /// Opens a socket for binary messages, optionally through a proxy. Dropping the future closes
+    /// the connection.
     ///
     /// # Errors
     /// Fails if the websocket is not open within the timeout.
-    pub async fn open_socket(&self) -> Result<BinarySocket, ConnectError> {
-        self.connect_and_upgrade(None)
-            .await
-            .map(UpgradedStream::into_socket)
-    }
-
-    /// Opens a socket for binary messages through a proxy.
-    ///
-    /// # Errors
-    /// Fails if the websocket is not open within the timeout.
-    pub async fn open_socket_through(
+    pub async fn open_socket(
         &self,
-        proxy: &HttpProxy,
+        proxy: Option<&HttpProxy>,
     ) -> Result<BinarySocket, ConnectError> {
-        self.connect_and_upgrade(Some(proxy))
-            .await
-            .map(UpgradedStream::into_socket)
+        let stream = self.connect_and_upgrade(proxy).await?;
+        Ok(stream.into_socket(LinkRole::Client, SocketLimits::default()))
     }
 
     async fn connect_and_upgrade(
@@ -160,20 +144,17 @@ impl WebSocketConnector {
         let request = self.request(&authority, &host.target);
         if host.scheme == WebSocketScheme::Ws {
             let already_read = request.upgrade(&mut stream).await?;
-            let (read, write) = stream.into_split();
-            return Ok(UpgradedStream::new(read, write, already_read));
+            return Ok(UpgradedStream::new(stream.into_split(), already_read));
         }
         let mut stream = self.tls_connect(host, stream).await?;
         let already_read = request.upgrade(&mut stream).await?;
-        let (read, write) = tokio::io::split(stream);
-        Ok(UpgradedStream::new(read, write, already_read))
+        Ok(UpgradedStream::new(tokio::io::split(stream), already_read))
     }
 
     async fn connect_unix(&self, path: &Path) -> Result<UpgradedStream, ConnectError> {
         let mut stream = self.open_unix_stream(path).await?;
         let already_read = self.request("localhost", "/").upgrade(&mut stream).await?;
-        let (read, write) = stream.into_split();
-        Ok(UpgradedStream::new(read, write, already_read))
+        Ok(UpgradedStream::new(stream.into_split(), already_read))
     }
 
     /// Connects to a unix socket without a handshake, and checks the listener.
@@ -262,7 +243,7 @@ impl WebSocketConnector {
 
 /// Upgrades a connection to a server on this or another machine that asks for no credentials.
 /// Returns the bytes that followed the response.
-pub(super) async fn upgrade<S>(stream: &mut S) -> Result<Vec<u8>, ConnectError>
+pub(super) async fn upgrade<S>(stream: &mut S) -> Result<Bytes, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -273,39 +254,6 @@ where
         bearer_token: None,
     };
     request.upgrade(stream).await
-}
-
-/// An upgraded connection.
-struct UpgradedStream {
-    input: Box<dyn AsyncRead + Send + Unpin>,
-    output: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Bytes that followed the response.
-    already_read: Vec<u8>,
-}
-
-impl UpgradedStream {
-    fn new<R, W>(input: R, output: W, already_read: Vec<u8>) -> Self
-    where
-        R: AsyncRead + Send + Unpin + 'static,
-        W: AsyncWrite + Send + Unpin + 'static,
-    {
-        Self {
-            input: Box::new(input),
-            output: Box::new(output),
-            already_read,
-        }
-    }
-
-    fn into_socket(self) -> BinarySocket {
-        let limits = SocketLimits::default();
-        BinarySocket::boxed(
-            self.input,
-            self.output,
-            &self.already_read,
-            LinkRole::Client,
-            limits,
-        )
-    }
 }
 
 /// Distinguishes certificate errors, other TLS errors and connection failures.
@@ -342,15 +290,15 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// An upgrade request.
 #[derive(Debug)]
 struct UpgradeRequest<'a> {
-    pub(super) authority: &'a str,
-    pub(super) target: &'a str,
-    pub(super) headers: &'a RequestHeaders,
-    pub(super) bearer_token: Option<&'a BearerToken>,
+    authority: &'a str,
+    target: &'a str,
+    headers: &'a RequestHeaders,
+    bearer_token: Option<&'a BearerToken>,
 }
 
 impl UpgradeRequest<'_> {
     /// Upgrades a connection and returns the bytes that followed the response.
-    pub(super) async fn upgrade<S>(&self, stream: &mut S) -> Result<Vec<u8>, ConnectError>
+    async fn upgrade<S>(&self, stream: &mut S) -> Result<Bytes, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -377,7 +325,7 @@ impl UpgradeRequest<'_> {
             let status = response.code.unwrap_or(0);
             if status == 101 {
                 head.check(&key)?;
-                return Ok(response_bytes.split_off(length));
+                return Ok(response_bytes.split_off(length).into());
             }
             let (framing, phrase) = (head.framing(), response.reason.unwrap_or("").to_owned());
             let body = framing.read(stream, response_bytes.split_off(length)).await;
@@ -385,7 +333,9 @@ impl UpgradeRequest<'_> {
             let shown = candidates
                 .into_iter()
                 .find(|text| !text.is_empty() && !self.is_secret_in(text));
-            let reason = shown.unwrap_or_else(|| status_text(status).to_owned());
+            let known = StatusCode::from_u16(status).ok();
+            let known = known.and_then(|status| status.canonical_reason());
+            let reason = shown.unwrap_or_else(|| known.unwrap_or_default().to_owned());
             let reason = reason.chars().take(MAX_SHOWN_CHARS).collect();
             return Err(ConnectError::Refused { status, reason });
         }
@@ -519,14 +469,6 @@ fn join_chunks(mut body: &[u8]) -> Vec<u8> {
         }
     }
     joined
-}
-
-/// Returns the standard reason phrase of a status, or an empty string.
-fn status_text(status: u16) -> &'static str {
-    let status = StatusCode::from_u16(status).ok();
-    status
-        .and_then(|status| status.canonical_reason())
-        .unwrap_or("")
 }
 
 /// Collapses text of a peer into one printable line.

@@ -24,11 +24,14 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
     sync::Notify,
     time::timeout,
 };
+use tokio_rustls::server::TlsStream;
 
 use super::service::HttpPeer;
+use crate::websocket::UpgradedStream;
 
 /// How long a client may take to send a request head, including the next one on the same
 /// connection.
@@ -38,35 +41,27 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// would buffer 400 KiB for each client that never completes a head.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// Read half and write half of a stream.
-pub(crate) type BoxedSplit = (
-    Box<dyn AsyncRead + Send + Unpin>,
-    Box<dyn AsyncWrite + Send + Unpin>,
-);
-
 /// A stream that can be split after hyper has served requests on it.
-pub(crate) trait IntoSplit: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    fn into_boxed_split(self) -> BoxedSplit;
+pub(crate) trait SplitStream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Splits the stream. `already_read` holds the bytes that followed the request.
+    fn into_upgraded(self: Box<Self>, already_read: Bytes) -> UpgradedStream;
 }
 
-impl IntoSplit for tokio::net::TcpStream {
-    fn into_boxed_split(self) -> BoxedSplit {
-        let (read, write) = self.into_split();
-        (Box::new(read), Box::new(write))
+impl SplitStream for TcpStream {
+    fn into_upgraded(self: Box<Self>, already_read: Bytes) -> UpgradedStream {
+        UpgradedStream::new(self.into_split(), already_read)
     }
 }
 
-impl IntoSplit for tokio::net::UnixStream {
-    fn into_boxed_split(self) -> BoxedSplit {
-        let (read, write) = self.into_split();
-        (Box::new(read), Box::new(write))
+impl SplitStream for UnixStream {
+    fn into_upgraded(self: Box<Self>, already_read: Bytes) -> UpgradedStream {
+        UpgradedStream::new(self.into_split(), already_read)
     }
 }
 
-impl IntoSplit for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
-    fn into_boxed_split(self) -> BoxedSplit {
-        let (read, write) = tokio::io::split(self);
-        (Box::new(read), Box::new(write))
+impl SplitStream for TlsStream<TcpStream> {
+    fn into_upgraded(self: Box<Self>, already_read: Bytes) -> UpgradedStream {
+        UpgradedStream::new(tokio::io::split(*self), already_read)
     }
 }
 
@@ -81,26 +76,15 @@ impl<T> Default for PendingUpgrade<T> {
 }
 
 impl<T> PendingUpgrade<T> {
-    /// Records the request that was answered with 101. It is the last one of its connection.
-    pub(super) fn set(&self, request: &mut Request<Incoming>, context: T) {
-        self.set_upgrade(hyper::upgrade::on(request), context);
-    }
-
-    /// Records an upgrade that was already extracted from its request.
-    pub(super) fn set_upgrade(&self, upgrade: OnUpgrade, context: T) {
+    /// Records the upgrade of the request that was answered with 101. It is the last one of its
+    /// connection.
+    pub(super) fn set(&self, upgrade: OnUpgrade, context: T) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, context));
     }
 
     fn take(&self) -> Option<(OnUpgrade, T)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
-}
-
-/// A connection that hyper has released after an upgrade.
-pub(super) struct UpgradedConnection<S> {
-    pub(super) stream: S,
-    /// Bytes that followed the request.
-    pub(super) already_read: Bytes,
 }
 
 /// Timeouts of a connection that serves requests.
@@ -113,15 +97,14 @@ pub(super) struct ConnectionTimeouts {
 }
 
 /// Serves requests until one becomes a websocket, the client closes, or the connection times out.
-pub(super) async fn serve_connection<S, V, T>(
-    stream: S,
+pub(super) async fn serve_connection<V, T>(
+    stream: Box<dyn SplitStream>,
     service: V,
     pending_upgrade: &PendingUpgrade<T>,
     peer: &str,
     timeouts: ConnectionTimeouts,
-) -> Option<(UpgradedConnection<S>, T)>
+) -> Option<(UpgradedStream, T)>
 where
-    S: IntoSplit,
     V: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Infallible>,
     V::Future: Send,
 {
@@ -144,12 +127,10 @@ where
         return None;
     }
     let (upgrade, what) = pending_upgrade.take()?;
-    let parts = upgrade.await.ok()?.downcast::<TokioIo<S>>().ok()?;
-    let upgraded = UpgradedConnection {
-        stream: parts.io.into_inner(),
-        already_read: parts.read_buf,
-    };
-    Some((upgraded, what))
+    let parts = upgrade.await.ok()?;
+    let parts = parts.downcast::<TokioIo<Box<dyn SplitStream>>>().ok()?;
+    let stream = parts.io.into_inner();
+    Some((stream.into_upgraded(parts.read_buf), what))
 }
 
 /// Limits for connections before they become a websocket.

@@ -44,39 +44,23 @@ pub(super) fn check_request<B>(
         let text = "expected HTTP/1.1";
         return Err(text_response(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text));
     }
-    let host = match single_value(headers, header::HOST) {
-        Some(host) => hosts.allow(host),
-        None => {
-            return Err(text_response(
-                StatusCode::BAD_REQUEST,
-                "expected one Host header",
-            ));
-        }
+    let Some(host) = single_value(headers, header::HOST) else {
+        let text = "expected one Host header";
+        return Err(text_response(StatusCode::BAD_REQUEST, text));
     };
     // In absolute form, the target takes precedence over the header (RFC 9112 section 3.2.2).
-    let target = match request.uri().authority() {
-        Some(authority) => hosts.allow_authority(authority),
-        None => Some(true),
+    let target = request.uri().authority();
+    let target = target.map_or(Some(true), |target| hosts.allow_authority(target));
+    let (Some(is_host_allowed), Some(is_target_allowed)) = (hosts.allow(host), target) else {
+        let text = "malformed Host header";
+        return Err(text_response(StatusCode::BAD_REQUEST, text));
     };
-    match (host, target) {
-        (Some(true), Some(true)) => {}
-        (None, _) | (_, None) => {
-            return Err(text_response(
-                StatusCode::BAD_REQUEST,
-                "malformed Host header",
-            ));
-        }
-        (Some(false), _) | (_, Some(false)) => {
-            let text = "Host is not a name of this server; --allowed-host adds one";
-            return Err(text_response(StatusCode::FORBIDDEN, text));
-        }
+    if !(is_host_allowed && is_target_allowed) {
+        let text = "Host is not a name of this server; --allowed-host adds one";
+        return Err(text_response(StatusCode::FORBIDDEN, text));
     }
-    if headers
-        .get_all(header::AUTHORIZATION)
-        .iter()
-        .nth(1)
-        .is_some()
-    {
+    let mut authorizations = headers.get_all(header::AUTHORIZATION).iter();
+    if authorizations.nth(1).is_some() {
         let text = "expected one Authorization header";
         return Err(text_response(StatusCode::BAD_REQUEST, text));
     }
@@ -93,10 +77,7 @@ pub fn wants_websocket(headers: &HeaderMap) -> bool {
 pub(super) fn upgrade_response<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let headers = request.headers();
     if request.method() != Method::GET {
-        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
-        let allowed = HeaderValue::from_static("GET");
-        response.headers_mut().insert(header::ALLOW, allowed);
-        return response;
+        return method_not_allowed("GET", "expected GET");
     }
     if !wants_websocket(headers) {
         return text_response(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
@@ -163,6 +144,17 @@ pub(super) fn text_response(status: StatusCode, body: impl Into<Bytes>) -> Respo
         let kind = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
     }
+    response
+}
+
+/// Refuses a method that is not among the allowed ones.
+pub(super) fn method_not_allowed(
+    allowed: &'static str,
+    text: &'static str,
+) -> Response<Full<Bytes>> {
+    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+    let allowed = HeaderValue::from_static(allowed);
+    response.headers_mut().insert(header::ALLOW, allowed);
     response
 }
 

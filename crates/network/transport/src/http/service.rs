@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     AllowedHosts, PendingLimits, TOO_MANY_CONNECTIONS,
-    connection::{ConnectionTimeouts, IntoSplit, PendingUpgrade, serve_connection},
+    connection::{ConnectionTimeouts, PendingUpgrade, SplitStream, serve_connection},
     handshake::{check_request, text_response, upgrade_response, wants_websocket},
 };
 use crate::{
@@ -99,8 +99,8 @@ impl Default for HttpServiceOptions {
 }
 
 /// Serves requests on a new connection until one becomes a socket or the client closes.
-pub(crate) fn serve<I: IntoSplit, S: HttpService>(
-    stream: I,
+pub(crate) fn serve<S: HttpService>(
+    stream: Box<dyn SplitStream>,
     handler: &S,
     peer: HttpPeer,
     options: HttpServiceOptions,
@@ -126,15 +126,7 @@ pub(crate) fn serve<I: IntoSplit, S: HttpService>(
         };
         let served = serve_connection(stream, service, &pending_upgrade, &name, timeouts);
         let (stream, (context, slot)) = served.await?;
-        let (already_read, (input, output)) =
-            (stream.already_read, stream.stream.into_boxed_split());
-        let socket = BinarySocket::boxed(
-            input,
-            output,
-            &already_read,
-            LinkRole::Server,
-            options.socket,
-        );
+        let socket = stream.into_socket(LinkRole::Server, options.socket);
         socket.hold_slot(slot);
         Some((context, socket))
     })
@@ -164,7 +156,7 @@ async fn answer<S: HttpService>(
         }
         HttpOutcome::Upgrade(context) => match Arc::clone(slots).try_acquire_owned() {
             Ok(slot) => {
-                pending_upgrade.set_upgrade(upgrade, (context, slot));
+                pending_upgrade.set(upgrade, (context, slot));
                 upgrade_reply
             }
             Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_CONNECTIONS),

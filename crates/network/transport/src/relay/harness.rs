@@ -210,10 +210,7 @@ async fn dial(
         connect_timeout: options.connect_timeout,
         ..WebSocketConnector::new(grant.url.parse::<ServerAddress>()?)
     };
-    match &options.proxy {
-        Some(proxy) => server.open_socket_through(proxy).await,
-        None => server.open_socket().await,
-    }
+    server.open_socket(options.proxy.as_ref()).await
 }
 
 /// A stream that the executor has accepted.

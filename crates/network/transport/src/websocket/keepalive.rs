@@ -31,15 +31,6 @@ enum PingState {
     Sent,
 }
 
-/// Result of a request for a ping.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PingDecision {
-    /// The caller must send a ping.
-    Send,
-    /// A ping is already outstanding.
-    AlreadyPending,
-}
-
 #[derive(Debug)]
 struct WriteStall {
     /// Bytes written when the peer last made progress.
@@ -83,16 +74,16 @@ impl KeepaliveTimers {
         }
     }
 
-    /// Requests a ping.
-    pub(super) fn ping(&mut self) -> PingDecision {
+    /// Requests a ping. Returns whether the caller must send one: none is outstanding.
+    pub(super) fn ping(&mut self) -> bool {
         if self.ping != PingState::Idle {
-            return PingDecision::AlreadyPending;
+            return false;
         }
         self.ping = PingState::Queued;
         // The flush sets the timer again; `poll_stalled` reports a blocked write.
         let deadline = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
         self.timer.as_mut().reset(deadline);
-        PingDecision::Send
+        true
     }
 
     /// Resolves when a ping is due.

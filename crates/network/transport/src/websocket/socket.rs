@@ -8,21 +8,20 @@ mod tests;
 use std::{
     future::poll_fn,
     io,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::OwnedSemaphorePermit,
 };
 
 use super::{
-    FrameOpcode,
-    frame_output::{FrameOutput, SharedControl, close_payload},
-    keepalive::{KeepaliveTimers, PingDecision},
+    FrameOpcode, UpgradedStream,
+    frame_output::{FrameOutput, close_payload},
+    keepalive::KeepaliveTimers,
     message_decoder::MessageKind,
     reader::FrameReader,
     writer::FrameWriter,
@@ -85,37 +84,20 @@ impl BinarySocket {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        Self::boxed(
-            Box::new(input),
-            Box::new(output),
-            already_read,
-            role,
-            limits,
-        )
+        UpgradedStream::new((input, output), Bytes::copy_from_slice(already_read))
+            .into_socket(role, limits)
     }
 
-    /// Makes a socket of boxed halves.
-    pub(crate) fn boxed(
-        input: Box<dyn AsyncRead + Send + Unpin>,
-        output: Box<dyn AsyncWrite + Send + Unpin>,
-        already_read: &[u8],
-        role: LinkRole,
+    /// Makes a socket of its frames in both directions.
+    pub(super) fn of_frames(
+        reader: FrameReader,
+        output: FrameOutput,
         limits: SocketLimits,
     ) -> Self {
-        let control = Arc::new(SharedControl::default());
-        let reader = FrameReader::new(
-            input,
-            BytesMut::from(already_read),
-            role,
-            limits.max_message_bytes,
-            Arc::clone(&control),
-        );
+        let timers = KeepaliveTimers::new(limits);
         Self {
             reader: SocketReader(reader),
-            writer: SocketWriter {
-                output: FrameOutput::new(output, role, control),
-                timers: KeepaliveTimers::new(limits),
-            },
+            writer: SocketWriter { output, timers },
         }
     }
 
@@ -201,8 +183,7 @@ impl SocketWriter {
     /// Fails if the connection is broken, or if the peer has stopped reading for too long.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.handle_control();
-        let flushed = self.output.poll_flush(cx, RETAINED_BUFFER_BYTES);
-        match flushed {
+        match self.output.poll_flush(cx, RETAINED_BUFFER_BYTES) {
             Poll::Ready(flushed) => {
                 self.timers.handle_flushed();
                 Poll::Ready(flushed)
@@ -213,7 +194,7 @@ impl SocketWriter {
 
     /// Pings the peer now, unless a ping is outstanding.
     pub fn ping(&mut self) {
-        if self.timers.ping() == PingDecision::Send {
+        if self.timers.ping() {
             self.output.push_control(FrameOpcode::Ping, &[]);
         }
     }
@@ -230,7 +211,8 @@ impl SocketWriter {
     pub fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.control.waker.register(cx.waker());
         self.handle_control();
-        if ready_now(self.timers.poll_ping(cx))? {
+        if let Poll::Ready(due) = self.timers.poll_ping(cx) {
+            due?;
             self.output.release();
             self.output.push_control(FrameOpcode::Ping, &[]);
         }
@@ -287,12 +269,5 @@ impl SocketWriter {
         if self.output.push_pending_control().pong_received {
             self.timers.handle_pong();
         }
-    }
-}
-
-fn ready_now(poll: Poll<io::Result<()>>) -> io::Result<bool> {
-    match poll {
-        Poll::Ready(result) => result.map(|()| true),
-        Poll::Pending => Ok(false),
     }
 }

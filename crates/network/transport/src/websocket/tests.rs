@@ -11,19 +11,16 @@ use exec_wire::{
 };
 use tokio::io::AsyncWriteExt;
 
-use super::{LinkOptions, MessageBudget, MessageBudgetLimits, boxed_link_with};
-use crate::{
-    link::{DataEncoding, Link, LinkReadError, LinkRole},
-    websocket::link,
-};
+use super::{LinkOptions, MessageBudget, MessageBudgetLimits, UpgradedStream};
+use crate::link::{DataEncoding, Link, LinkReadError, LinkRole};
 
 /// Two ends with a pipe between them that is shorter than the messages.
 fn ends() -> [Link; 2] {
     let (server, client) = tokio::io::duplex(50_000);
     let ends = [(server, LinkRole::Server), (client, LinkRole::Client)];
     ends.map(|(end, role)| {
-        let (input, output) = tokio::io::split(end);
-        link(input, output, &[], role, "test".to_owned())
+        let stream = UpgradedStream::new(tokio::io::split(end), Bytes::new());
+        stream.into_link(role, "test".to_owned(), LinkOptions::of(role))
     })
 }
 
@@ -118,13 +115,9 @@ async fn large_message_is_not_encoded_before_it_is_written() {
 /// Polls a reader with complete input; returns the number of messages before each yield.
 fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
     let input = std::io::Cursor::new(frames.to_vec());
-    let link = link(
-        input,
-        tokio::io::sink(),
-        &[],
-        LinkRole::Client,
-        "test".to_owned(),
-    );
+    let stream = UpgradedStream::new((input, tokio::io::sink()), Bytes::new());
+    let options = LinkOptions::of(LinkRole::Client);
+    let link = stream.into_link(LinkRole::Client, "test".to_owned(), options);
     let (mut reader, waker) = (link.reader, std::task::Waker::noop());
     let mut cx = std::task::Context::from_waker(waker);
     let mut counts = vec![0];
@@ -179,20 +172,12 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
     });
     let open = || {
         let (near, far) = tokio::io::duplex(64 << 10);
-        let (input, output) = tokio::io::split(near);
+        let stream = UpgradedStream::new(tokio::io::split(near), Bytes::new());
         let options = LinkOptions {
             budget: Some(budget.clone()),
             ..LinkOptions::of(LinkRole::Server)
         };
-        let boxed = (Box::new(input), Box::new(output));
-        let link = boxed_link_with(
-            boxed.0,
-            boxed.1,
-            &[],
-            LinkRole::Server,
-            "t".to_owned(),
-            options,
-        );
+        let link = stream.into_link(LinkRole::Server, "t".to_owned(), options);
         (link, far)
     };
     let (mut first, mut first_peer) = open();

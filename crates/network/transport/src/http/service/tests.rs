@@ -110,7 +110,7 @@ async fn upgraded_socket_is_handed_over_with_its_context() {
     let mut served = serve_echo(HttpServiceOptions::default()).await;
     let url = format!("ws://{}/socket", served.address);
     let mut client = WebSocketConnector::new(url.parse().unwrap())
-        .open_socket()
+        .open_socket(None)
         .await
         .unwrap();
     let (what, mut server) = served.sockets.recv().await.unwrap();
@@ -121,7 +121,7 @@ async fn upgraded_socket_is_handed_over_with_its_context() {
     sent.unwrap();
     assert!(received.unwrap() == Some(RawMessage::Binary(message)));
     let refused = WebSocketConnector::new(url.replace("socket", "x").parse().unwrap());
-    let error = refused.open_socket().await.unwrap_err();
+    let error = refused.open_socket(None).await.unwrap_err();
     assert!(
         matches!(error, ConnectError::Refused { status: 200, .. }),
         "{error}"
@@ -137,10 +137,10 @@ async fn connection_slot_is_released_when_both_socket_halves_are_dropped() {
     let mut served = serve_echo(options).await;
     let url = format!("ws://{}/socket", served.address);
     let client = WebSocketConnector::new(url.parse().unwrap());
-    let _first = client.open_socket().await.unwrap();
+    let _first = client.open_socket(None).await.unwrap();
     let (_, BinarySocket { reader, writer }) = served.sockets.recv().await.unwrap();
     drop(reader);
-    let refused = client.open_socket().await.unwrap_err();
+    let refused = client.open_socket(None).await.unwrap_err();
     assert!(
         matches!(refused, ConnectError::Refused { status: 503, .. }),
         "{refused}"
@@ -152,7 +152,7 @@ async fn connection_slot_is_released_when_both_socket_halves_are_dropped() {
         "HTTP/1.1 200 OK"
     );
     drop(writer);
-    client.open_socket().await.unwrap();
+    client.open_socket(None).await.unwrap();
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn sockets_carry_messages_over_tls() {
         trust: TrustStore::only(&certificate),
         ..WebSocketConnector::new(url.parse().unwrap())
     };
-    let mut client = client.open_socket().await.unwrap();
+    let mut client = client.open_socket(None).await.unwrap();
     let (_, mut server) = served.sockets.recv().await.unwrap();
     let messages: Vec<Bytes> = (1..20).map(|n| Bytes::from(vec![n; 60_000])).collect();
     for _ in 0..2 {
@@ -236,7 +236,7 @@ async fn idle_connections_are_evicted_and_time_out() {
     // Upgraded connections are neither counted nor timed out.
     let url = format!("ws://{}/socket", served.address);
     let mut client = WebSocketConnector::new(url.parse().unwrap())
-        .open_socket()
+        .open_socket(None)
         .await
         .unwrap();
     let (_, mut server) = served.sockets.recv().await.unwrap();

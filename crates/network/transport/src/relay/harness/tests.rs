@@ -102,7 +102,7 @@ impl RelayFixture {
         let server = WebSocketConnector::new(relay.url("executor").parse().unwrap());
         tokio::spawn(async move {
             loop {
-                if let Ok(socket) = server.open_socket().await {
+                if let Ok(socket) = server.open_socket(None).await {
                     executor.serve(socket, REGISTRATION.to_owned()).await;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;

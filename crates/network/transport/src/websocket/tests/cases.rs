@@ -2,13 +2,13 @@
 
 use std::future::poll_fn;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, WebSocketCase, cases};
 use crate::{
     link::{Link, LinkRole},
-    websocket::{FrameHeader, apply_mask, link},
+    websocket::{FrameHeader, LinkOptions, UpgradedStream, apply_mask},
 };
 
 mod case_list {
@@ -57,8 +57,9 @@ async fn control_frames(mut stream: tokio::io::ReadHalf<DuplexStream>) -> Vec<Re
 
 async fn run(case: &WebSocketCase, role: LinkRole) -> Result<(), String> {
     let (near, far) = tokio::io::duplex(1 << 20);
-    let (input, output) = tokio::io::split(near);
-    let served = serve(link(input, output, &[], role, "test".to_owned()));
+    let stream = UpgradedStream::new(tokio::io::split(near), Bytes::new());
+    let options = LinkOptions::of(role);
+    let served = serve(stream.into_link(role, "test".to_owned(), options));
     let mask = (role == LinkRole::Server).then_some([0x37, 0xfa, 0x21, 0x3d]);
     let is_closed = matches!(case.replies.last(), Some(Reply::Close(_)));
     let (input, mut output) = tokio::io::split(far);
