@@ -318,12 +318,6 @@ struct WindowCollector<'a> {
     collected: CollectedOutput,
 }
 
-/// Whether a window accepts more events.
-enum WindowState {
-    Open,
-    Full,
-}
-
 impl<'a> WindowCollector<'a> {
     fn new(process: &'a dyn ExecProcess, collect: CollectOptions) -> Self {
         let events = process.follow(FollowOptions {
@@ -350,7 +344,7 @@ impl<'a> WindowCollector<'a> {
     async fn collect_until_full(&mut self) -> Result<(), ProcessError> {
         loop {
             let event = self.events.next().await;
-            if let WindowState::Full = self.add_event(event)? {
+            if !self.add_event(event)? {
                 return Ok(());
             }
             // Yield to the timer: a process that writes without pause would keep this loop ready
@@ -366,7 +360,7 @@ impl<'a> WindowCollector<'a> {
             let Some(event) = self.events.next().now_or_never() else {
                 break;
             };
-            if let WindowState::Full = self.add_event(event)? {
+            if !self.add_event(event)? {
                 break;
             }
         }
@@ -382,38 +376,34 @@ impl<'a> WindowCollector<'a> {
         self.collected
     }
 
-    fn add_event(&mut self, event: Option<ExecProcessEvent>) -> Result<WindowState, ProcessError> {
+    /// Adds an event. Returns whether the window accepts more of them.
+    fn add_event(&mut self, event: Option<ExecProcessEvent>) -> Result<bool, ProcessError> {
         let collected = &mut self.collected;
         let failure = match event {
             Some(ExecProcessEvent::Output(chunk)) => {
                 let total = self.collected_bytes + chunk.data.len();
                 if !collected.chunks.is_empty() && total > self.max_bytes {
-                    return Ok(WindowState::Full);
+                    return Ok(false);
                 }
                 self.collected_bytes = total;
                 collected.advance_to(chunk.seq);
                 collected.chunks.push(chunk);
-                let full = total >= self.max_bytes;
-                return Ok(if full {
-                    WindowState::Full
-                } else {
-                    WindowState::Open
-                });
+                return Ok(total < self.max_bytes);
             }
             Some(ExecProcessEvent::Exited(seq, exit)) => {
                 collected.advance_to(seq);
                 collected.exit = Some(exit);
-                return Ok(WindowState::Open);
+                return Ok(true);
             }
             Some(ExecProcessEvent::Closed(seq)) => {
                 collected.advance_to(seq);
                 collected.closed = true;
-                return Ok(WindowState::Full);
+                return Ok(false);
             }
             // An earlier window returned the close.
             None if self.process.status().closed => {
                 collected.closed = true;
-                return Ok(WindowState::Full);
+                return Ok(false);
             }
             None => ProcessError::missing_close(),
             Some(ExecProcessEvent::Failed(error)) => error,
@@ -421,7 +411,7 @@ impl<'a> WindowCollector<'a> {
         if collected.chunks.is_empty() && collected.exit.is_none() {
             return Err(failure);
         }
-        Ok(WindowState::Full)
+        Ok(false)
     }
 }
 

@@ -14,7 +14,7 @@ pub mod socket;
 mod tests;
 mod writer;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use base64_simd::STANDARD;
 use bytes::{Bytes, BytesMut};
@@ -65,16 +65,22 @@ pub enum TextFraming {
 }
 
 /// A connection after its handshake.
-pub(crate) struct UpgradedStream {
+pub struct UpgradedStream {
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
     /// Bytes that followed the handshake.
     already_read: Bytes,
 }
 
+impl fmt::Debug for UpgradedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpgradedStream").finish_non_exhaustive()
+    }
+}
+
 impl UpgradedStream {
     /// Makes a stream of its read half and its write half.
-    pub(crate) fn new<R, W>((input, output): (R, W), already_read: Bytes) -> Self
+    pub fn new<R, W>((input, output): (R, W), already_read: Bytes) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
@@ -87,7 +93,7 @@ impl UpgradedStream {
     }
 
     /// Makes a link with options.
-    pub(crate) fn into_link(self, role: LinkRole, peer: String, options: LinkOptions) -> Link {
+    pub fn into_link(self, role: LinkRole, peer: String, options: LinkOptions) -> Link {
         let (reader, output) = self.into_frames(role, options.max_message_bytes);
         let reader = reader.with_budget(options.budget);
         let writer = FrameWriter::new(output).with_text_framing(options.sends);

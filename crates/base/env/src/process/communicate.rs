@@ -138,9 +138,8 @@ async fn run_exchange(
 async fn write_input(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), CommunicateError> {
     while !input.is_empty() {
         let chunk = input.split_to(INPUT_CHUNK_BYTES.min(input.len()));
-        match retry_write(process, || process.write(None, chunk.clone())).await? {
-            InputState::Open => {}
-            InputState::Closed => return Ok(()),
+        if !retry_write(process, || process.write(None, chunk.clone())).await? {
+            return Ok(());
         }
     }
     retry_write(process, || process.close_stdin(None))
@@ -148,23 +147,18 @@ async fn write_input(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), 
         .map(|_| ())
 }
 
-/// Whether the process accepts more input.
-enum InputState {
-    Open,
-    Closed,
-}
-
-/// Retries a write until the process has started and has room in its queue.
+/// Retries a write until the process has started and has room in its queue. Returns whether the
+/// process accepts more input.
 async fn retry_write(
     process: &dyn ExecProcess,
     attempt: impl Fn() -> BoxFuture<'static, Result<WriteStatus, ProcessError>>,
-) -> Result<InputState, CommunicateError> {
+) -> Result<bool, CommunicateError> {
     let mut started_by = None;
     loop {
         let failure = match attempt().await {
-            Ok(WriteStatus::Accepted) => return Ok(InputState::Open),
+            Ok(WriteStatus::Accepted) => return Ok(true),
             Ok(WriteStatus::StdinClosed) | Err(ProcessError::Terminated) => {
-                return Ok(InputState::Closed);
+                return Ok(false);
             }
             Ok(WriteStatus::Starting) => {
                 let now = time::Instant::now();

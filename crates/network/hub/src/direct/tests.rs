@@ -8,12 +8,16 @@ use bytes::Bytes;
 use exec_transport::{
     http::service::HttpPeer,
     link::{DataEncoding, Link, LinkRole as End},
-    websocket::link,
+    websocket::{LinkOptions, UpgradedStream},
 };
 use exec_wire::outgoing_message::OutgoingMessage;
 use http::{HeaderMap, Method, Request, StatusCode, header::AUTHORIZATION, request::Parts};
 use serde_json::json;
-use tokio::{io::split, task::JoinHandle, time::Instant};
+use tokio::{
+    io::{DuplexStream, split},
+    task::JoinHandle,
+    time::Instant,
+};
 
 use super::{DirectService, DirectUpgrade, slot_table::CAPACITY};
 use crate::{
@@ -64,12 +68,17 @@ fn path(registered: &Reply) -> String {
     format!("{}?{}", url.path(), url.query().unwrap())
 }
 
+/// Makes a link of one end of a connection.
+fn websocket(stream: DuplexStream, role: End, peer: &str) -> Link {
+    let stream = UpgradedStream::new(split(stream), Bytes::new());
+    stream.into_link(role, peer.to_owned(), LinkOptions::of(role))
+}
+
 /// Opens a websocket that the hub serves and returns the client's end.
 fn open(direct: &Arc<DirectService>, upgrade: DirectUpgrade) -> (Link, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 << 10);
-    let ((near_in, near_out), (far_in, far_out)) = (split(near), split(far));
-    let client = link(near_in, near_out, &[], End::Client, "hub".to_owned());
-    let server = link(far_in, far_out, &[], End::Server, "client".to_owned());
+    let client = websocket(near, End::Client, "hub");
+    let server = websocket(far, End::Server, "client");
     let direct = Arc::clone(direct);
     let served = tokio::spawn(async move { direct.serve(upgrade, server).await });
     (client, served)
