@@ -25,10 +25,7 @@ use std::{
 use base64_simd::URL_SAFE_NO_PAD;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, SeqAccess, Visitor},
-};
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -156,20 +153,6 @@ impl TokenDigest {
         Self(Sha256::digest(token.trim()).into())
     }
 
-    /// Parses a digest of 64 hexadecimal digits in either case.
-    ///
-    /// # Errors
-    /// Fails if the trimmed text is anything else.
-    pub fn from_hex(hex: &str) -> Result<Self, TokenDigestParseError> {
-        let digest = HEXLOWER_PERMISSIVE
-            .decode(hex.trim().as_bytes())
-            .map_err(|_| TokenDigestParseError)?;
-        digest
-            .try_into()
-            .map(Self)
-            .map_err(|_| TokenDigestParseError)
-    }
-
     /// Returns whether `token`, trimmed, has this digest.
     pub fn matches(&self, token: &str) -> bool {
         Self::of_token(token).0.ct_eq(&self.0).into()
@@ -179,8 +162,11 @@ impl TokenDigest {
 impl FromStr for TokenDigest {
     type Err = TokenDigestParseError;
 
+    /// Parses a digest of 64 hexadecimal digits in either case. Trims the text.
     fn from_str(hex: &str) -> Result<Self, Self::Err> {
-        Self::from_hex(hex)
+        let digest = HEXLOWER_PERMISSIVE.decode(hex.trim().as_bytes()).ok();
+        let digest = digest.and_then(|digest| digest.try_into().ok());
+        digest.map(Self).ok_or(TokenDigestParseError)
     }
 }
 
@@ -285,7 +271,7 @@ impl JwtRules {
             && !claims
                 .aud
                 .as_ref()
-                .is_some_and(|aud| aud.0.contains(audience))
+                .is_some_and(|aud| aud.contains(audience))
         {
             return Err(AuthRejection::AudienceMismatch);
         }
@@ -350,33 +336,19 @@ enum JwtSubject {
 }
 
 /// `aud`: one name or an array of them (RFC 7519 section 4.1.3).
-struct JwtAudience(Vec<String>);
-
-impl<'de> Deserialize<'de> for JwtAudience {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JwtAudienceVisitor)
-    }
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum JwtAudience {
+    One(String),
+    Many(Vec<String>),
 }
 
-struct JwtAudienceVisitor;
-
-impl<'de> Visitor<'de> for JwtAudienceVisitor {
-    type Value = JwtAudience;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or an array of strings")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<JwtAudience, E> {
-        Ok(JwtAudience(vec![name.to_owned()]))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<JwtAudience, A::Error> {
-        let mut audience = Vec::new();
-        while let Some(name) = names.next_element()? {
-            audience.push(name);
+impl JwtAudience {
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::One(audience) => audience == name,
+            Self::Many(audiences) => audiences.iter().any(|audience| audience == name),
         }
-        Ok(JwtAudience(audience))
     }
 }
 
@@ -442,7 +414,7 @@ mod capability_tests {
     #[test]
     fn digest_hex_is_case_insensitive() {
         for hex in [ABC.to_owned(), ABC.to_uppercase(), format!(" {ABC}\n")] {
-            let digest = TokenDigest::from_hex(&hex).unwrap();
+            let digest: TokenDigest = hex.parse().unwrap();
             assert!(digest.matches("abc"));
             assert!(!digest.matches("abd"));
             assert!(!digest.matches(""));
@@ -462,7 +434,7 @@ mod capability_tests {
         let (prefixed, signed) = (format!("0x{}", &ABC[2..]), format!("+{short}"));
         for hex in ["", short, &long, &foreign, &prefixed, &signed, "abc"] {
             assert_eq!(
-                TokenDigest::from_hex(hex).err(),
+                hex.parse::<TokenDigest>().err(),
                 Some(TokenDigestParseError),
                 "{hex:?}"
             );

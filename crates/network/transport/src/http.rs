@@ -141,9 +141,9 @@ fn respond(
     let headers = request.headers();
     if request.uri().path() != "/" {
         // Metrics reveal the activity of all clients, so they require the same credentials.
-        let authorize = || authenticate(endpoint, headers).map(drop);
+        let refuse = || authenticate(endpoint, headers).err();
         let (draining, metrics) = (&endpoint.draining, endpoint.metrics.as_ref());
-        return (health_response(request, draining, metrics, authorize), None);
+        return (health_response(request, draining, metrics, refuse), None);
     }
     let upgrade = upgrade_response(request);
     if upgrade.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -210,7 +210,7 @@ impl MetricsEndpoint {
 
 impl fmt::Debug for MetricsEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exposition").finish_non_exhaustive()
+        f.debug_struct("MetricsEndpoint").finish_non_exhaustive()
     }
 }
 
@@ -233,17 +233,18 @@ impl HttpService for HealthService {
         _: HttpPeer,
     ) -> BoxFuture<'_, HttpOutcome<Infallible>> {
         let metrics = Some(&self.metrics);
-        let response = health_response(&request, &self.draining, metrics, || Ok(()));
+        let response = health_response(&request, &self.draining, metrics, || None);
         ready(HttpOutcome::Reply(response)).boxed()
     }
 }
 
-/// Answers the health, readiness and metrics routes. `authorize` checks a request for metrics.
+/// Answers the health, readiness and metrics routes. `refuse` returns the refusal of a request for
+/// metrics, if it is not authorized.
 fn health_response(
     request: &Request<Incoming>,
     draining: &AtomicBool,
     metrics: Option<&MetricsEndpoint>,
-    authorize: impl FnOnce() -> Result<(), Response<Full<Bytes>>>,
+    refuse: impl FnOnce() -> Option<Response<Full<Bytes>>>,
 ) -> Response<Full<Bytes>> {
     let status = match (request.uri().path(), metrics) {
         ("/healthz" | "/readyz", _) | ("/metrics", Some(_))
@@ -252,7 +253,7 @@ fn health_response(
             return method_not_allowed("GET, HEAD", "");
         }
         ("/metrics", Some(metrics)) => {
-            return authorize().map_or_else(|refusal| refusal, |()| metrics.answer());
+            return refuse().unwrap_or_else(|| metrics.answer());
         }
         ("/readyz", _) if draining.load(Ordering::Relaxed) => StatusCode::SERVICE_UNAVAILABLE,
         ("/healthz" | "/readyz", _) => StatusCode::OK,

@@ -161,6 +161,19 @@ pub enum DataEncoding {
     Binary,
 }
 
+impl DataEncoding {
+    /// Appends a message in this encoding.
+    pub(crate) fn encode(self, message: &OutgoingMessage, out: &mut Vec<u8>) {
+        match (message, self) {
+            (OutgoingMessage::Data(message), Self::Binary) => {
+                let data = message.encode_binary(out);
+                out.extend_from_slice(&data);
+            }
+            (message, _) => message.encode_text(out),
+        }
+    }
+}
+
 impl LinkReadError {
     /// Returns the websocket close code (RFC 6455 section 7.4) for the peer; `None` if it cannot be
     /// reached.

@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use exec_wire::outgoing_message::OutgoingMessage;
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use crate::link::{BinarySupport, DataEncoding, Link, LinkReadError, MessageReader, MessageWriter};
@@ -25,28 +26,22 @@ pub fn pair() -> (Link, Link) {
 }
 
 fn link_end(sender: mpsc::Sender<Bytes>, receiver: mpsc::Receiver<Bytes>) -> Link {
-    let reader = MemoryReader { receiver };
     let writer = MemoryWriter {
         sender: Some(PolledSender::new(sender)),
         queue: VecDeque::new(),
         queued_bytes: 0,
     };
     Link::new(
-        reader,
+        receiver,
         writer,
         "memory".to_owned(),
         BinarySupport::Supported,
     )
 }
 
-#[derive(Debug)]
-struct MemoryReader {
-    receiver: mpsc::Receiver<Bytes>,
-}
-
-impl MessageReader for MemoryReader {
+impl MessageReader for mpsc::Receiver<Bytes> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkReadError>> {
-        self.receiver.poll_recv(cx).map(Ok)
+        self.poll_recv(cx).map(Ok)
     }
 }
 
@@ -60,13 +55,7 @@ struct MemoryWriter {
 impl MessageWriter for MemoryWriter {
     fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         let mut text = Vec::with_capacity(message.text_len());
-        match (message, encoding) {
-            (OutgoingMessage::Data(message), DataEncoding::Binary) => {
-                let data = message.encode_binary(&mut text);
-                text.extend_from_slice(&data);
-            }
-            (message, _) => message.encode_text(&mut text),
-        }
+        encoding.encode(&message, &mut text);
         self.queued_bytes += text.len();
         self.queue.push_back(text.into());
     }
@@ -98,9 +87,8 @@ impl MessageWriter for MemoryWriter {
     }
 }
 
-type ReserveFuture = std::pin::Pin<
-    Box<dyn Future<Output = Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>> + Send>,
->;
+type ReserveFuture =
+    BoxFuture<'static, Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>>;
 
 /// A sender that can be polled for capacity.
 struct PolledSender {

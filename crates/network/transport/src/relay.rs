@@ -67,15 +67,9 @@ impl StreamCloseReason {
 
     /// Converts to the error of a writer.
     fn io_error(&self) -> io::Error {
-        let kind = match self {
-            Self::Closed => io::ErrorKind::BrokenPipe,
-            Self::Reset
-            | Self::Lost
-            | Self::ExecutorChanged
-            | Self::Refused(_)
-            | Self::Protocol(_)
-            | Self::Message(_)
-            | Self::Stream(_) => io::ErrorKind::ConnectionReset,
+        let kind = match *self == Self::Closed {
+            true => io::ErrorKind::BrokenPipe,
+            false => io::ErrorKind::ConnectionReset,
         };
         io::Error::new(kind, self.clone())
     }

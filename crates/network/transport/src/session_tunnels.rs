@@ -141,12 +141,11 @@ impl SessionTunnels {
 
     /// Begins a connection. Everything that the peer may have missed is sent again.
     pub fn connect(&self) -> TunnelSender {
-        let connection = {
-            let mut state = self.lock();
+        let connection = self.update_state(|state| {
             state.connection += 1;
+            state.table.handle_connected();
             state.connection
-        };
-        self.update(TunnelTable::handle_connected);
+        });
         TunnelSender {
             tunnels: self.clone(),
             connection,
@@ -163,8 +162,12 @@ impl SessionTunnels {
 
     /// Changes the table, and wakes the tasks that can go on.
     fn update<R>(&self, change: impl FnOnce(&mut TunnelTable) -> R) -> R {
+        self.update_state(|state| change(&mut state.table))
+    }
+
+    fn update_state<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
-        let result = change(&mut state.table);
+        let result = change(&mut state);
         let woken = state.take_ready();
         // Released first, so that no task waits for the lock.
         drop(state);
@@ -180,21 +183,21 @@ impl SessionTunnels {
 }
 
 impl State {
+    fn tasks_of(&mut self, key: TunnelKey) -> &mut TunnelTasks {
+        self.tasks.entry(key).or_default()
+    }
+
     /// Takes the wakers of the tasks that can go on.
     fn take_ready(&mut self) -> ReadyWakers {
         let mut tasks = Vec::new();
         for wakeup in self.table.take_woken() {
-            let waker = match wakeup {
-                TunnelWakeup::Reader(key) => self
-                    .tasks
-                    .get_mut(&key)
-                    .and_then(|tasks| tasks.reader.take()),
-                TunnelWakeup::Writer(key) => self
-                    .tasks
-                    .get_mut(&key)
-                    .and_then(|tasks| tasks.writer.take()),
-            };
-            tasks.extend(waker);
+            let (TunnelWakeup::Reader(key) | TunnelWakeup::Writer(key)) = wakeup;
+            if let Some(waiting) = self.tasks.get_mut(&key) {
+                tasks.extend(match wakeup {
+                    TunnelWakeup::Reader(_) => waiting.reader.take(),
+                    TunnelWakeup::Writer(_) => waiting.writer.take(),
+                });
+            }
         }
         if !self.waiting_for_space.is_empty() && !self.table.is_full() {
             tasks.append(&mut self.waiting_for_space);
@@ -230,21 +233,17 @@ pub struct TunnelSender {
 impl TunnelSender {
     /// Returns the next message. Pending forever once the session has another connection.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<OutgoingMessage> {
-        let mut state = self.tunnels.lock();
-        if state.connection != self.connection {
-            return Poll::Pending;
-        }
-        let message = state.table.poll_message();
-        let woken = state.take_ready();
-        if message.is_none() {
-            state.sender = Some(cx.waker().clone());
-        }
-        drop(state);
-        woken.wake();
-        match message {
-            Some(message) => Poll::Ready(message.encode()),
-            None => Poll::Pending,
-        }
+        let message = self.tunnels.update_state(|state| {
+            if state.connection != self.connection {
+                return None;
+            }
+            let message = state.table.poll_message();
+            if message.is_none() {
+                state.sender = Some(cx.waker().clone());
+            }
+            message
+        });
+        message.map_or(Poll::Pending, |message| Poll::Ready(message.encode()))
     }
 }
 
@@ -279,20 +278,21 @@ impl TunnelEnd {
         if self.unread.has_remaining() {
             return Poll::Ready(Ok(Some(std::mem::take(&mut self.unread))));
         }
-        let mut state = self.tunnels.lock();
-        let read = state.table.read(self.key);
-        let woken = state.take_ready();
-        if read == TunnelRead::Pending {
-            let tasks = state.tasks.entry(self.key).or_default();
-            tasks.reader = Some(cx.waker().clone());
-        }
-        drop(state);
-        woken.wake();
+        let read = self.tunnels.update_state(|state| {
+            let read = state.table.read(self.key);
+            if read == TunnelRead::Pending {
+                state.tasks_of(self.key).reader = Some(cx.waker().clone());
+            }
+            read
+        });
         match read {
             TunnelRead::Data(data) => Poll::Ready(Ok(Some(data))),
             TunnelRead::Pending => Poll::Pending,
             TunnelRead::End => Poll::Ready(Ok(None)),
-            TunnelRead::Closed(closed) => Poll::Ready(Err(reset(closed))),
+            TunnelRead::Closed(closed) => {
+                let error = io::Error::new(io::ErrorKind::ConnectionReset, closed);
+                Poll::Ready(Err(error))
+            }
         }
     }
 
@@ -303,8 +303,7 @@ impl TunnelEnd {
         match state.table.closed(self.key) {
             Some(closed) => Poll::Ready(closed),
             None => {
-                let tasks = state.tasks.entry(self.key).or_default();
-                tasks.reader = Some(cx.waker().clone());
+                state.tasks_of(self.key).reader = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
@@ -315,8 +314,7 @@ impl TunnelEnd {
         let mut state = self.tunnels.lock();
         match state.table.capacity(self.key) {
             Ok(0) => {
-                let tasks = state.tasks.entry(self.key).or_default();
-                tasks.writer = Some(cx.waker().clone());
+                state.tasks_of(self.key).writer = Some(cx.waker().clone());
                 Poll::Pending
             }
             Ok(capacity) => Poll::Ready(Ok(capacity)),
@@ -342,10 +340,6 @@ impl TunnelEnd {
         self.tunnels
             .update(|table| table.close(self.key, Some(reason)));
     }
-}
-
-fn reset(closed: TunnelClosed) -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, closed)
 }
 
 impl AsyncRead for TunnelEnd {

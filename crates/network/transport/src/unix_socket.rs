@@ -66,17 +66,21 @@ impl UnixSocket {
             }
         }
         let (listener, identity) = listen(path)?;
+        Ok(Self::new(listener, path, identity, lock))
+    }
+
+    fn new(listener: UnixListener, path: &Path, identity: FileIdentity, lock: SocketLock) -> Self {
         let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
+        Self {
+            handed_over: lock.handed_over,
             listener,
             path: path.to_owned(),
             identity,
             lock,
             checks,
             reported: false,
-            handed_over: false,
-        })
+        }
     }
 
     /// Continues the socket of another server, with its lock. The files are still those of the other
@@ -86,22 +90,15 @@ impl UnixSocket {
         rustix::net::listen(&listener, BACKLOG)?;
         let listener = std::os::unix::net::UnixListener::from(listener);
         listener.set_nonblocking(true)?;
-        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
-        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
-            listener: UnixListener::from_std(listener)?,
-            path: path.to_owned(),
-            // Without a file, the next check binds again.
-            identity: FileIdentity::of(path).unwrap_or_default(),
-            lock: SocketLock {
-                path: lock_path(path),
-                file: lock.into(),
-                handed_over: true,
-            },
-            checks,
-            reported: false,
+        // Without a file, the next check binds again.
+        let identity = FileIdentity::of(path).unwrap_or_default();
+        let lock = SocketLock {
+            path: lock_path(path),
+            file: lock.into(),
             handed_over: true,
-        })
+        };
+        let listener = UnixListener::from_std(listener)?;
+        Ok(Self::new(listener, path, identity, lock))
     }
 
     /// Makes the files belong to this server, which removes them at its end.

@@ -73,22 +73,22 @@ impl ServerHost {
             WebSocketScheme::Ws => 80,
             WebSocketScheme::Wss => 443,
         };
-        if self.port != default {
-            return self.authority();
-        }
-        if self.name.contains(':') {
-            format!("[{}]", self.name)
-        } else {
-            self.name.clone()
+        match self.port == default {
+            true => self.url_name(),
+            false => self.authority(),
         }
     }
 
     /// Returns host and port in URL form.
     pub(super) fn authority(&self) -> String {
-        if self.name.contains(':') {
-            format!("[{}]:{}", self.name, self.port)
-        } else {
-            format!("{}:{}", self.name, self.port)
+        format!("{}:{}", self.url_name(), self.port)
+    }
+
+    /// Returns the name in URL form, with brackets around an IPv6 address.
+    fn url_name(&self) -> String {
+        match self.name.contains(':') {
+            true => format!("[{}]", self.name),
+            false => self.name.clone(),
         }
     }
 }

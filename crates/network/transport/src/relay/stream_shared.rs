@@ -305,10 +305,8 @@ impl StreamShared {
 }
 
 fn store_waker(waker: &mut Option<Waker>, cx: &Context<'_>) {
-    match waker {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *waker = Some(cx.waker().clone()),
-    }
+    let stored = waker.get_or_insert_with(|| cx.waker().clone());
+    stored.clone_from(cx.waker());
 }
 
 /// Wakes tasks. The lock must not be held.
@@ -403,13 +401,7 @@ struct StreamWriter {
 impl MessageWriter for StreamWriter {
     fn push(&mut self, message: OutgoingMessage, encoding: DataEncoding) {
         let message = fit_to_limit(message, encoding);
-        self.unflushed += self.shared.push(|out| match (message, encoding) {
-            (OutgoingMessage::Data(message), DataEncoding::Binary) => {
-                let data = message.encode_binary(out);
-                out.extend_from_slice(&data);
-            }
-            (message, _) => message.encode_text(out),
-        });
+        self.unflushed += self.shared.push(|out| encoding.encode(&message, out));
     }
 
     fn buffered(&self) -> usize {

@@ -22,7 +22,7 @@ pub(super) struct MessageDecoder {
     message: Option<(MessageKind, BytesMut)>,
     utf8: Utf8Validator,
     role: LinkRole,
-    max_message_bytes: usize,
+    pub(super) max_message_bytes: usize,
 }
 
 /// Frame type of a message.
@@ -69,14 +69,6 @@ impl MessageDecoder {
             utf8: Utf8Validator::default(),
             role,
             max_message_bytes,
-        }
-    }
-
-    /// Replaces the message size limit.
-    pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
-        Self {
-            max_message_bytes,
-            ..self
         }
     }
 
@@ -185,19 +177,10 @@ impl MessageDecoder {
             apply_mask(mask, arrived);
         }
         self.checked = end;
-        let is_text = match (header.opcode, &self.message) {
-            (FrameOpcode::Text, _) | (FrameOpcode::Continuation, Some((MessageKind::Text, _))) => {
-                true
-            }
-            (
-                FrameOpcode::Continuation
-                | FrameOpcode::Binary
-                | FrameOpcode::Close
-                | FrameOpcode::Ping
-                | FrameOpcode::Pong,
-                _,
-            ) => false,
-        };
+        let is_text = matches!(
+            (header.opcode, &self.message),
+            (FrameOpcode::Text, _) | (FrameOpcode::Continuation, Some((MessageKind::Text, _)))
+        );
         if is_text {
             self.utf8.push(arrived)?;
         }

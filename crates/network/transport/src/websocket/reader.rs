@@ -103,11 +103,9 @@ impl FrameReader {
     }
 
     /// Replaces the message size limit.
-    pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
-        Self {
-            decoder: self.decoder.with_limit(max_message_bytes),
-            ..self
-        }
+    pub(super) fn with_limit(mut self, max_message_bytes: usize) -> Self {
+        self.decoder.max_message_bytes = max_message_bytes;
+        self
     }
 
     /// Sets the memory budget for large messages.

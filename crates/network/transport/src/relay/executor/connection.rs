@@ -382,8 +382,7 @@ const MAX_ANNOUNCED: usize = 128;
 #[derive(Debug, Default)]
 struct PendingHandshakes {
     pending: HashMap<StreamId, PendingHandshake>,
-    validations: JoinSet<(StreamId, HandshakeAttempt, ValidationOutcome)>,
-    attempts: u64,
+    validations: JoinSet<ValidationOutcome>,
     announced: VecDeque<StreamId>,
 }
 
@@ -391,13 +390,8 @@ struct PendingHandshakes {
 struct PendingHandshake {
     responder: NoiseResponder,
     delivery: DeliveryMode,
-    attempt: HandshakeAttempt,
     validation: AbortHandle,
 }
-
-/// Distinguishes a validation from an earlier one of the same stream.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct HandshakeAttempt(u64);
 
 /// A completed validation.
 #[derive(Debug)]
@@ -441,17 +435,13 @@ impl PendingHandshakes {
         delivery: DeliveryMode,
         validation: BoxFuture<'static, ValidationOutcome>,
     ) {
-        self.attempts += 1;
-        let attempt = HandshakeAttempt(self.attempts);
-        let id = stream_id.clone();
         let validation = self.validations.spawn(async move {
             let outcome = timeout(VALIDATION_TIMEOUT, validation).await;
-            (id, attempt, outcome.unwrap_or(ValidationOutcome::Refused))
+            outcome.unwrap_or(ValidationOutcome::Refused)
         });
         let pending = PendingHandshake {
             responder,
             delivery,
-            attempt,
             validation,
         };
         self.pending.insert(stream_id, pending);
@@ -465,20 +455,13 @@ impl PendingHandshakes {
 
     /// Returns the next completed validation.
     fn poll_validation(&mut self, cx: &mut Context<'_>) -> Poll<Validation> {
-        while let Poll::Ready(Some(ended)) = self.validations.poll_join_next(cx) {
-            let (stream_id, outcome) = match ended {
-                Ok((stream_id, attempt, outcome)) if self.is_current(&stream_id, attempt) => {
-                    (stream_id, outcome)
-                }
-                Ok(_) => continue,
-                // A cancelled validation is no longer pending; a panicking validator counts as a
-                // refusal.
-                Err(error) => match self.stream_of_task(error.id()) {
-                    Some(stream_id) => (stream_id, ValidationOutcome::Refused),
-                    None => continue,
-                },
-            };
-            if let Some(pending) = self.pending.remove(&stream_id) {
+        while let Poll::Ready(Some(ended)) = self.validations.poll_join_next_with_id(cx) {
+            // A panicking validator counts as a refusal.
+            let (task, outcome) =
+                ended.unwrap_or_else(|error| (error.id(), ValidationOutcome::Refused));
+            // A cancelled validation is no longer pending.
+            let of_task = |_: &StreamId, one: &mut PendingHandshake| one.validation.id() == task;
+            if let Some((stream_id, pending)) = self.pending.extract_if(of_task).next() {
                 return Poll::Ready(Validation {
                     stream_id,
                     responder: pending.responder,
@@ -488,17 +471,6 @@ impl PendingHandshakes {
             }
         }
         Poll::Pending
-    }
-
-    fn is_current(&self, stream_id: &StreamId, attempt: HandshakeAttempt) -> bool {
-        let pending = self.pending.get(stream_id);
-        pending.is_some_and(|one| one.attempt == attempt)
-    }
-
-    fn stream_of_task(&self, id: tokio::task::Id) -> Option<StreamId> {
-        let mut pending = self.pending.iter();
-        let entry = pending.find(|(_, one)| one.validation.id() == id);
-        entry.map(|(stream_id, _)| stream_id.clone())
     }
 }
 
