@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use exec_core::output_log::{ExitInfo, LogEvent, OutputChunk};
 use exec_wire::{
-    fs::{MissingPathNotification, WatchNotification},
+    base64_bytes::Base64Bytes,
     http::{CancelHttpRequest, HttpBodyDelta},
     id::ProcessId,
     message::{ParamsError, RpcMessage, RpcNotification, decode_params, split_binary},
@@ -81,55 +81,94 @@ impl ClientConnection {
             self.shared.tunnels().handle_message(message);
             return Ok(());
         }
-        match decode_notification(message) {
-            Ok(ServerNotification::Event(id, event)) => {
-                if !self.releasing.contains(&id)
-                    && let Some(process) = self.processes.find(&id)
-                {
-                    let closed = matches!(event, LogEvent::Closed(_));
-                    let recorded = process.handle_event(event);
-                    self.apply_recorded(&process, recorded);
-                    if closed && process.is_failed() && process.owner() == ProcessOwner::Session {
-                        self.release_unacked(&process);
-                        self.processes.finish(&process);
-                    }
-                }
+        let Err(ParamsError(reason)) = self.handle_known(message) else {
+            return Ok(());
+        };
+        let text = format!("invalid `{}` notification: {reason}", message.method);
+        let Ok(ProcessRef { process_id }) = decode_params(message.params) else {
+            return Err(DisconnectCause::Protocol(text));
+        };
+        // Other processes are not affected.
+        if let Some(process) = self.processes.find(&process_id) {
+            self.apply_recorded(&process, Err(EventsError::Malformed(text)));
+        }
+        Ok(())
+    }
+
+    /// Handles a notification that this version knows, and ignores others. Fails if it is malformed.
+    fn handle_known(&mut self, message: &RpcNotification<'_>) -> Result<(), ParamsError> {
+        match &*message.method {
+            notification::PROCESS_OUTPUT => {
+                let output: ProcessOutput = decode_params(message.params)?;
+                let chunk = OutputChunk {
+                    seq: output.seq,
+                    stream: output.stream,
+                    data: data_member(output.chunk, message, "chunk")?,
+                };
+                self.handle_event(&output.process_id, LogEvent::Output(chunk));
             }
-            Ok(ServerNotification::Started(started)) => {
+            notification::PROCESS_EXITED => {
+                let exited: ProcessExited = decode_params(message.params)?;
+                let exit = ExitInfo {
+                    code: exited.exit_code,
+                    signal: exited.signal.as_deref().map(known_signal_name),
+                    cause: exited.cause.unwrap_or(ExitCause::Unknown),
+                    usage: exited.usage,
+                    sandbox_denied: exited.sandbox_denied.unwrap_or(false),
+                };
+                self.handle_event(&exited.process_id, LogEvent::Exited(exited.seq, exit));
+            }
+            notification::PROCESS_CLOSED => {
+                let closed: ProcessClosed = decode_params(message.params)?;
+                self.handle_event(&closed.process_id, LogEvent::Closed(closed.seq));
+            }
+            notification::PROCESS_STARTED => {
+                let started: ProcessStarted = decode_params(message.params)?;
                 if let Some(process) = self.processes.find(&started.process_id) {
-                    process.handle_started(&started);
+                    process.handle_start_time(started.started_at_ms, started.os_pid);
                 }
             }
-            Ok(ServerNotification::Changed(changed)) => self.watches.handle_changed(changed),
-            Ok(ServerNotification::MissingChanged(changed)) => {
-                self.watches.handle_missing_changed(changed)
+            notification::FS_CHANGED => self.watches.handle_changed(decode_params(message.params)?),
+            notification::FS_MISSING_CHANGED => {
+                self.watches
+                    .handle_missing_changed(decode_params(message.params)?);
             }
-            Ok(ServerNotification::Decided(decision)) => {
-                let process = self.processes.find(&decision.process_id);
-                if let Some(hook) = process.as_ref().and_then(|process| process.network_hook()) {
-                    hook.watcher().record(decision);
-                }
-            }
-            Ok(ServerNotification::BodyDelta(delta, data)) => {
+            notification::HTTP_BODY_DELTA => {
+                let mut delta: HttpBodyDelta = decode_params(message.params)?;
+                let data = data_member(delta.delta_base64.take(), message, "deltaBase64")?;
                 if let Some(request_id) = self.bodies.handle_delta(delta, data) {
                     self.send_unanswered(&CancelHttpRequest { request_id });
                 }
             }
-            Ok(ServerNotification::Unknown) => {}
-            Err(NotificationError { process, reason }) => {
-                let text = format!("invalid `{}` notification: {reason}", message.method);
-                match process {
-                    None => return Err(DisconnectCause::Protocol(text)),
-                    // Other processes are not affected.
-                    Some(id) => {
-                        if let Some(process) = self.processes.find(&id) {
-                            self.apply_recorded(&process, Err(EventsError::Malformed(text)));
-                        }
-                    }
+            notification::NETWORK_POLICY_DECISION => {
+                // Decision records are best-effort: ignore malformed ones.
+                if let Ok(decision) = decode_params::<PolicyDecision>(message.params)
+                    && let Some(process) = self.processes.find(&decision.process_id)
+                    && let Some(hook) = process.network_hook()
+                {
+                    hook.watcher.record(decision);
                 }
             }
+            _ => {}
         }
         Ok(())
+    }
+
+    /// Passes an event to its process.
+    fn handle_event(&mut self, id: &ProcessId, event: LogEvent) {
+        if self.releasing.contains(id) {
+            return;
+        }
+        let Some(process) = self.processes.find(id) else {
+            return;
+        };
+        let closed = matches!(event, LogEvent::Closed(_));
+        let recorded = process.handle_event(event);
+        self.apply_recorded(&process, recorded);
+        if closed && process.is_failed() && process.owner() == ProcessOwner::Session {
+            self.release_unacked(&process);
+            self.processes.finish(&process);
+        }
     }
 
     /// Acts on the result of recording events.
@@ -245,46 +284,6 @@ impl ClientConnection {
     }
 }
 
-/// A decoded notification.
-#[derive(Debug)]
-enum ServerNotification {
-    /// An event of a process.
-    Event(ProcessId, LogEvent),
-    /// A process has started.
-    Started(ProcessStarted),
-    /// Changes of watched files.
-    Changed(WatchNotification),
-    /// The end of a missing-path watch.
-    MissingChanged(MissingPathNotification),
-    /// A network policy decision for a process.
-    Decided(PolicyDecision),
-    /// A chunk of a streamed body, or its end.
-    BodyDelta(HttpBodyDelta, Bytes),
-    /// An unknown notification.
-    Unknown,
-}
-
-/// Peer: a known notification is malformed.
-#[derive(Debug)]
-struct NotificationError {
-    /// The process of the notification, if it names one.
-    process: Option<ProcessId>,
-    /// The decoding error.
-    reason: String,
-}
-
-/// Decodes a notification. Unknown ones are not errors.
-fn decode_notification(
-    message: &RpcNotification<'_>,
-) -> Result<ServerNotification, NotificationError> {
-    decode_known(message).map_err(|ParamsError(reason)| NotificationError {
-        process: decode_params(message.params)
-            .ok()
-            .map(|ProcessRef { process_id }| process_id),
-        reason,
-    })
-}
-
 /// The member that names the process of a notification.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -292,63 +291,12 @@ struct ProcessRef {
     process_id: ProcessId,
 }
 
-fn decode_known(message: &RpcNotification<'_>) -> Result<ServerNotification, ParamsError> {
-    match &*message.method {
-        notification::PROCESS_OUTPUT => {
-            let output: ProcessOutput = decode_params(message.params)?;
-            let embedded = output.chunk.map(|chunk| chunk.0);
-            let data: Bytes = embedded
-                .or_else(|| message.data.clone())
-                .ok_or_else(|| ParamsError("missing field `chunk`".to_owned()))?;
-            let chunk = OutputChunk {
-                seq: output.seq,
-                stream: output.stream,
-                data,
-            };
-            Ok(ServerNotification::Event(
-                output.process_id,
-                LogEvent::Output(chunk),
-            ))
-        }
-        notification::PROCESS_EXITED => {
-            let exited: ProcessExited = decode_params(message.params)?;
-            let exit = ExitInfo {
-                code: exited.exit_code,
-                signal: exited.signal.as_deref().map(known_signal_name),
-                cause: exited.cause.unwrap_or(ExitCause::Unknown),
-                usage: exited.usage,
-                sandbox_denied: exited.sandbox_denied.unwrap_or(false),
-            };
-            Ok(ServerNotification::Event(
-                exited.process_id,
-                LogEvent::Exited(exited.seq, exit),
-            ))
-        }
-        notification::PROCESS_CLOSED => {
-            let closed: ProcessClosed = decode_params(message.params)?;
-            Ok(ServerNotification::Event(
-                closed.process_id,
-                LogEvent::Closed(closed.seq),
-            ))
-        }
-        notification::PROCESS_STARTED => {
-            decode_params(message.params).map(ServerNotification::Started)
-        }
-        notification::FS_CHANGED => decode_params(message.params).map(ServerNotification::Changed),
-        notification::FS_MISSING_CHANGED => {
-            decode_params(message.params).map(ServerNotification::MissingChanged)
-        }
-        notification::HTTP_BODY_DELTA => {
-            let mut delta: HttpBodyDelta = decode_params(message.params)?;
-            let embedded = delta.delta_base64.take().map(|data| data.0);
-            let data = embedded
-                .or_else(|| message.data.clone())
-                .ok_or_else(|| ParamsError("missing field `deltaBase64`".to_owned()))?;
-            Ok(ServerNotification::BodyDelta(delta, data))
-        }
-        // Decision records are best-effort: ignore malformed ones.
-        notification::NETWORK_POLICY_DECISION => Ok(decode_params(message.params)
-            .map_or(ServerNotification::Unknown, ServerNotification::Decided)),
-        _ => Ok(ServerNotification::Unknown),
-    }
+/// Returns the data of a notification: in a member, or raw beside the text.
+fn data_member(
+    embedded: Option<Base64Bytes>,
+    message: &RpcNotification<'_>,
+    member: &str,
+) -> Result<Bytes, ParamsError> {
+    let data = embedded.map(|data| data.0).or_else(|| message.data.clone());
+    data.ok_or_else(|| ParamsError(format!("missing field `{member}`")))
 }

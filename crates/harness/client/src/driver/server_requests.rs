@@ -7,7 +7,7 @@ use exec_wire::{
     error::{ErrorCode, RpcError},
     message::{RequestId, RpcRequest, decode_params},
     method::NETWORK_POLICY_REQUEST,
-    network::{NetworkDecision, NetworkDestination, PolicyRequest, PolicyResponse},
+    network::{NetworkDecision, PolicyRequest, PolicyResponse},
     outgoing_message::OutgoingMessage,
 };
 use tokio::{
@@ -44,18 +44,20 @@ impl ServerRequests {
             Err(refusal) => return self.respond_now(refusal),
         };
         let process = processes.find(&policy_request.process_id);
-        let policy_decider = process
-            .and_then(|process| process.network_hook().and_then(NetworkHook::policy_decider));
-        match policy_decider {
-            Some(policy_decider) if self.ids.len() < MAX_PENDING_REQUESTS => {
-                let task = self
-                    .tasks
-                    .spawn(policy_decider.decide(policy_request.request));
-                self.ids.insert(task.id(), request.id.clone());
-                None
-            }
-            Some(_) | None => self.respond_now(policy_response(&request.id, default_denial())),
+        if let Some(process) = process
+            && let Some(NetworkHook { watcher, budget }) = process.network_hook()
+            && let Some(budget) = *budget
+            && self.ids.len() < MAX_PENDING_REQUESTS
+        {
+            let watcher = Arc::clone(watcher);
+            let task = self.tasks.spawn(async move {
+                let decided = timeout(budget, watcher.decide(policy_request.request)).await;
+                decided.unwrap_or_else(|_| default_denial())
+            });
+            self.ids.insert(task.id(), request.id.clone());
+            return None;
         }
+        self.respond_now(policy_response(&request.id, default_denial()))
     }
 
     fn respond_now(&mut self, answer: OutgoingMessage) -> Option<OutgoingMessage> {
@@ -88,7 +90,7 @@ impl ServerRequests {
 /// The network policy hook of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkHook {
-    watcher: Arc<dyn NetworkPolicyHook>,
+    pub(super) watcher: Arc<dyn NetworkPolicyHook>,
     /// Time limit of a decision. Absent: the server was not asked to request decisions.
     budget: Option<Duration>,
 }
@@ -103,30 +105,6 @@ impl NetworkHook {
             watcher,
             budget: budget.map(Duration::from_millis),
         })
-    }
-
-    pub(super) fn watcher(&self) -> &dyn NetworkPolicyHook {
-        &*self.watcher
-    }
-
-    fn policy_decider(&self) -> Option<PolicyDecider> {
-        Some(PolicyDecider {
-            watcher: Arc::clone(&self.watcher),
-            budget: self.budget?,
-        })
-    }
-}
-
-struct PolicyDecider {
-    watcher: Arc<dyn NetworkPolicyHook>,
-    budget: Duration,
-}
-
-impl PolicyDecider {
-    async fn decide(self, destination: NetworkDestination) -> NetworkDecision {
-        let decision = self.watcher.decide(destination);
-        let decided = timeout(self.budget, decision).await;
-        decided.unwrap_or_else(|_| default_denial())
     }
 }
 
