@@ -107,18 +107,11 @@ impl ExecServerError {
 
     /// Converts to a server error, for traits without a more specific one.
     pub(crate) fn into_rpc(self) -> RpcError {
-        match self {
-            Self::Remote(error) => error,
-            Self::Interrupted { .. } | Self::Connect(_) | Self::Disconnected(_) => {
-                RpcError::new(DISCONNECTED, self.to_string())
-            }
-            Self::TooManyCalls(_)
-            | Self::SendBufferFull(_)
-            | Self::IdInUse(_)
-            | Self::UnknownProcess(_)
-            | Self::NoSuchEvent { .. }
-            | Self::Malformed { .. }
-            | Self::Timeout { .. } => RpcError::internal(self.to_string()),
+        let text = self.to_string();
+        match self.into_disconnect() {
+            Ok(_) => RpcError::new(DISCONNECTED, text),
+            Err(Self::Remote(error)) => error,
+            Err(_) => RpcError::internal(text),
         }
     }
 
@@ -206,17 +199,9 @@ impl ConnectError {
     /// Returns whether a retry may succeed: the server may be temporarily unreachable or busy, or
     /// may not have noticed the end of the previous connection yet.
     pub(crate) fn is_transient(&self) -> bool {
-        match self {
-            Self::Link(_) | Self::Busy(_) | Self::Offline(_) => true,
-            Self::Timeout(_) | Self::Broken(_) => true,
-            Self::Refused(_) => self.is_attached(),
-            Self::Address(_)
-            | Self::Rejected(_)
-            | Self::Denied(_)
-            | Self::Replaced(_)
-            | Self::Malformed(_)
-            | Self::WrongSession { .. } => false,
-        }
+        let is_unavailable = matches!(self, Self::Link(_) | Self::Busy(_) | Self::Offline(_));
+        let is_interrupted = matches!(self, Self::Timeout(_) | Self::Broken(_));
+        is_unavailable || is_interrupted || self.is_attached()
     }
 
     /// Returns whether the requested session is attached to another connection.
@@ -248,11 +233,8 @@ impl From<connect::ConnectError> for ConnectError {
         if matches!(error, connect::ConnectError::ExecutorChanged) {
             return Self::Replaced(text);
         }
-        match classify_refusal(&error) {
-            Some(RefusalKind::Denied) => return Self::Denied(text),
-            #[cfg(feature = "remote")]
-            Some(RefusalKind::Offline) => return Self::Offline(text),
-            None => {}
+        if let Some(refusal) = actionable_refusal(&error) {
+            return refusal(text);
         }
         match error.fault() {
             connect::ConnectFault::Caller => Self::Address(text),
@@ -263,29 +245,23 @@ impl From<connect::ConnectError> for ConnectError {
     }
 }
 
-/// A refusal by the registry or an HTTP server that a person can act on.
-enum RefusalKind {
-    Denied,
-    #[cfg(feature = "remote")]
-    Offline,
-}
-
+/// Returns the variant of a refusal by the registry or an HTTP server that a person can act on.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "all other errors are classified by their fault, which names every variant"
 )]
-fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
+fn actionable_refusal(error: &connect::ConnectError) -> Option<fn(String) -> ConnectError> {
     match error {
         connect::ConnectError::Refused {
             status: 401 | 403, ..
-        } => Some(RefusalKind::Denied),
+        } => Some(ConnectError::Denied),
         #[cfg(feature = "remote")]
         connect::ConnectError::Grant { source, .. } => match source.downcast_ref()? {
-            RegistryError::Denied { .. } => Some(RefusalKind::Denied),
+            RegistryError::Denied { .. } => Some(ConnectError::Denied),
             RegistryError::Refused {
                 code: Some(RegistryErrorCode::EnvironmentOffline),
                 ..
-            } => Some(RefusalKind::Offline),
+            } => Some(ConnectError::Offline),
             _ => None,
         },
         _ => None,

@@ -35,20 +35,13 @@ impl ClientConnection {
     /// Defers a call for a process that is being released or looked up. Returns the call if it need
     /// not wait.
     pub(super) fn defer(&mut self, call: Call) -> Option<Call> {
-        let must_wait = match &call.sink {
-            ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _) => {
-                self.releasing.contains(process.id())
-            }
-            ResponseSink::Call(_)
-            | ResponseSink::ProbeStart(..)
-            | ResponseSink::FillGap(_)
-            | ResponseSink::Terminate(_)
-            | ResponseSink::LookUp(_)
-            | ResponseSink::Release(_)
-            | ResponseSink::Cancellable(..) => {
-                let target = call.target.as_ref();
-                target.is_some_and(|process| self.is_looked_up(process))
-            }
+        let must_wait = if let ResponseSink::Start(_, process)
+        | ResponseSink::Attach(_, process, _) = &call.sink
+        {
+            self.releasing.contains(process.id())
+        } else {
+            let target = call.target.as_ref();
+            target.is_some_and(|process| self.is_looked_up(process))
         };
         if !must_wait {
             return Some(call);

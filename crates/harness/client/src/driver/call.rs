@@ -192,61 +192,41 @@ pub(crate) enum RetryPolicy {
 impl RetryPolicy {
     /// Returns the default policy of a method.
     pub(crate) const fn of(method: MethodName) -> Self {
-        match method {
-            // The server deduplicates by `writeId`.
-            MethodName::ProcessWrite
-            | MethodName::ProcessCloseStdin
-            | MethodName::ProcessResize => Self::Always,
+        // The server deduplicates writes by `writeId`.
+        let is_idempotent = matches!(
+            method,
+            MethodName::ProcessWrite | MethodName::ProcessCloseStdin | MethodName::ProcessResize
+        );
+        let is_without_effect = matches!(
+            method,
             MethodName::EnvironmentInfo
-            | MethodName::EnvironmentStatus
-            | MethodName::EnvironmentConfigRead
-            | MethodName::CapabilityRootsDiscover
-            | MethodName::CapabilitiesDiscover
-            | MethodName::ProcessRead
-            | MethodName::ProcessWait
-            | MethodName::ProcessSnapshot
-            | MethodName::ProcessList
-            | MethodName::HistoryList
-            | MethodName::ServerStatus
-            // The server ignores the repeated request of an open tunnel or listener.
-            | MethodName::TunnelOpen
-            | MethodName::TunnelListen
-            | MethodName::PortsList
-            | MethodName::FsReadFile
-            | MethodName::FsGetMetadata
-            | MethodName::FsCanonicalize
-            | MethodName::FsReadDirectory
-            | MethodName::FsWalk
-            | MethodName::FsSearch
-            | MethodName::FsFind => Self::IfAwaited,
-            MethodName::Initialize
-            | MethodName::HttpRequest
-            | MethodName::HttpRequestCancel
-            | MethodName::ProcessStart
-            | MethodName::ProcessSignal
-            // Graceful termination sends a signal, so it is not idempotent.
-            | MethodName::ProcessTerminate
-            | MethodName::ProcessAttach
-            | MethodName::ProcessRelease
-            | MethodName::HistoryPurge
-            | MethodName::ServerUpgrade
-            | MethodName::FsWriteFile
-            | MethodName::FsCreateDirectory
-            | MethodName::FsSetMetadata
-            | MethodName::FsRemove
-            | MethodName::FsCopy
-            | MethodName::FsRename
-            | MethodName::FsCreateSymlink
-            | MethodName::FsOpen
-            | MethodName::FsReadBlock
-            | MethodName::FsWriteBlock
-            | MethodName::FsClose
-            | MethodName::FsWatchMissing
-            | MethodName::FsWatch
-            | MethodName::FsUnwatch
-            | MethodName::CommandExec
-            | MethodName::CommandExecWrite
-            | MethodName::CommandExecTerminate => Self::Never,
+                | MethodName::EnvironmentStatus
+                | MethodName::EnvironmentConfigRead
+                | MethodName::CapabilityRootsDiscover
+                | MethodName::CapabilitiesDiscover
+                | MethodName::ProcessRead
+                | MethodName::ProcessWait
+                | MethodName::ProcessSnapshot
+                | MethodName::ProcessList
+                | MethodName::HistoryList
+                | MethodName::ServerStatus
+                // The server ignores the repeated request of an open tunnel or listener.
+                | MethodName::TunnelOpen
+                | MethodName::TunnelListen
+                | MethodName::PortsList
+                | MethodName::FsReadFile
+                | MethodName::FsGetMetadata
+                | MethodName::FsCanonicalize
+                | MethodName::FsReadDirectory
+                | MethodName::FsWalk
+                | MethodName::FsSearch
+                | MethodName::FsFind
+        );
+        match (is_idempotent, is_without_effect) {
+            (true, _) => Self::Always,
+            (false, true) => Self::IfAwaited,
+            // Includes graceful termination, which sends a signal.
+            (false, false) => Self::Never,
         }
     }
 }

@@ -39,40 +39,17 @@ impl ClientConnection {
         {
             return;
         }
-        let Some(call) = self.defer(call) else {
+        let Some(mut call) = self.defer(call) else {
             return;
         };
         if let Some(refusal) = self.refusal(&call) {
             return call.sink.fail(refusal);
         }
-        let Call {
-            method,
-            request,
-            retry,
-            target,
-            sink,
-        } = call;
-        let sink = match sink {
-            ResponseSink::Cancellable(reply, resource) => {
-                self.bodies.register(&resource);
-                ResponseSink::Cancellable(reply, self.watches.register(resource))
-            }
-            sink @ (ResponseSink::Call(_)
-            | ResponseSink::Start(..)
-            | ResponseSink::ProbeStart(..)
-            | ResponseSink::Attach(..)
-            | ResponseSink::LookUp(_)
-            | ResponseSink::Release(_)
-            | ResponseSink::FillGap(_)
-            | ResponseSink::Terminate(_)) => sink,
-        };
-        self.send(Call {
-            method,
-            request,
-            retry,
-            target,
-            sink,
-        });
+        if let ResponseSink::Cancellable(reply, resource) = call.sink {
+            self.bodies.register(&resource);
+            call.sink = ResponseSink::Cancellable(reply, self.watches.register(resource));
+        }
+        self.send(call);
     }
 
     fn refusal(&mut self, call: &Call) -> Option<ExecServerError> {
@@ -85,34 +62,25 @@ impl ClientConnection {
                 return Some(ExecServerError::Remote(RpcError::invalid_request(text)));
             }
         }
-        match &call.sink {
-            _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => Some(
-                ExecServerError::TooManyCalls(limits::MAX_REQUESTS_IN_FLIGHT),
-            ),
-            // Register before sending, because events may arrive before the response.
-            ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _)
-                if !self.register(process) =>
-            {
-                Some(ExecServerError::IdInUse(process.id().clone()))
-            }
-            ResponseSink::Cancellable(_, OpenedResource::UsesConnection(connection))
-                if *connection != self.number =>
-            {
-                Some(ExecServerError::Interrupted {
-                    method: call.method.as_str(),
-                    reason: "its resource belongs to a previous connection".to_owned(),
-                })
-            }
-            ResponseSink::Call(_)
-            | ResponseSink::Start(..)
-            | ResponseSink::ProbeStart(..)
-            | ResponseSink::Attach(..)
-            | ResponseSink::LookUp(_)
-            | ResponseSink::Release(_)
-            | ResponseSink::FillGap(_)
-            | ResponseSink::Terminate(_)
-            | ResponseSink::Cancellable(..) => None,
+        if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT {
+            let max_calls = limits::MAX_REQUESTS_IN_FLIGHT;
+            return Some(ExecServerError::TooManyCalls(max_calls));
         }
+        if let ResponseSink::Cancellable(_, OpenedResource::UsesConnection(connection)) = &call.sink
+            && *connection != self.number
+        {
+            return Some(ExecServerError::Interrupted {
+                method: call.method.as_str(),
+                reason: "its resource belongs to a previous connection".to_owned(),
+            });
+        }
+        // Register before sending, because events may arrive before the response.
+        if let ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _) = &call.sink
+            && !self.register(process)
+        {
+            return Some(ExecServerError::IdInUse(process.id().clone()));
+        }
+        None
     }
 
     /// Registers a process, unless its id is in use.

@@ -134,21 +134,14 @@ impl FileWatches {
     /// Registers a watch before it is requested, because changes may arrive before the response. A
     /// new missing-path watch ends the previous one, as on the server.
     pub(crate) fn register(&mut self, resource: OpenedResource) -> OpenedResource {
-        match resource {
-            OpenedResource::Watch(watch) => {
-                self.table.insert(watch.id().clone(), Arc::clone(&watch));
-                OpenedResource::Watch(watch)
-            }
-            OpenedResource::MissingWatch(id, end_sender) => {
-                self.missing = Some((id, end_sender));
-                OpenedResource::None
-            }
-            OpenedResource::None
-            | OpenedResource::UsesConnection(_)
-            | OpenedResource::File(_)
-            | OpenedResource::Body(_)
-            | OpenedResource::Tunnel(_) => resource,
+        if let OpenedResource::MissingWatch(id, end_sender) = resource {
+            self.missing = Some((id, end_sender));
+            return OpenedResource::None;
         }
+        if let OpenedResource::Watch(watch) = &resource {
+            self.table.insert(watch.id().clone(), Arc::clone(watch));
+        }
+        resource
     }
 
     /// Removes a watch that could not be opened.
