@@ -97,29 +97,16 @@ impl RemoteBackend {
         let shared = Arc::clone(self.client.shared());
         let id = command.process_id.clone();
         let network_hook = NetworkHook::new(&command.network);
-        let io = command.io;
         let mut params = params(command);
         params.durable = params.durable.or(durable);
         // Create the handle before the start: dropping this future drops the handle, which
         // terminates the process.
-        let client = self.client.clone();
-        let (events, process) = match owner {
-            ProcessOwner::Session => {
-                let events = Arc::new(ProcessEvents::new(id, shared, network_hook, now_ms()));
-                let process = RemoteProcess::new(client, &events, io);
-                (events, process)
-            }
-            ProcessOwner::Server => {
-                params.detached = true;
-                let origin = AttachmentOrigin::Started(LaunchRequest::of(&params, now_ms()));
-                let events =
-                    ProcessEvents::new_attached(id, shared, network_hook, now_ms(), origin);
-                let events = Arc::new(events);
-                let terminal = TerminalPresence::of(params.tty);
-                let process = RemoteProcess::attached(client, &events, terminal);
-                (events, process)
-            }
-        };
+        params.detached = owner == ProcessOwner::Server;
+        let launch = || AttachmentOrigin::Started(LaunchRequest::of(&params, now_ms()));
+        let origin = params.detached.then(launch);
+        let events = Arc::new(ProcessEvents::new(id, shared, network_hook, origin));
+        let terminal = TerminalPresence::of(params.tty);
+        let process = RemoteProcess::new(self.client.clone(), &events, terminal);
         let started = self.client.start(params, events).await;
         let started = started.map_err(start_error)?;
         Ok(StartedProcess {
@@ -262,8 +249,7 @@ impl ExecServerClient {
         };
         let origin = AttachmentOrigin::Attached(ReplayRange { after, begin });
         let shared = Arc::clone(self.shared());
-        let events =
-            ProcessEvents::new_attached(process_id.clone(), shared, None, now_ms(), origin);
+        let events = ProcessEvents::new(process_id.clone(), shared, None, Some(origin));
         let events = Arc::new(events);
         let terminal = match &summary {
             None => TerminalPresence::Unknown,
@@ -274,7 +260,7 @@ impl ExecServerClient {
         };
         // Create the handle before attaching: dropping this future drops the handle, which
         // detaches.
-        let process = RemoteProcess::attached(self.clone(), &events, terminal);
+        let process = RemoteProcess::new(self.clone(), &events, terminal);
         let params = AttachProcess {
             process_id: process_id.clone(),
             after_seq: Some(begin),

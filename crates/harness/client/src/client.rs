@@ -12,6 +12,7 @@ use exec_wire::{
     environment::{EnvironmentInfo, EnvironmentStatus, ReadEnvironmentInfo, ReadEnvironmentStatus},
     id::{ProcessId, SessionId, WriteId},
     initialize::{InitializeResponse, ProtocolExtension},
+    limits,
     message::RequestId,
     method::{Method, MethodName},
     outgoing_message::OutgoingMessage,
@@ -46,6 +47,9 @@ use crate::{
 /// Timeouts of `environment/info` and `environment/status`, as in the stock client.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reserved size of a message beside its data, for paths, URLs, headers and policies.
+const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
 /// A connection to an exec-server. Clones share it. It closes when the last clone and the last
 /// process and event stream that came from it are dropped.
@@ -198,20 +202,7 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        self.call_for_process(params, None)
-    }
-
-    /// Calls a method, optionally for a server-owned process.
-    pub(crate) fn call_for_process<M>(
-        &self,
-        params: M,
-        target: Option<Arc<ProcessEvents>>,
-    ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
-    where
-        M: Method + Send + 'static,
-        M::Result: Send,
-    {
-        self.call_with_retry(params, target, RetryPolicy::of(M::NAME))
+        self.call_with_retry(params, None, RetryPolicy::of(M::NAME))
     }
 
     /// Starts a process and receives its events from the first one on.
@@ -249,7 +240,7 @@ impl ExecServerClient {
             chunk: None,
             write_id,
         };
-        self.call_with_data_for(params, "chunk", data, target, ResponseSink::Call)
+        self.call_with_data(params, "chunk", data, target, ResponseSink::Call)
             .map(|reply| decode::<WriteProcess>(&reply?))
     }
 
@@ -269,21 +260,8 @@ impl ExecServerClient {
         self.send(method, Box::new(request), retry, None, sink)
     }
 
-    /// Calls a method that is idempotent with these parameters, even if the method is not in
-    /// general.
-    pub(crate) fn call_idempotent<M>(
-        &self,
-        params: M,
-        target: Option<Arc<ProcessEvents>>,
-    ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
-    where
-        M: Method + Send + 'static,
-        M::Result: Send,
-    {
-        self.call_with_retry(params, target, RetryPolicy::Always)
-    }
-
-    fn call_with_retry<M>(
+    /// Calls a method, optionally for a server-owned process.
+    pub(crate) fn call_with_retry<M>(
         &self,
         params: M,
         target: Option<Arc<ProcessEvents>>,
@@ -302,20 +280,6 @@ impl ExecServerClient {
 
     /// Calls a method that carries bytes, if the send buffer has room for them.
     pub(crate) fn call_with_data<M, W>(
-        &self,
-        params: M,
-        member: &'static str,
-        data: Bytes,
-        sink: W,
-    ) -> impl Future<Output = CallResult> + Send + use<M, W>
-    where
-        M: Method + Send + 'static,
-        W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink,
-    {
-        self.call_with_data_for(params, member, data, None, sink)
-    }
-
-    fn call_with_data_for<M, W>(
         &self,
         params: M,
         member: &'static str,
@@ -366,9 +330,13 @@ impl ExecServerClient {
         checked.map_err(ExecServerError::Remote)
     }
 
-    /// Returns the encoding of data on this connection.
-    pub(crate) fn encoding(&self) -> DataEncoding {
-        encoding(&self.session())
+    /// Returns the maximum size of the data in one message to the server.
+    pub(crate) fn max_data_bytes(&self) -> usize {
+        let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
+        match encoding(&self.session()) {
+            DataEncoding::Binary => max_bytes,
+            DataEncoding::Text => max_bytes / 4 * 3,
+        }
     }
 
     fn send<W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink>(
@@ -429,7 +397,8 @@ pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> ExecServerError
     }
 }
 
-fn encoding(session: &InitializeResponse) -> DataEncoding {
+/// Returns the encoding of data in a session.
+pub(crate) fn encoding(session: &InitializeResponse) -> DataEncoding {
     if session.extensions.contains(&ProtocolExtension::BinaryData) {
         DataEncoding::Binary
     } else {

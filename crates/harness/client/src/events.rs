@@ -23,12 +23,12 @@ use exec_env::process::{OutputReadRequest, ProcessError, ProcessStatus};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     limits,
-    process::{OutputPage, ProcessStarted, WaitUntil},
+    process::{OutputPage, WaitUntil},
 };
 use tokio::{sync::Notify, time};
 
 use self::{attachment::ProcessAttachment, follower::AckCursor, reorder::EventReorder};
-use crate::{client_shared::ClientShared, driver::NetworkHook};
+use crate::{backend::now_ms, client_shared::ClientShared, driver::NetworkHook};
 
 /// Fewer chunks than a server with a journal puts into one page at most.
 const MANY_CHUNKS: usize = 4096;
@@ -57,8 +57,8 @@ struct EventsState {
     last_seen: OutputSeq,
     /// End of the output that was read in parts. An exit before it may be on the last page only.
     read_to: OutputSeq,
-    /// Small after a page was interrupted by a disconnect.
-    pages: PageSize,
+    /// Page size of reads, which is limited after a page was interrupted by a disconnect.
+    page_bytes: Option<usize>,
     /// Assigns the same sequence numbers as the server: from 1 and without gaps.
     followed: FollowedLog,
     ack_cursor: AckCursor,
@@ -77,44 +77,33 @@ struct EventsState {
 }
 
 impl ProcessEvents {
+    /// Creates the events of a process, which is server-owned if it has an `origin`.
     pub(crate) fn new(
         id: ProcessId,
         shared: Arc<ClientShared>,
         network_hook: Option<NetworkHook>,
-        started_at_ms: u64,
+        origin: Option<AttachmentOrigin>,
     ) -> Self {
-        Self::with_owner(
-            ProcessOwner::Session,
-            id,
-            shared,
-            network_hook,
-            started_at_ms,
-        )
-    }
-
-    fn with_owner(
-        owner: ProcessOwner,
-        id: ProcessId,
-        shared: Arc<ClientShared>,
-        network_hook: Option<NetworkHook>,
-        started_at_ms: u64,
-    ) -> Self {
+        let owner = match origin {
+            None => ProcessOwner::Session,
+            Some(_) => ProcessOwner::Server,
+        };
         let state = EventsState {
             reorder: EventReorder::new(),
             pending_read: None,
             last_seen: OutputSeq(0),
             read_to: OutputSeq(0),
-            pages: PageSize::Whole,
+            page_bytes: None,
             followed: FollowedLog::new(OutputLog::new(RetentionLimits::default())),
             ack_cursor: AckCursor::default(),
-            attachment: None,
+            attachment: origin.map(ProcessAttachment::new),
             lag: 0,
             written: [0; 3],
             failure: None,
             orphaned: None,
             released: false,
             os_pid: None,
-            started_at_ms,
+            started_at_ms: now_ms(),
         };
         Self {
             id,
@@ -182,7 +171,7 @@ impl ProcessEvents {
             return Err(EventsError::Malformed(text));
         } else {
             state.reorder.handle_page(page)?;
-            state.pages = PageSize::Whole;
+            state.page_bytes = None;
             state.reorder.gap().map(|after| state.begin_read(after))
         };
         self.record(state)?;
@@ -194,7 +183,7 @@ impl ProcessEvents {
 
     /// Records that the connection broke during `process/read`.
     pub(crate) fn handle_read_interrupted(&self) {
-        self.lock().pages = PageSize::Small;
+        self.lock().page_bytes = Some(SMALL_PAGE_BYTES);
     }
 
     /// Prepares for another connection. Returns the read that is needed.
@@ -203,10 +192,6 @@ impl ProcessEvents {
         state.ack_cursor.mark_unconfirmed();
         let after = state.reorder.last().max(state.read_to);
         state.begin_read(after)
-    }
-
-    pub(crate) fn handle_started(&self, started: &ProcessStarted) {
-        self.handle_start_time(started.started_at_ms, started.os_pid);
     }
 
     /// Records that the last handle was dropped.
@@ -322,32 +307,19 @@ impl ProcessEvents {
 
     /// Returns the sequence number to acknowledge, if an ack is due.
     pub(crate) fn take_ack(&self) -> Option<OutputSeq> {
-        let mut state = self.lock();
+        let state = &mut *self.lock();
         state.ack_cursor.scheduled = false;
-        if !self.uses_acks() || state.failure.is_some() {
-            return None;
-        }
-        let EventsState {
-            ack_cursor,
-            followed,
-            ..
-        } = &mut *state;
-        ack_cursor
-            .is_due(followed)
-            .then(|| ack_cursor.advance(followed))
+        let is_due =
+            self.uses_acks() && state.failure.is_none() && state.ack_cursor.is_due(&state.followed);
+        is_due.then(|| state.ack_cursor.advance(&state.followed))
     }
 
     /// Returns the sequence number of the close, if it must still be acknowledged.
     pub(crate) fn take_final_ack(&self) -> Option<OutputSeq> {
-        let mut state = self.lock();
-        let EventsState {
-            ack_cursor,
-            followed,
-            ..
-        } = &mut *state;
-        let is_complete = self.uses_acks() && followed.log().is_closed();
+        let state = &mut *self.lock();
+        let is_complete = self.uses_acks() && state.followed.log().is_closed();
         is_complete
-            .then(|| ack_cursor.advance_to_end(followed))
+            .then(|| state.ack_cursor.advance_to_end(&state.followed))
             .flatten()
     }
 
@@ -445,10 +417,7 @@ impl EventsState {
 
     /// Records a read of the events after `after`.
     fn begin_read(&mut self, after: OutputSeq) -> OutputGap {
-        let max_bytes = match self.pages {
-            PageSize::Whole => None,
-            PageSize::Small => Some(SMALL_PAGE_BYTES),
-        };
+        let max_bytes = self.page_bytes;
         self.last_seen = self.reorder.seen();
         *self.pending_read.insert(OutputGap { after, max_bytes })
     }
@@ -461,13 +430,6 @@ pub(crate) struct OutputGap {
     pub(crate) after: OutputSeq,
     /// Page size. Absent: everything.
     pub(crate) max_bytes: Option<usize>,
-}
-
-/// Page size of reads.
-#[derive(Clone, Copy, Debug)]
-enum PageSize {
-    Whole,
-    Small,
 }
 
 impl Drop for ProcessEvents {

@@ -11,7 +11,6 @@ use exec_env::filesystem::{
     ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPathsRequest, MissingPathsWatch,
     OpenFile, OpenFileRequest, PathWatcher, WatchDepth, WatchPathRequest,
 };
-use exec_transport::link::DataEncoding;
 use exec_wire::{
     fs::{
         self, CanonicalizePath, CopyPath, CreateDirectory, CreateSymlink, DirectoryListing,
@@ -40,9 +39,6 @@ use crate::{
     handshake::{check_open, needs_capability},
 };
 
-/// Reserved size of a message beside its data, for a path and a policy.
-const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
-
 /// Works on the files of a server's host. A single write must fit into a message of
 /// [`limits::MAX_MESSAGE_BYTES`]; larger files are written in blocks.
 #[derive(Clone, Debug)]
@@ -60,7 +56,7 @@ impl RemoteFileSystem {
         &self,
         params: M,
         resource: OpenedResource,
-        outcome: impl FnOnce(M::Result, RawResponse) -> T + Send + 'static,
+        outcome: impl FnOnce(M::Result, RawResponse) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T>
     where
         M: Method + Send + 'static,
@@ -70,14 +66,23 @@ impl RemoteFileSystem {
         async move {
             let response = call.await.map_err(file_error)?;
             let result = decode::<M>(&response).map_err(file_error)?;
-            Ok(outcome(result, response))
+            outcome(result, response)
         }
         .boxed()
     }
 
     /// Calls a method without a result.
     fn call_unit<M: Method + Send + 'static>(&self, params: M) -> FileFuture<()> {
-        self.call(params, OpenedResource::None, |_, _| ())
+        self.call(params, OpenedResource::None, |_, _| Ok(()))
+    }
+
+    /// Calls a method with a plain result.
+    fn call_plain<M>(&self, params: M) -> FileFuture<M::Result>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+    {
+        self.call(params, OpenedResource::None, |result, _| Ok(result))
     }
 
     /// Opens a file after the capability checks.
@@ -89,19 +94,16 @@ impl RemoteFileSystem {
             mode: open.mode,
             sandbox: open.sandbox,
         };
-        let client = self.client.clone();
-        self.call(
-            params,
-            OpenedResource::File(id.clone()),
-            move |_, response| {
-                Arc::new(RemoteFile {
-                    id,
-                    connection: response.connection,
-                    release_guard: Arc::new(response.release_guard),
-                    client,
-                }) as Arc<dyn OpenFile>
-            },
-        )
+        let files = self.clone();
+        let resource = OpenedResource::File(id.clone());
+        self.call(params, resource, move |_, response| {
+            Ok(Arc::new(RemoteFile {
+                id,
+                connection: response.connection,
+                release_guard: Arc::new(response.release_guard),
+                files,
+            }) as Arc<dyn OpenFile>)
+        })
     }
 
     /// Returns whether the server understands details and pages of listings. Others would ignore
@@ -110,33 +112,21 @@ impl RemoteFileSystem {
         let extensions = &self.client.session().extensions;
         extensions.contains(&ProtocolExtension::FileDetails)
     }
-
-    /// Returns the maximum data size of one message to the server.
-    fn max_data_bytes(&self) -> usize {
-        let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
-        match self.client.encoding() {
-            DataEncoding::Binary => max_bytes,
-            DataEncoding::Text => max_bytes / 4 * 3,
-        }
-    }
 }
 
 impl ExecutorFileSystem for RemoteFileSystem {
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        let content = self.call(read, OpenedResource::None, |content, response| {
-            content.data_base64.map(|data| data.0).or(response.data)
-        });
-        let missing = || file_error(malformed::<ReadFile>(&"missing field `dataBase64`"));
-        content
-            .map(move |content| content?.ok_or_else(missing))
-            .boxed()
+        self.call(read, OpenedResource::None, |content, response| {
+            let data = content.data_base64.map(|data| data.0).or(response.data);
+            data.ok_or_else(|| file_error(malformed::<ReadFile>(&"missing field `dataBase64`")))
+        })
     }
 
     fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
         if let Err(error) = self.client.server_kind().check_write(&write) {
             return ready(Err(error)).boxed();
         }
-        let max_bytes = self.max_data_bytes();
+        let max_bytes = self.client.max_data_bytes();
         if data.len() > max_bytes {
             let text = format!("file is too large to write at once: limit is {max_bytes} bytes");
             return ready(Err(FileError::Invalid(text))).boxed();
@@ -149,6 +139,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
             write,
             "dataBase64",
             data,
+            None,
             cancellable(OpenedResource::None),
         );
         call.map(|reply| reply.and_then(|response| decode::<WriteFile>(&response)))
@@ -164,7 +155,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         if get.details && !self.has_file_details() {
             return ready(Err(unsupported_details())).boxed();
         }
-        self.call(get, OpenedResource::None, |metadata, _| metadata)
+        self.call_plain(get)
     }
 
     fn set_metadata(&self, set: SetMetadata) -> FileFuture<()> {
@@ -173,7 +164,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
 
     fn canonicalize(&self, canonicalize: CanonicalizePath) -> FileFuture<PathUri> {
         self.call(canonicalize, OpenedResource::None, |canonical, _| {
-            canonical.path
+            Ok(canonical.path)
         })
     }
 
@@ -181,11 +172,11 @@ impl ExecutorFileSystem for RemoteFileSystem {
         if read.is_paged() && !self.has_file_details() {
             return ready(Err(unsupported_details())).boxed();
         }
-        self.call(read, OpenedResource::None, |listing, _| listing)
+        self.call_plain(read)
     }
 
     fn walk(&self, walk: WalkTree) -> FileFuture<WalkResult> {
-        self.call(walk, OpenedResource::None, |walked, _| walked)
+        self.call_plain(walk)
     }
 
     fn remove(&self, remove: RemovePath) -> FileFuture<()> {
@@ -229,11 +220,11 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn search(&self, search: SearchText) -> FileFuture<SearchResult> {
-        self.call(search, OpenedResource::None, |found, _| found)
+        self.call_plain(search)
     }
 
     fn find(&self, find: FindPaths) -> FileFuture<FoundPaths> {
-        self.call(find, OpenedResource::None, |found, _| found)
+        self.call_plain(find)
     }
 
     fn watch(&self, watch: WatchPathRequest) -> FileFuture<PathWatcher> {
@@ -249,14 +240,16 @@ impl ExecutorFileSystem for RemoteFileSystem {
         };
         let client = self.client.clone();
         let resource = OpenedResource::Watch(Arc::clone(&change_queue));
-        self.call(params, resource, move |result, response| PathWatcher {
-            path: result.path,
-            changes: ChangeStream {
+        self.call(params, resource, move |result, response| {
+            let changes = ChangeStream {
                 change_queue,
                 _release_guard: response.release_guard,
                 _client: client,
-            }
-            .boxed(),
+            };
+            Ok(PathWatcher {
+                path: result.path,
+                changes: changes.boxed(),
+            })
         })
     }
 
@@ -289,7 +282,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
                     let _release_guard = (release_guard, client);
                     changed.await.unwrap_or_default();
                 };
-                answer.watching.then(|| watch.boxed())
+                Ok(answer.watching.then(|| watch.boxed()))
             },
         )
     }
@@ -321,7 +314,7 @@ struct RemoteFile {
     id: HandleId,
     connection: ConnectionNumber,
     release_guard: Arc<Option<ReleaseGuard>>,
-    client: ExecServerClient,
+    files: RemoteFileSystem,
 }
 
 impl OpenFile for RemoteFile {
@@ -331,25 +324,17 @@ impl OpenFile for RemoteFile {
             offset,
             len: length as u64,
         };
-        let (call, release_guard) = (
-            self.client.call_with_sink(
-                read,
-                cancellable(OpenedResource::UsesConnection(self.connection)),
-            ),
-            Arc::clone(&self.release_guard),
-        );
-        async move {
-            let _release_guard = release_guard;
-            let response = call.await.map_err(file_error)?;
-            let block = decode::<ReadBlock>(&response).map_err(file_error)?;
+        let resource = OpenedResource::UsesConnection(self.connection);
+        let release_guard = Arc::clone(&self.release_guard);
+        self.files.call(read, resource, move |block, response| {
+            drop(release_guard);
             let data = block.chunk.map(|chunk| chunk.0).or(response.data);
             let missing = || file_error(malformed::<ReadBlock>(&"missing field `chunk`"));
             Ok(FileBlock {
                 data: data.ok_or_else(missing)?,
                 eof: block.eof,
             })
-        }
-        .boxed()
+        })
     }
 
     fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
@@ -363,10 +348,11 @@ impl OpenFile for RemoteFile {
             offset,
             chunk: None,
         };
-        let call = self.client.call_with_data(
+        let call = self.files.client.call_with_data(
             write,
             "chunk",
             data,
+            None,
             cancellable(OpenedResource::UsesConnection(self.connection)),
         );
         let release_guard = Arc::clone(&self.release_guard);

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse};
-use exec_transport::link::DataEncoding;
-use exec_wire::{http, limits};
+use exec_wire::http;
 use futures_util::{
     StreamExt,
     future::{Either, FutureExt},
@@ -22,9 +21,6 @@ use crate::{
     driver::{OpenedResource, ResponseSink},
     error::{ExecServerError, FaultParty},
 };
-
-/// Reserved size of a message beside the body, for the URL and the headers.
-const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
 /// Makes HTTP requests from a server's host.
 ///
@@ -57,7 +53,10 @@ impl RemoteHttpClient {
         let sink = |reply| ResponseSink::Cancellable(reply, resource);
         let call = match body {
             Some(body) => {
-                Either::Left(self.client.call_with_data(params, "bodyBase64", body, sink))
+                Either::Left(
+                    self.client
+                        .call_with_data(params, "bodyBase64", body, None, sink),
+                )
             }
             None => Either::Right(self.client.call_with_sink(params, sink)),
         };
@@ -76,15 +75,9 @@ impl RemoteHttpClient {
 
     /// Rejects requests that the server would not understand or accept.
     async fn check(&self, request: &HttpRequest) -> Result<(), HttpError> {
-        let max_bytes = match self.client.encoding() {
-            DataEncoding::Binary => limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES,
-            DataEncoding::Text => (limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES) / 4 * 3,
-        };
-        if request
-            .body
-            .as_ref()
-            .is_some_and(|body| body.len() > max_bytes)
-        {
+        let max_bytes = self.client.max_data_bytes();
+        let body = request.body.as_ref();
+        if body.is_some_and(|body| body.len() > max_bytes) {
             let text = format!("body is too large to send: limit is {max_bytes} bytes");
             return Err(HttpError::Refused(text));
         }

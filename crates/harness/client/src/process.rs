@@ -13,11 +13,8 @@ use bytes::Bytes;
 use exec_core::output_log::{
     FollowOptions, HeadTail, LogPage, OutputChunk, OutputLog, OutputSnapshot,
 };
-use exec_env::{
-    environment::ProcessIo,
-    process::{
-        EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
-    },
+use exec_env::process::{
+    EventStream, ExecProcess, OutputHold, OutputReadRequest, ProcessError, ProcessStatus,
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
@@ -36,8 +33,9 @@ use tokio::time;
 use crate::{
     client::ExecServerClient,
     client_shared::{DeferredRelease, ReleaseGuard},
+    driver::RetryPolicy,
     error::ExecServerError,
-    events::{EventFollower, ProcessEvents, RemoteHold, has_reached},
+    events::{EventFollower, ProcessEvents, ProcessOwner, RemoteHold, has_reached},
     handshake::ServerKind,
 };
 
@@ -84,34 +82,25 @@ impl RemoteProcess {
     pub(crate) fn new(
         client: ExecServerClient,
         events: &Arc<ProcessEvents>,
-        io: ProcessIo,
-    ) -> Self {
-        Self {
-            client,
-            events: Arc::clone(events),
-            terminal: TerminalPresence::of(matches!(io, ProcessIo::Terminal(_))),
-            next_write: AtomicU64::new(0),
-            write_id_prefix: "exec-client".to_owned(),
-            release_guard: None,
-        }
-    }
-
-    /// Creates the handle of a server-owned process.
-    pub(crate) fn attached(
-        client: ExecServerClient,
-        events: &Arc<ProcessEvents>,
         terminal: TerminalPresence,
     ) -> Self {
-        let released = DeferredRelease::Attached(Arc::clone(events));
-        let release_guard = ReleaseGuard::new(client.shared(), released);
-        let number = RandomState::new().build_hasher().finish();
+        let (write_id_prefix, release_guard) = match events.owner() {
+            ProcessOwner::Session => ("exec-client".to_owned(), None),
+            ProcessOwner::Server => {
+                let number = RandomState::new().build_hasher().finish();
+                let released = DeferredRelease::Attached(Arc::clone(events));
+                let release_guard = ReleaseGuard::new(client.shared(), released);
+                let prefix = format!("exec-client-{number:016x}");
+                (prefix, Some(Arc::new(release_guard)))
+            }
+        };
         Self {
             client,
             events: Arc::clone(events),
             terminal,
             next_write: AtomicU64::new(0),
-            write_id_prefix: format!("exec-client-{number:016x}"),
-            release_guard: Some(Arc::new(release_guard)),
+            write_id_prefix,
+            release_guard,
         }
     }
 
@@ -166,7 +155,9 @@ impl RemoteProcess {
         if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
-        let call = self.client.call_for_process(params, self.target());
+        let call = self
+            .client
+            .call_with_retry(params, self.target(), RetryPolicy::of(M::NAME));
         let events = Arc::clone(&self.events);
         async move {
             tokio::select! {
@@ -364,7 +355,7 @@ impl ExecProcess for RemoteProcess {
                 return ready(Err(error)).boxed();
             }
             self.client
-                .call_idempotent(params, self.target())
+                .call_with_retry(params, self.target(), RetryPolicy::Always)
                 .map(|result| result.map(|ended| ended.running).map_err(process_error))
                 .boxed()
         })

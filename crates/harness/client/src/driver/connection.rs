@@ -34,7 +34,7 @@ use super::{
     session_processes::SessionProcesses,
 };
 use crate::{
-    client::ConnectionState,
+    client::{ConnectionState, encoding},
     client_shared::ClientShared,
     error::{ExecServerError, error_chain},
     events::ProcessEvents,
@@ -156,11 +156,7 @@ impl ClientConnection {
     ) -> Self {
         let session = opened.session;
         let granted = |extension| session.extensions.contains(&extension);
-        let encoding = if granted(ProtocolExtension::BinaryData) {
-            DataEncoding::Binary
-        } else {
-            DataEncoding::Text
-        };
+        let encoding = encoding(&session);
         let flow_control = if granted(ProtocolExtension::Acknowledge) {
             FlowControlMode::PerProcess
         } else {

@@ -4,11 +4,11 @@
 //! that leave the server's retained range are skipped. There are no acknowledgements. Instead, flow
 //! control detaches from a process with lagging followers until they have caught up.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 use exec_core::output_log::LogEvent;
 use exec_wire::{
-    id::{OutputSeq, ProcessId},
+    id::OutputSeq,
     path_uri::PathUri,
     process::{ProcessSummary, StartProcess},
 };
@@ -17,8 +17,6 @@ use super::{
     EventsState, ProcessEvents,
     reorder::{EventsError, MAX_CHUNK_BYTES},
 };
-use crate::{client_shared::ClientShared, driver::NetworkHook};
-
 /// Lag at which the server is asked to pause sending.
 const PAUSE_LAG_BYTES: u64 = 4 << 20;
 /// Lag at which the server is asked to resume sending. Low enough that the server still retains the
@@ -157,19 +155,6 @@ impl ProcessAttachment {
         next.max(self.replay.after.next())
     }
 
-    /// Records that the start was answered.
-    pub(super) fn handle_start_response(&mut self) {
-        self.launch = None;
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.launch.is_some()
-    }
-
-    pub(super) fn handle_start_time(&mut self, started_at_ms: u64) {
-        self.started_at_ms = Some(started_at_ms);
-    }
-
     /// Returns whether a process of the server with this id is this process.
     pub(super) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let same_launch = self
@@ -182,16 +167,6 @@ impl ProcessAttachment {
         summary.detached && same_launch && same_start
     }
 
-    /// Records that a lookup is pending.
-    pub(super) fn handle_look_up(&mut self) {
-        self.flow = FlowState::Resuming;
-    }
-
-    /// Records that the server sends events again.
-    pub(super) fn handle_attach(&mut self) {
-        self.flow = FlowState::Sending;
-    }
-
     /// Returns the flow-control request for this lag, if one is needed.
     pub(super) fn flow_control(&self, lag: u64) -> Option<FlowControl> {
         match self.flow {
@@ -199,11 +174,6 @@ impl ProcessAttachment {
             FlowState::Paused if lag < RESUME_LAG_BYTES => Some(FlowControl::Resume),
             FlowState::Sending | FlowState::Paused | FlowState::Resuming => None,
         }
-    }
-
-    /// Records that the server was asked to pause.
-    pub(super) fn handle_pause(&mut self) {
-        self.flow = FlowState::Paused;
     }
 }
 
@@ -215,49 +185,28 @@ impl ReplayRange {
 }
 
 impl ProcessEvents {
-    /// Creates the events of a server-owned process.
-    pub(crate) fn new_attached(
-        id: ProcessId,
-        shared: Arc<ClientShared>,
-        network_hook: Option<NetworkHook>,
-        started_at_ms: u64,
-        origin: AttachmentOrigin,
-    ) -> Self {
-        let process = Self::with_owner(
-            ProcessOwner::Server,
-            id,
-            shared,
-            network_hook,
-            started_at_ms,
-        );
-        process.lock().attachment = Some(ProcessAttachment::new(origin));
-        process
-    }
-
     /// Records the start time.
     pub(crate) fn handle_start_time(&self, started_at_ms: u64, os_pid: Option<u32>) {
         let mut state = self.lock();
         state.os_pid = os_pid;
         state.started_at_ms = started_at_ms;
         if let Some(attachment) = &mut state.attachment {
-            attachment.handle_start_time(started_at_ms);
+            attachment.started_at_ms = Some(started_at_ms);
         }
     }
 
     /// Records that the start was answered.
     pub(crate) fn handle_start_response(&self) {
         if let Some(attachment) = &mut self.lock().attachment {
-            attachment.handle_start_response();
+            attachment.launch = None;
         }
     }
 
     /// Returns whether the start is unconfirmed.
     pub(crate) fn is_starting(&self) -> bool {
         let state = self.lock();
-        state
-            .attachment
-            .as_ref()
-            .is_some_and(ProcessAttachment::is_starting)
+        let attachment = state.attachment.as_ref();
+        attachment.is_some_and(|attachment| attachment.launch.is_some())
     }
 
     /// Returns whether a process of the server with this id is this process.
@@ -272,7 +221,7 @@ impl ProcessEvents {
     /// Records that a lookup is pending before the next attach.
     pub(crate) fn handle_look_up(&self) {
         if let Some(attachment) = &mut self.lock().attachment {
-            attachment.handle_look_up();
+            attachment.flow = FlowState::Resuming;
         }
     }
 
@@ -283,7 +232,7 @@ impl ProcessEvents {
         let Some(attachment) = &mut state.attachment else {
             return OutputSeq(next.0 - 1);
         };
-        attachment.handle_attach();
+        attachment.flow = FlowState::Sending;
         attachment.replay_after(next)
     }
 
@@ -298,7 +247,7 @@ impl ProcessEvents {
         let attachment = state.attachment.as_mut()?;
         let flow_control = attachment.flow_control(lag);
         if flow_control == Some(FlowControl::Pause) {
-            attachment.handle_pause();
+            attachment.flow = FlowState::Paused;
         }
         flow_control
     }
@@ -417,16 +366,16 @@ mod tests {
             attachment.flow_control(PAUSE_LAG_BYTES),
             Some(FlowControl::Pause)
         );
-        attachment.handle_pause();
+        attachment.flow = FlowState::Paused;
         assert_eq!(attachment.flow_control(PAUSE_LAG_BYTES), None);
         assert_eq!(attachment.flow_control(RESUME_LAG_BYTES), None);
         assert_eq!(
             attachment.flow_control(RESUME_LAG_BYTES - 1),
             Some(FlowControl::Resume)
         );
-        attachment.handle_look_up();
+        attachment.flow = FlowState::Resuming;
         assert_eq!(attachment.flow_control(RESUME_LAG_BYTES - 1), None);
-        attachment.handle_attach();
+        attachment.flow = FlowState::Sending;
         assert_eq!(attachment.flow_control(RESUME_LAG_BYTES - 1), None);
     }
 }
