@@ -113,12 +113,12 @@ impl ExecServerClient {
 
     /// Returns the server's response to `initialize`. It changes when a new session starts.
     pub fn session(&self) -> Arc<InitializeResponse> {
-        Arc::clone(&self.inner.shared.session_state().borrow().session)
+        Arc::clone(&self.inner.shared.session_state.borrow().session)
     }
 
     /// Resolves when the session is lost. Reconnects do not count.
     pub async fn closed(&self) {
-        let mut session_state = self.inner.shared.session_state().subscribe();
+        let mut session_state = self.inner.shared.session_state.subscribe();
         let session = session_state.borrow().session.session_id.clone();
         let is_lost = |session_state: &SessionState| {
             session_state.lost.is_some() || session_state.session.session_id != session
@@ -145,7 +145,7 @@ impl ExecServerClient {
     /// Returns the connection state and its changes. Rapid changes may be merged; the last one is
     /// always seen.
     pub fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.inner.shared.connection().subscribe()
+        self.inner.shared.connection.subscribe()
     }
 
     /// Abandons the session after this long without a connection. The server may end it earlier.
@@ -379,7 +379,7 @@ impl ExecServerClient {
 impl ClientInner {
     /// Returns why no response will arrive.
     fn disconnect_error(&self) -> ExecServerError {
-        let lost = self.shared.session_state().borrow().lost.clone();
+        let lost = self.shared.session_state.borrow().lost.clone();
         lost.unwrap_or_else(driver_stopped).into()
     }
 }

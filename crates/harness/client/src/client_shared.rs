@@ -28,13 +28,13 @@ pub(crate) const MAX_QUEUED_WRITE_BYTES: usize = 64 << 20;
 /// Shared by the driver of one client and all of its handles.
 #[derive(Debug)]
 pub(crate) struct ClientShared {
-    /// The current session, and whether it is lost.
-    session_state: watch::Sender<SessionState>,
-    connection: watch::Sender<ConnectionState>,
+    /// The current session, and whether it is lost. Updated when a new one starts.
+    pub(crate) session_state: watch::Sender<SessionState>,
+    pub(crate) connection: watch::Sender<ConnectionState>,
     /// Wakes the driver after a change of this state.
-    wakeup: Notify,
+    pub(crate) wakeup: Notify,
     /// Ends the driver's reconnect backoff.
-    retry: Notify,
+    pub(crate) retry: Notify,
     /// Time without a connection after which the client abandons the session, if the server does
     /// not end it earlier.
     reconnect_timeout: Mutex<Option<Duration>>,
@@ -56,7 +56,8 @@ pub(crate) struct ClientShared {
     id_counter: AtomicU64,
     /// The last id of a missing-path watch.
     last_missing_watch: Mutex<u64>,
-    tunnels: ClientTunnels,
+    /// The tunnels of the session.
+    pub(crate) tunnels: ClientTunnels,
     /// Distinguishes tunnel ids from those of another client that had the session.
     tunnel_prefix: u64,
 }
@@ -115,25 +116,10 @@ impl ClientShared {
         }
     }
 
-    /// Returns the state of the current session, which is updated when a new one starts.
-    pub(crate) fn session_state(&self) -> &watch::Sender<SessionState> {
-        &self.session_state
-    }
-
-    /// Returns the connection state.
-    pub(crate) fn connection(&self) -> &watch::Sender<ConnectionState> {
-        &self.connection
-    }
-
     /// Sets the connection state and notifies watchers if it has changed.
     pub(crate) fn set_connection(&self, state: ConnectionState) {
         self.connection
             .send_if_modified(|before| std::mem::replace(before, state) != state);
-    }
-
-    /// Wakes the driver.
-    pub(crate) fn wake_driver(&self) {
-        self.wakeup.notify_one();
     }
 
     /// Requests an immediate reconnect attempt while disconnected.
@@ -141,11 +127,6 @@ impl ClientShared {
         if *self.connection.borrow() == ConnectionState::Reconnecting {
             self.retry.notify_one();
         }
-    }
-
-    /// Resolves when an immediate reconnect attempt is requested.
-    pub(crate) async fn retry_requested(&self) {
-        self.retry.notified().await;
     }
 
     /// Sets the time without a connection after which the client abandons the session.
@@ -199,7 +180,7 @@ impl ClientShared {
     /// Wakes the driver if it has paused reading.
     fn wake_if_paused(&self) {
         if self.reading_paused.load(Ordering::SeqCst) {
-            self.wake_driver();
+            self.wakeup.notify_one();
         }
     }
 
@@ -213,7 +194,7 @@ impl ClientShared {
         if let Some(pending_acks) = &mut *lock(&self.pending_acks) {
             pending_acks.push(process);
         }
-        self.wake_driver();
+        self.wakeup.notify_one();
     }
 
     /// Takes the processes with a pending ack.
@@ -222,11 +203,6 @@ impl ClientShared {
             .as_mut()
             .map(std::mem::take)
             .unwrap_or_default()
-    }
-
-    /// Resolves after a change of this state.
-    pub(crate) async fn wait_for_wakeup(&self) {
-        self.wakeup.notified().await;
     }
 
     /// Registers a caller that waits for incoming messages, until the guard is dropped.
@@ -261,7 +237,7 @@ impl ClientShared {
         if let Some(releases) = &mut *lock(&self.releases) {
             releases.push(released);
         }
-        self.wake_driver();
+        self.wakeup.notify_one();
     }
 
     /// Takes the queued releases.
@@ -283,11 +259,6 @@ impl ClientShared {
     /// Returns a new id of 32 hexadecimal digits, unique for this client.
     pub(crate) fn next_id(&self) -> String {
         format!("{:032x}", self.id_counter.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Returns the tunnels of the session.
-    pub(crate) fn tunnels(&self) -> &ClientTunnels {
-        &self.tunnels
     }
 
     /// Returns a new id for a tunnel or a listener.

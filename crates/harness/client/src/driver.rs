@@ -71,7 +71,7 @@ pub(crate) fn driver_stopped() -> DisconnectReason {
 
 impl Drop for ClientDriver {
     fn drop(&mut self) {
-        if self.shared.session_state().borrow().lost.is_none() {
+        if self.shared.session_state.borrow().lost.is_none() {
             self.shared.handle_lost(&driver_stopped());
         }
         self.shared.set_connection(ConnectionState::Lost);

@@ -57,7 +57,7 @@ impl RemoteNetwork {
     }
 
     fn tunnels(&self) -> &ClientTunnels {
-        self.client.shared().tunnels()
+        &self.client.shared().tunnels
     }
 
     async fn open_tunnel(self, target: TunnelTarget) -> Result<RemoteTunnel, TunnelError> {
@@ -300,7 +300,7 @@ impl TunnelListener for RemoteListener {
 
 impl RemoteListener {
     fn end_reason(&self) -> TunnelError {
-        let session_state = self.client.shared().session_state().borrow();
+        let session_state = self.client.shared().session_state.borrow();
         match session_state.lost.clone() {
             Some(reason) => TunnelError::Disconnected(reason),
             None => TunnelError::Host("the listener was closed by the server".to_owned()),
@@ -310,7 +310,7 @@ impl RemoteListener {
 
 impl Drop for RemoteListener {
     fn drop(&mut self) {
-        let tunnels = self.client.shared().tunnels();
+        let tunnels = &self.client.shared().tunnels;
         tunnels.lock().remove(&self.id);
         if self.is_open {
             tunnels.tunnels.send_close((&self.id).into(), None);

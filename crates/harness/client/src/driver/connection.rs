@@ -165,7 +165,7 @@ impl ClientConnection {
         let tunnels = granted(ProtocolExtension::Tunnels);
         if !tunnels {
             // The server was replaced by one without tunnels.
-            shared.tunnels().fail_all("server does not support tunnels");
+            shared.tunnels.fail_all("server does not support tunnels");
         }
         let id = session.session_id.clone();
         shared.handle_session(session, flow_control == FlowControlMode::PerProcess);
@@ -185,7 +185,7 @@ impl ClientConnection {
             watches: FileWatches::default(),
             bodies: HttpBodies::default(),
             server_requests: ServerRequests::default(),
-            tunnels: tunnels.then(|| shared.tunnels().tunnels.connect()),
+            tunnels: tunnels.then(|| shared.tunnels.tunnels.connect()),
             shared: Arc::clone(shared),
             early_messages: opened.early_messages,
             session: id,
@@ -354,7 +354,7 @@ impl ClientConnection {
                     self.link.writer.push(message, self.encoding);
                     self.push_tunnel_messages();
                 }
-                () = self.shared.wait_for_wakeup() => self.handle_wakeup(),
+                () = self.shared.wakeup.notified() => self.handle_wakeup(),
                 path = path_changed(&mut self.link.path) => self.shared.set_connection(match path {
                     LinkPathState::Connected => ConnectionState::Connected,
                     LinkPathState::Lost => ConnectionState::Reconnecting,

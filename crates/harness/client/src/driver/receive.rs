@@ -78,7 +78,7 @@ impl ClientConnection {
             let message = message.map_err(|error| {
                 DisconnectCause::Protocol(format!("invalid message about a tunnel: {error}"))
             })?;
-            self.shared.tunnels().handle_message(message);
+            self.shared.tunnels.handle_message(message);
             return Ok(());
         }
         let Err(ParamsError(reason)) = self.handle_known(message) else {

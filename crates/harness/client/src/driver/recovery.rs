@@ -74,7 +74,7 @@ impl ClientDriver {
     /// Returns the duration of recovery: the session's lifetime on the server, or the reconnect
     /// timeout if that is shorter.
     pub(super) fn recovery_window(&self) -> Duration {
-        let ttl = self.shared.session_state().borrow().session.session_ttl_ms;
+        let ttl = self.shared.session_state.borrow().session.session_ttl_ms;
         let window = ttl.map_or(MIN_RECOVERY_WINDOW, Duration::from_millis);
         let window = window.clamp(MIN_RECOVERY_WINDOW, MAX_RECOVERY_WINDOW);
         let limit = self.shared.reconnect_timeout();
@@ -119,7 +119,7 @@ impl ClientDriver {
             let attempt = async {
                 if let Some(last) = last_attempt {
                     let retry = async {
-                        shared.retry_requested().await;
+                        shared.retry.notified().await;
                         sleep_until(last.ended + MIN_BACKOFF).await;
                     };
                     tokio::select! {
@@ -263,7 +263,7 @@ impl ClientConnection {
         // Processes record their own release, and most other resources ended with the connection.
         for release in shared.take_releases() {
             if let DeferredRelease::Tunnel(id) = release {
-                shared.tunnels().tunnels.send_close(id, None);
+                shared.tunnels.tunnels.send_close(id, None);
             }
         }
         connection.last_cause = resume_state.cause;

@@ -247,7 +247,7 @@ impl ClientConnection {
                         self.send_unanswered(&StopWatch { watch_id });
                     }
                 }
-                DeferredRelease::Tunnel(id) => self.shared.tunnels().tunnels.send_close(id, None),
+                DeferredRelease::Tunnel(id) => self.shared.tunnels.tunnels.send_close(id, None),
                 DeferredRelease::MissingWatch(number) => self.end_missing_watch(number),
                 DeferredRelease::Body(request_id) => {
                     if self.bodies.remove(&request_id) {
