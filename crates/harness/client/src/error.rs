@@ -1,13 +1,13 @@
 //! Errors of calls and connections, and the party that must act.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use exec_env::environment::DisconnectReason;
 #[cfg(feature = "remote")]
 use exec_registry::{api::RegistryErrorCode, registry::RegistryError};
 use exec_transport::connect;
 use exec_wire::{
-    error::{ErrorCode, RpcError},
+    error::{ErrorCode, RpcError, error_chain},
     id::{OutputSeq, ProcessId, SessionId},
 };
 
@@ -266,17 +266,6 @@ fn actionable_refusal(error: &connect::ConnectError) -> Option<fn(String) -> Con
         },
         _ => None,
     }
-}
-
-/// Formats an error and its causes on one line.
-pub(crate) fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use exec_transport::{
 };
 use exec_wire::{
     environment::ServerCapabilities,
-    error::{ErrorCode, RpcError},
+    error::{ErrorCode, RpcError, error_chain},
     fs::{OpenMode, WriteFile},
     id::SessionId,
     initialize::{InitializeParams, InitializeResponse},
@@ -29,9 +29,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    backend::ProcessDurability,
-    client::ExecServerClientConnectOptions,
-    error::{ConnectError, error_chain},
+    backend::ProcessDurability, client::ExecServerClientConnectOptions, error::ConnectError,
 };
 
 /// Maximum size of messages before the response to `initialize`, such as events of a resumed

@@ -18,7 +18,7 @@ use exec_transport::{
     tls::TrustStore,
     trace::TraceSource,
 };
-use exec_wire::id::SessionId;
+use exec_wire::{error::error_chain, id::SessionId};
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::{
     sync::OnceCell,
@@ -28,7 +28,7 @@ use tokio::{
 use super::{BackoffDelay, ServerConnector, SessionContinuity};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
-    error::{ConnectError, ExecServerError, error_chain},
+    error::{ConnectError, ExecServerError},
 };
 
 /// How long to wait for a session that is still attached to the stream of a dead harness. A server

@@ -13,6 +13,7 @@ use exec_transport::{
     session_tunnels::TunnelSender,
 };
 use exec_wire::{
+    error::error_chain,
     id::{ProcessId, SessionId},
     initialize::ProtocolExtension,
     method::MethodName,
@@ -36,7 +37,7 @@ use super::{
 use crate::{
     client::{ConnectionState, encoding},
     client_shared::ClientShared,
-    error::{ExecServerError, error_chain},
+    error::ExecServerError,
     events::ProcessEvents,
     filesystem::FileWatches,
     handshake::OpenedSession,

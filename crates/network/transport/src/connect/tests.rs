@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use exec_test_support::bounded_wait::within;
-use exec_wire::outgoing_message::OutgoingMessage;
+use exec_wire::{error::error_chain, outgoing_message::OutgoingMessage};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -41,12 +41,6 @@ async fn connect_error(server: &WebSocketConnector) -> (ConnectError, String) {
         .expect_err("no link");
     let text = error_chain(&error);
     (error, text)
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<String> = sources.map(ToString::to_string).collect();
-    texts.join(": ")
 }
 
 /// Runs a listener and returns the links opened to it.

@@ -3,7 +3,7 @@
 
 use std::{
     future::poll_fn,
-    io, iter,
+    io,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -14,6 +14,7 @@ use exec_relay::{
     identity::NoisePublicKey,
     stream::DeliveryMode,
 };
+use exec_wire::error::error_chain;
 use futures_util::future::BoxFuture;
 use tokio::{
     sync::watch,
@@ -428,11 +429,4 @@ impl AttemptFailure {
             Self::Fatal(StreamCloseReason::Refused(error_chain(&error)))
         }
     }
-}
-
-/// Formats an error with its sources.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let sources = iter::successors(Some(error), |error| error.source());
-    let texts: Vec<String> = sources.map(ToString::to_string).collect();
-    texts.join(": ")
 }
