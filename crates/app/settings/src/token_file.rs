@@ -7,7 +7,7 @@ use std::{
 };
 
 use exec_registry::credentials::{
-    CredentialError, Credentials, RegistryBearer, RegistryToken, RegistryTokenError, SecretScope,
+    CredentialError, Credentials, RegistryToken, RegistryTokenError, SecretScope,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use http::HeaderMap;
@@ -47,7 +47,7 @@ impl TokenFile {
 
 impl Credentials for TokenFile {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        async { RegistryBearer::new(self.token().await).headers().await }.boxed()
+        async { Ok(self.token().await.headers()) }.boxed()
     }
 
     fn secret_scope(&self) -> SecretScope {

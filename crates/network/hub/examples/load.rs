@@ -28,7 +28,7 @@ use exec_hub::{
 };
 use exec_registry::{
     api::RegistryEnvironmentId,
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
 };
@@ -71,7 +71,7 @@ async fn measure(pairs: usize) {
     let token = make_token(directory.path());
     let hub = Process::start(directory.path());
     let base = BaseUrl::parse(&hub.url).unwrap();
-    let token = RegistryBearer::new(RegistryToken::new(&token).unwrap());
+    let token = FixedCredentials::registry_token(&RegistryToken::new(&token).unwrap());
     let registry =
         RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap();
     // Once before measuring, so that one-time allocations do not count.

@@ -11,11 +11,11 @@ mod sign_in;
 mod stdin_token;
 
 pub use self::{
-    access_token::{AccessToken, AccessTokenError},
+    access_token::AccessTokenError,
     agent_identity::{AgentIdentity, AgentIdentityError, AgentIdentitySettings},
     credential_pipe::{CredentialPipe, PipeEnd, PipeError},
     sign_in::{SignIn, SignInError},
-    stdin_token::{ChatGptToken, RegistrationBearer, StdinTokenError},
+    stdin_token::StdinTokenError,
 };
 
 use std::fmt;
@@ -194,7 +194,7 @@ impl RegistryToken {
     }
 
     /// Returns the `Authorization` header.
-    fn headers(&self) -> HeaderMap {
+    pub fn headers(&self) -> HeaderMap {
         HeaderMap::from_iter([(header::AUTHORIZATION, self.0.clone())])
     }
 }
@@ -220,79 +220,64 @@ pub enum RegistryTokenError {
     Character,
 }
 
-/// An API key. It is sent only to its vendor and to loopback addresses.
+/// Credentials whose headers are the same for every request.
 #[derive(Clone, Debug)]
-pub struct ApiKey(RegistryToken);
-
-impl ApiKey {
-    /// Wraps a key.
-    pub fn new(key: RegistryToken) -> Self {
-        Self(key)
-    }
-
-    fn token(&self) -> &RegistryToken {
-        &self.0
-    }
+pub struct FixedCredentials {
+    headers: HeaderMap,
+    secret_scope: SecretScope,
+    body_disclosure: BodyDisclosure,
 }
 
-impl Credentials for ApiKey {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        ready(Ok(self.0.headers())).boxed()
+impl FixedCredentials {
+    /// Presents an API key. It is sent only to its vendor and to loopback addresses.
+    pub fn api_key(key: &RegistryToken) -> Self {
+        Self::new(key.headers(), SecretScope::Vendor)
     }
 
-    fn secret_scope(&self) -> SecretScope {
-        SecretScope::Vendor
-    }
-}
-
-/// A token of the registry itself, such as a hub token. It is sent over `https` or to loopback
-/// addresses.
-#[derive(Clone, Debug)]
-pub struct RegistryBearer(RegistryToken);
-
-impl RegistryBearer {
-    /// Wraps a token.
-    pub fn new(token: RegistryToken) -> Self {
-        Self(token)
-    }
-}
-
-impl Credentials for RegistryBearer {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        ready(Ok(self.0.headers())).boxed()
+    /// Presents a token of the registry itself, such as a hub token. It is sent over `https` or to
+    /// loopback addresses.
+    pub fn registry_token(token: &RegistryToken) -> Self {
+        Self::new(token.headers(), SecretScope::Private)
     }
 
-    fn secret_scope(&self) -> SecretScope {
-        SecretScope::Private
-    }
-}
-
-/// A harness token and the account it is used for. It is sent to any registry, because a harness
-/// receives the registry's URL and the token together.
-#[derive(Clone, Debug)]
-pub struct HarnessToken {
-    token: RegistryToken,
-    account: Option<AccountId>,
-}
-
-impl HarnessToken {
-    /// Creates credentials from a token and an account.
-    pub fn new(token: RegistryToken, account: Option<AccountId>) -> Self {
-        Self { token, account }
-    }
-}
-
-impl Credentials for HarnessToken {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        let mut headers = self.token.headers();
-        if let Some(account) = &self.account {
+    /// Presents a harness token and the account it is used for. It is sent to any registry, because
+    /// a harness receives the registry's URL and the token together.
+    pub fn harness_token(token: &RegistryToken, account: Option<&AccountId>) -> Self {
+        let mut headers = token.headers();
+        if let Some(account) = account {
             account.add_to(&mut headers);
         }
-        ready(Ok(headers)).boxed()
+        Self::new(headers, SecretScope::Anywhere)
+    }
+
+    fn new(headers: HeaderMap, secret_scope: SecretScope) -> Self {
+        Self {
+            headers,
+            secret_scope,
+            body_disclosure: BodyDisclosure::Shown,
+        }
+    }
+
+    /// Keeps response bodies out of errors.
+    fn hide_bodies(self) -> Self {
+        Self {
+            body_disclosure: BodyDisclosure::Hidden,
+            ..self
+        }
+    }
+}
+
+impl Credentials for FixedCredentials {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        ready(Ok(self.headers.clone())).boxed()
     }
 
     fn secret_scope(&self) -> SecretScope {
-        SecretScope::Anywhere
+        self.secret_scope
+    }
+
+    fn body_disclosure(&self) -> BodyDisclosure {
+        self.body_disclosure
     }
 }
 
@@ -324,27 +309,9 @@ impl AccountId {
     }
 }
 
-/// Whether an account is served by the vendor's `FedRAMP` hosts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FedrampHosting {
-    /// The account is served there.
-    Yes,
-    /// The account is not served there.
-    No,
-}
-
-impl FedrampHosting {
-    fn add_to(self, headers: &mut HeaderMap) {
-        if self == Self::Yes {
-            headers.insert(FEDRAMP_HEADER, HeaderValue::from_static("true"));
-        }
-    }
-}
-
-impl From<bool> for FedrampHosting {
-    fn from(fedramp: bool) -> Self {
-        if fedramp { Self::Yes } else { Self::No }
-    }
+/// Routes requests to the vendor's FedRAMP hosts.
+fn add_fedramp(headers: &mut HeaderMap) {
+    headers.insert(FEDRAMP_HEADER, HeaderValue::from_static("true"));
 }
 
 #[cfg(test)]
@@ -389,13 +356,13 @@ mod tests {
         let token = RegistryToken::new(" s3cret\n").unwrap();
         assert_eq!(token.headers()[header::AUTHORIZATION], "Bearer s3cret");
         assert!(token.headers()[header::AUTHORIZATION].is_sensitive());
-        let key = ApiKey::new(token.clone());
-        let harness = HarnessToken::new(token.clone(), None);
+        let key = FixedCredentials::api_key(&token);
+        let harness = FixedCredentials::harness_token(&token, None);
         for shown in [
             format!("{token:?}"),
             format!("{:?}", token.headers()),
             format!("{key:?}"),
-            format!("{:?}", RegistryBearer::new(token)),
+            format!("{:?}", FixedCredentials::registry_token(&token)),
             format!("{harness:?}"),
         ] {
             assert!(!shown.contains("s3cret"), "{shown}");
@@ -419,7 +386,8 @@ mod tests {
     #[tokio::test]
     async fn harness_headers_include_the_account() {
         let account = AccountId::new("acc-1").unwrap();
-        let harness = HarnessToken::new(RegistryToken::new("t").unwrap(), Some(account));
+        let token = RegistryToken::new("t").unwrap();
+        let harness = FixedCredentials::harness_token(&token, Some(&account));
         let headers = harness.headers().await.unwrap();
         assert_eq!(headers["chatgpt-account-id"], "acc-1");
         assert_eq!(headers.len(), 2);

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::{
         api::{RegistryErrorCode, SECURITY_PROFILE, SecretString},
-        credentials::{HarnessToken, RegistryToken},
+        credentials::{FixedCredentials, RegistryToken},
         http::{
             BaseUrl,
             tests::{Server, answer, http},
@@ -228,7 +228,7 @@ mod tests {
     const OFFLINE: &str = r#"{"error":{"code":"environment_offline","message":"off"}}"#;
 
     fn grants(server: &Server) -> (RegistryGrants, Arc<NoiseIdentity>) {
-        let token = HarnessToken::new(RegistryToken::new("t").unwrap(), None);
+        let token = FixedCredentials::harness_token(&RegistryToken::new("t").unwrap(), None);
         let base = BaseUrl::parse(&server.url()).unwrap();
         let registry = RegistryClient::new(base, Arc::new(token), http()).unwrap();
         let identity = Arc::new(NoiseIdentity::generate());

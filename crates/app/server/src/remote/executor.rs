@@ -4,11 +4,11 @@ use std::{io::Write, os::fd::AsFd, sync::Arc};
 
 use anyhow::{Context, ensure};
 use exec_registry::{
-    api::{RegistryEnvironmentId, sigv4::SigningScope},
+    api::RegistryEnvironmentId,
     aws::AwsKeyChain,
     credentials::{
-        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, ChatGptToken, CredentialPipe,
-        Credentials, PipeEnd, PipeError, RegistrationBearer, RegistryBearer, SignIn,
+        AgentIdentity, AgentIdentitySettings, CredentialPipe, Credentials, FixedCredentials,
+        PipeEnd, PipeError, SignIn,
     },
     direct::{self, DirectAuth, DirectExecutor, SigV4Signer},
     executor::{self, DialOptions, ExecutorPresence, RemoteExecutor},
@@ -192,11 +192,11 @@ async fn direct_auth(
     http: &HttpClient,
 ) -> anyhow::Result<(DirectAuth, Option<PipeEnd>)> {
     let credentials: Arc<dyn Credentials> = match credentials {
-        RemoteCredentials::Token(token) => Arc::new(RegistryBearer::new(token.clone())),
+        RemoteCredentials::Token(token) => Arc::new(FixedCredentials::registry_token(token)),
         RemoteCredentials::TokenFile(path) => Arc::new(TokenFile::open(path)?),
-        RemoteCredentials::ApiKey(key) => Arc::new(ApiKey::new(key.clone())),
+        RemoteCredentials::ApiKey(key) => Arc::new(FixedCredentials::api_key(key)),
         RemoteCredentials::AccessToken(token, vendor) => {
-            Arc::new(AccessToken::establish(token.expose(), &vendor.issuer, http).await?)
+            Arc::new(FixedCredentials::access_token(token.expose(), &vendor.issuer, http).await?)
         }
         RemoteCredentials::SignIn(path) => {
             let failure = || format!("cannot use the sign-in of `{}`", path.display());
@@ -216,11 +216,12 @@ async fn direct_auth(
             return Ok((DirectAuth::Token(Arc::new(pipe)), Some(end)));
         }
         RemoteCredentials::RegistrationBearerStdin => {
-            Arc::new(RegistrationBearer::read(tokio::io::stdin()).await?)
+            Arc::new(FixedCredentials::read_bearer(tokio::io::stdin()).await?)
         }
         RemoteCredentials::ChatGptStdin(account) => {
             ensure_piped(std::io::stdin())?;
-            Arc::new(ChatGptToken::read(tokio::io::stdin(), account.as_deref()).await?)
+            let stdin = tokio::io::stdin();
+            Arc::new(FixedCredentials::read_chatgpt_token(stdin, account.as_deref()).await?)
         }
         RemoteCredentials::Aws(settings) => {
             let signer = Arc::new(signer(settings).await?);
@@ -234,13 +235,7 @@ async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4Signer> {
     let keys = AwsKeyChain::new(settings.chain.clone());
     // Resolved now, so that an error is reported at start.
     keys.keys().await?;
-    Ok(SigV4Signer {
-        scope: SigningScope {
-            region: keys.region().await?,
-            service: settings.service.clone(),
-        },
-        keys,
-    })
+    Ok(SigV4Signer::new(keys, settings.service.clone()).await?)
 }
 
 /// Treats a closed token pipe as a regular exit: the parent ended this program.

@@ -22,7 +22,7 @@ use exec_environments::manager::{
 };
 use exec_registry::{
     api::RegistryEnvironmentId as EnvironmentName,
-    credentials::{AccountId, Credentials, HarnessToken, RegistryToken},
+    credentials::{AccountId, Credentials, FixedCredentials, RegistryToken},
     http::BaseUrl,
 };
 use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, ServerAddress, ServerProgram};
@@ -323,7 +323,8 @@ fn relay_args(
     let network = OutboundNetwork::find(&|name| std::env::var_os(name), &endpoint.registry_url)?;
     let credentials: Arc<dyn Credentials> = match endpoint.auth_token {
         TokenSource::Value(token) | TokenSource::Variable(_, token) => {
-            Arc::new(HarnessToken::new(token, endpoint.chatgpt_account_id))
+            let account = endpoint.chatgpt_account_id.as_ref();
+            Arc::new(FixedCredentials::harness_token(&token, account))
         }
         TokenSource::File(path) => Arc::new(TokenFile::open(&path)?),
     };

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use exec_registry::{
     api::{RegistryEnvironmentId, SecretString},
     backoff::RegistryBackoff,
-    credentials::{AccountId, Credentials, HarnessToken, RegistryToken},
+    credentials::{AccountId, Credentials, FixedCredentials, RegistryToken},
     harness::RegistryGrants,
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
@@ -104,7 +104,7 @@ impl RelayExecServerConnectArgs {
                 let token = RegistryToken::new(self.auth_token.expose()).map_err(address_error)?;
                 let account = self.chatgpt_account_id.as_deref().map(AccountId::new);
                 let account = account.transpose().map_err(address_error)?;
-                Arc::new(HarnessToken::new(token, account))
+                Arc::new(FixedCredentials::harness_token(&token, account.as_ref()))
             }
         };
         credentials

@@ -13,7 +13,7 @@ use exec_hub::{
 };
 use exec_registry::{
     api::RegistryEnvironmentId,
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
 };
@@ -80,7 +80,7 @@ impl HubFixture {
 
     /// Returns a registry client of the principal.
     pub(crate) fn registry(&self) -> RegistryClient {
-        let token = RegistryBearer::new(RegistryToken::new(&self.token).unwrap());
+        let token = FixedCredentials::registry_token(&RegistryToken::new(&self.token).unwrap());
         let base = BaseUrl::parse(&self.hub.url()).unwrap();
         RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap()
     }

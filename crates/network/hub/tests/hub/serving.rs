@@ -8,7 +8,7 @@ use exec_hub::{
     rate_limit::{RateLimitConfig, RateRule},
 };
 use exec_registry::{
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     executor::{DialOptions, ExecutorSettings, RemoteExecutor},
     harness::RegistryGrants,
     http::{BaseUrl, HttpClient},
@@ -193,7 +193,8 @@ async fn tls_is_served_and_reflected_in_urls() {
         tls: Some(tls),
         ..config(&directory)
     };
-    let token = RegistryBearer::new(RegistryToken::new(&token(&config, "alice")).unwrap());
+    let token =
+        FixedCredentials::registry_token(&RegistryToken::new(&token(&config, "alice")).unwrap());
     let hub = Hub::start(config).await.unwrap();
     assert!(hub.url().starts_with("https://127.0.0.1:"), "{}", hub.url());
     let base = format!("https://localhost:{}", hub.address().port());

@@ -11,7 +11,7 @@ use exec_hub::{
     tokens::{self, NewToken},
 };
 use exec_registry::{
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
 };
@@ -74,7 +74,7 @@ impl Cluster {
 
     /// Returns a client of the registry behind a proxy.
     pub(crate) fn registry(&self, proxy: &NodeProxy) -> RegistryClient {
-        let token = RegistryBearer::new(RegistryToken::new(&self.token).unwrap());
+        let token = FixedCredentials::registry_token(&RegistryToken::new(&self.token).unwrap());
         let base = BaseUrl::parse(&proxy.url()).unwrap();
         RegistryClient::new(base, Arc::new(token), HttpClient::without_tls().unwrap()).unwrap()
     }

@@ -1,14 +1,13 @@
 //! Personal access tokens. Their issuer reports which account they belong to.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, ready};
-use http::{HeaderMap, Method};
+use http::Method;
 use serde::Deserialize;
 
 use super::{
-    AccountId, CredentialError, Credentials, FedrampHosting, RegistryToken, RegistryTokenError,
-    SecretScope, SecretScopeError,
+    AccountId, FixedCredentials, RegistryToken, RegistryTokenError, SecretScope, SecretScopeError,
+    add_fedramp,
 };
 use crate::{
     api::read_object,
@@ -22,18 +21,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest response of the issuer, which has five short members.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Authenticates with a personal access token.
-#[derive(Clone)]
-pub struct AccessToken {
-    headers: HeaderMap,
-}
-
-impl AccessToken {
-    /// Asks the issuer which account the token belongs to.
+impl FixedCredentials {
+    /// Presents a personal access token, after asking the issuer which account it belongs to.
     ///
     /// # Errors
     /// Returns an error if this is not a personal access token or the issuer does not accept it.
-    pub async fn establish(
+    pub async fn access_token(
         token: &str,
         issuer: &BaseUrl,
         http: &HttpClient,
@@ -65,24 +58,10 @@ impl AccessToken {
         AccountId::new(&account.chatgpt_account_id)
             .map_err(|_| AccessTokenError::Malformed)?
             .add_to(&mut headers);
-        FedrampHosting::from(account.chatgpt_account_is_fedramp).add_to(&mut headers);
-        Ok(Self { headers })
-    }
-}
-
-impl Credentials for AccessToken {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        ready(Ok(self.headers.clone())).boxed()
-    }
-
-    fn secret_scope(&self) -> SecretScope {
-        SecretScope::Anywhere
-    }
-}
-
-impl fmt::Debug for AccessToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessToken").finish_non_exhaustive()
+        if account.chatgpt_account_is_fedramp {
+            add_fedramp(&mut headers);
+        }
+        Ok(Self::new(headers, SecretScope::Anywhere))
     }
 }
 
@@ -133,6 +112,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::credentials::Credentials as _;
     use crate::http::tests::{Server, answer, http};
 
     fn whoami() -> Value {
@@ -149,11 +129,11 @@ mod tests {
     async fn establish(
         status: u16,
         response: &Value,
-    ) -> (Result<AccessToken, AccessTokenError>, Server) {
+    ) -> (Result<FixedCredentials, AccessTokenError>, Server) {
         let response = response.to_string();
         let server = Server::start(move |_, _| answer(status, response.clone())).await;
         let issuer = BaseUrl::parse(&format!("{}/api/", server.url())).unwrap();
-        let result = AccessToken::establish(" at-s3cret\n", &issuer, &http()).await;
+        let result = FixedCredentials::access_token(" at-s3cret\n", &issuer, &http()).await;
         (result, server)
     }
 
@@ -196,13 +176,13 @@ mod tests {
     async fn other_tokens_and_unencrypted_issuers_are_rejected_before_sending() {
         let loopback = BaseUrl::parse("http://127.0.0.1:1").unwrap();
         for token in ["", "eyJ.a.b", "sk-1"] {
-            let result = AccessToken::establish(token, &loopback, &http()).await;
+            let result = FixedCredentials::access_token(token, &loopback, &http()).await;
             assert!(matches!(result, Err(AccessTokenError::Kind)), "{token}");
         }
-        let result = AccessToken::establish("at-a\nb", &loopback, &http()).await;
+        let result = FixedCredentials::access_token("at-a\nb", &loopback, &http()).await;
         assert!(matches!(result, Err(AccessTokenError::Token(_))));
         let unencrypted = BaseUrl::parse("http://issuer.test").unwrap();
-        let result = AccessToken::establish("at-1", &unencrypted, &http()).await;
+        let result = FixedCredentials::access_token("at-1", &unencrypted, &http()).await;
         assert!(matches!(result, Err(AccessTokenError::SecretScope(_))));
     }
 }

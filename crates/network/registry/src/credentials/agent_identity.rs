@@ -28,9 +28,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::sleep;
 use url::Url;
 
-use super::{
-    AccountId, CredentialError, Credentials, FedrampHosting, SecretScope, SecretScopeError,
-};
+use super::{AccountId, CredentialError, Credentials, SecretScope, SecretScopeError, add_fedramp};
 use crate::{
     api::{SecretString, read_object},
     backoff::RegistryBackoff,
@@ -52,9 +50,9 @@ pub struct AgentIdentitySettings {
 pub struct AgentIdentity {
     runtime_id: String,
     key: AgentKey,
-    task: AgentTaskId,
+    task_id: String,
     account: AccountId,
-    fedramp: FedrampHosting,
+    is_fedramp: bool,
 }
 
 impl AgentIdentity {
@@ -70,19 +68,19 @@ impl AgentIdentity {
         let key = AgentKey::read(&claims.agent_private_key)?;
         let account =
             AccountId::new(&claims.account_id).map_err(|_| AgentIdentityError::NotAccepted)?;
-        let task = register_task(&claims.agent_runtime_id, &key, &settings.tasks, http).await?;
+        let task_id = register_task(&claims.agent_runtime_id, &key, &settings.tasks, http).await?;
         Ok(Self {
             runtime_id: claims.agent_runtime_id,
             key,
-            task,
+            task_id,
             account,
-            fedramp: claims.chatgpt_account_is_fedramp.into(),
+            is_fedramp: claims.chatgpt_account_is_fedramp,
         })
     }
 
     fn headers_at(&self, moment: SystemTime) -> Option<HeaderMap> {
         let timestamp = rfc3339(moment);
-        let task_id = self.task.0.as_str();
+        let task_id = self.task_id.as_str();
         let signed = format!("{}:{task_id}:{timestamp}", self.runtime_id);
         let assertion = AgentAssertion {
             agent_runtime_id: &self.runtime_id,
@@ -96,7 +94,9 @@ impl AgentIdentity {
         value.set_sensitive(true);
         let mut headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
         self.account.add_to(&mut headers);
-        self.fedramp.add_to(&mut headers);
+        if self.is_fedramp {
+            add_fedramp(&mut headers);
+        }
         Some(headers)
     }
 }
@@ -271,7 +271,7 @@ struct RsaKey {
     e: String,
 }
 
-/// The Ed25519 key of an agent. `Debug` redacts it.
+/// The Ed25519 key of an agent.
 struct AgentKey(Ed25519KeyPair);
 
 impl AgentKey {
@@ -305,12 +305,6 @@ impl AgentKey {
     }
 }
 
-impl fmt::Debug for AgentKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AgentKey(..)")
-    }
-}
-
 /// Timeout of one attempt.
 const TASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of attempts.
@@ -318,17 +312,13 @@ const MAX_ATTEMPTS: u32 = 3;
 /// Longest response, which contains one id.
 const MAX_TASK_BYTES: usize = 64 << 10;
 
-/// The id of a task. Not secret, but `Debug` redacts it anyway.
-#[derive(Clone)]
-struct AgentTaskId(String);
-
 /// Registers a task. Retries transient failures a few times.
 async fn register_task(
     runtime_id: &str,
     key: &AgentKey,
     issuer: &BaseUrl,
     http: &HttpClient,
-) -> Result<AgentTaskId, AgentIdentityError> {
+) -> Result<String, AgentIdentityError> {
     SecretScope::Private.admit(issuer.url())?;
     let url = task_url(issuer, runtime_id)?;
     let delay = RegistryBackoff::random();
@@ -352,7 +342,7 @@ async fn try_register_task(
     runtime_id: &str,
     key: &AgentKey,
     http: &HttpClient,
-) -> Result<AgentTaskId, AgentIdentityError> {
+) -> Result<String, AgentIdentityError> {
     let timestamp = rfc3339(SystemTime::now());
     let signature = key.sign(&format!("{runtime_id}:{timestamp}"));
     let request = TaskRequest {
@@ -424,19 +414,13 @@ struct TaskResponse {
 }
 
 impl TaskResponse {
-    fn open(self, key: &AgentKey) -> Option<AgentTaskId> {
+    fn open(self, key: &AgentKey) -> Option<String> {
         let id = match (self.task_id, self.encrypted_task_id) {
             (Some(id), _) => id,
             (None, Some(sealed)) => String::from_utf8(key.unseal(sealed.expose())?).ok()?,
             (None, None) => return None,
         };
-        (!id.trim().is_empty()).then_some(AgentTaskId(id))
-    }
-}
-
-impl fmt::Debug for AgentTaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AgentTaskId(..)")
+        (!id.trim().is_empty()).then_some(id)
     }
 }
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{
-    AccountId, ApiKey, CredentialError, Credentials, FedrampHosting, RegistryToken,
-    RegistryTokenError, SecretScope,
+    AccountId, CredentialError, Credentials, FixedCredentials, RegistryToken, RegistryTokenError,
+    SecretScope, add_fedramp,
 };
 use crate::api::{SecretString, read_object};
 
@@ -54,7 +54,7 @@ impl Credentials for SignIn {
                 // An API key replaced the account, and this URL was not checked for API keys.
                 return Err(SignInError::OtherKind.into());
             }
-            Ok(stored.headers())
+            Ok(stored.headers)
         }
         .boxed()
     }
@@ -64,70 +64,18 @@ impl Credentials for SignIn {
     }
 }
 
-/// The content of a sign-in file.
-#[derive(Debug)]
-enum StoredSignIn {
-    ApiKey(ApiKey),
-    Account {
-        token: RegistryToken,
-        account: Option<AccountId>,
-        fedramp: FedrampHosting,
-    },
-}
-
-impl StoredSignIn {
-    fn parse(text: &[u8]) -> Result<Self, SignInError> {
-        // serde's error messages may repeat values, so they are dropped.
-        let state: SignInFile = read_object(text).map_err(|_| SignInError::Malformed)?;
-        let key = state.openai_api_key.filter(|key| !key.is_blank());
-        let by_account = state
-            .auth_mode
-            .as_deref()
-            .is_some_and(|mode| mode != API_KEY_MODE);
-        match (key, state.tokens) {
-            (Some(key), None) => Self::api_key(&key),
-            (Some(key), Some(_)) if !by_account => Self::api_key(&key),
-            (_, Some(tokens)) => Self::account(&tokens),
-            (None, None) => Err(SignInError::SignedOut),
-        }
-    }
-
-    fn api_key(key: &SecretString) -> Result<Self, SignInError> {
-        Ok(Self::ApiKey(ApiKey::new(RegistryToken::new(key.expose())?)))
-    }
-
-    fn account(tokens: &AccountTokens) -> Result<Self, SignInError> {
-        let account = tokens.account_id.as_deref().map(AccountId::new);
-        Ok(Self::Account {
-            token: RegistryToken::new(tokens.access_token.expose())?,
-            account: account.transpose()?,
-            fedramp: tokens.id_token.as_ref().map_or(FedrampHosting::No, fedramp),
-        })
-    }
-
-    fn secret_scope(&self) -> SecretScope {
-        match self {
-            Self::ApiKey(key) => key.secret_scope(),
-            Self::Account { .. } => SecretScope::Anywhere,
-        }
-    }
-
-    fn headers(&self) -> HeaderMap {
-        match self {
-            Self::ApiKey(key) => key.token().headers(),
-            Self::Account {
-                token,
-                account,
-                fedramp,
-            } => {
-                let mut headers = token.headers();
-                if let Some(account) = account {
-                    account.add_to(&mut headers);
-                }
-                fedramp.add_to(&mut headers);
-                headers
-            }
-        }
+/// Parses the content of a sign-in file.
+fn parse(text: &[u8]) -> Result<FixedCredentials, SignInError> {
+    // serde's error messages may repeat values, so they are dropped.
+    let state: SignInFile = read_object(text).map_err(|_| SignInError::Malformed)?;
+    let key = state.openai_api_key.filter(|key| !key.is_blank());
+    let by_account = state.auth_mode.is_some_and(|mode| mode != API_KEY_MODE);
+    match (key, state.tokens) {
+        (Some(key), tokens) if tokens.is_none() || !by_account => Ok(FixedCredentials::api_key(
+            &RegistryToken::new(key.expose())?,
+        )),
+        (_, Some(tokens)) => tokens.credentials(),
+        (_, None) => Err(SignInError::SignedOut),
     }
 }
 
@@ -155,22 +103,31 @@ struct AccountTokens {
     id_token: Option<SecretString>,
 }
 
-fn fedramp(id_token: &SecretString) -> FedrampHosting {
-    let read = || {
-        let claims = id_token.expose().split('.').nth(1)?;
+impl AccountTokens {
+    fn credentials(&self) -> Result<FixedCredentials, SignInError> {
+        let token = RegistryToken::new(self.access_token.expose())?;
+        let account = self.account_id.as_deref().map(AccountId::new).transpose()?;
+        let mut credentials = FixedCredentials::harness_token(&token, account.as_ref());
+        if self.is_fedramp().unwrap_or_default() {
+            add_fedramp(&mut credentials.headers);
+        }
+        Ok(credentials)
+    }
+
+    fn is_fedramp(&self) -> Option<bool> {
+        let claims = self.id_token.as_ref()?.expose().split('.').nth(1)?;
         let claims = URL_SAFE_NO_PAD.decode_to_vec(claims).ok()?;
         let claims: Value = serde_json::from_slice(&claims).ok()?;
         claims
             .get(CLAIMS)?
             .get("chatgpt_account_is_fedramp")?
             .as_bool()
-    };
-    read().unwrap_or(false).into()
+    }
 }
 
-async fn load(file: PathBuf) -> Result<StoredSignIn, SignInError> {
+async fn load(file: PathBuf) -> Result<FixedCredentials, SignInError> {
     let read = spawn_blocking(move || read(&file)).await;
-    StoredSignIn::parse(&read.map_err(io::Error::other)??)
+    parse(&read.map_err(io::Error::other)??)
 }
 
 /// Reads a file up to a maximum length. Blocks.
@@ -211,7 +168,7 @@ mod tests {
     use super::*;
 
     fn headers(state: &str) -> Result<HeaderMap, SignInError> {
-        Ok(StoredSignIn::parse(state.as_bytes())?.headers())
+        Ok(parse(state.as_bytes())?.headers)
     }
 
     #[test]
@@ -227,7 +184,7 @@ mod tests {
         assert_eq!(headers["chatgpt-account-id"], "acc-1");
         assert_eq!(headers["x-openai-fedramp"], "true");
         assert_eq!(headers.len(), 3);
-        let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
+        let stored = parse(state.as_bytes()).unwrap();
         assert_eq!(stored.secret_scope(), SecretScope::Anywhere);
         assert!(!format!("{stored:?}").contains("tok-1"));
     }
@@ -235,10 +192,10 @@ mod tests {
     #[test]
     fn api_key_is_limited_to_its_vendor() {
         let state = r#"{"OPENAI_API_KEY":"key-1"}"#;
-        let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
-        assert_eq!(stored.headers()["authorization"], "Bearer key-1");
+        let stored = parse(state.as_bytes()).unwrap();
+        assert_eq!(stored.headers["authorization"], "Bearer key-1");
         assert_eq!(
-            (stored.headers().len(), stored.secret_scope()),
+            (stored.headers.len(), stored.secret_scope()),
             (1, SecretScope::Vendor)
         );
     }

@@ -5,60 +5,32 @@
 //! the end of standard input means (the product crate).
 
 use base64_simd::URL_SAFE_NO_PAD;
-use futures_util::future::{BoxFuture, FutureExt, ready};
-use http::HeaderMap;
 use serde::Deserialize;
 use tokio::io::AsyncRead;
 
 use super::{
-    AccountId, BodyDisclosure, CredentialError, Credentials, PipeError, RegistryToken, SecretScope,
+    AccountId, FixedCredentials, PipeError, RegistryToken, SecretScope,
     credential_pipe::CredentialLineReader,
 };
 
-/// A bearer token for every request to the registry.
-#[derive(Clone, Debug)]
-pub struct RegistrationBearer(RegistryToken);
-
-impl RegistrationBearer {
-    /// Reads one line, without a time limit.
+impl FixedCredentials {
+    /// Reads a bearer token for every request to the registry: one line, without a time limit.
     ///
     /// # Errors
     /// Returns an error if the line is incomplete, too long, or not a valid bearer.
-    pub async fn read(reader: impl AsyncRead + Unpin) -> Result<Self, StdinTokenError> {
+    pub async fn read_bearer(reader: impl AsyncRead + Unpin) -> Result<Self, StdinTokenError> {
         let line = line(reader).await?.ok_or(StdinTokenError::BearerLine)?;
-        token(&line).map(Self).ok_or(StdinTokenError::InvalidBearer)
-    }
-}
-
-impl Credentials for RegistrationBearer {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        ready(Ok(self.0.headers())).boxed()
+        let token = token(&line).ok_or(StdinTokenError::InvalidBearer)?;
+        Ok(Self::new(token.headers(), SecretScope::Private).hide_bodies())
     }
 
-    fn secret_scope(&self) -> SecretScope {
-        SecretScope::Private
-    }
-
-    fn body_disclosure(&self) -> BodyDisclosure {
-        BodyDisclosure::Hidden
-    }
-}
-
-/// A ChatGPT access token and the account it is used for.
-#[derive(Clone, Debug)]
-pub struct ChatGptToken {
-    token: RegistryToken,
-    account: AccountId,
-}
-
-impl ChatGptToken {
-    /// Reads one line with a JWT. The registry verifies its signature. If the token names an
-    /// account, `account` must match it.
+    /// Reads a ChatGPT access token: one line with a JWT. The registry verifies its signature. If
+    /// the token names an account, `account` must match it.
     ///
     /// # Errors
     /// Returns an error if the line is incomplete, too long or not a JWT, or if the account is
     /// missing or does not match.
-    pub async fn read(
+    pub async fn read_chatgpt_token(
         reader: impl AsyncRead + Unpin,
         account: Option<&str>,
     ) -> Result<Self, StdinTokenError> {
@@ -77,23 +49,9 @@ impl ChatGptToken {
             return Err(StdinTokenError::InvalidAccount);
         }
         let account = AccountId::new(&account).map_err(|_| StdinTokenError::InvalidAccount)?;
-        Ok(Self { token, account })
-    }
-}
-
-impl Credentials for ChatGptToken {
-    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        let mut headers = self.token.headers();
-        self.account.add_to(&mut headers);
-        ready(Ok(headers)).boxed()
-    }
-
-    fn secret_scope(&self) -> SecretScope {
-        SecretScope::Https
-    }
-
-    fn body_disclosure(&self) -> BodyDisclosure {
-        BodyDisclosure::Hidden
+        let mut headers = token.headers();
+        account.add_to(&mut headers);
+        Ok(Self::new(headers, SecretScope::Https).hide_bodies())
     }
 }
 
@@ -178,11 +136,12 @@ pub enum StdinTokenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::{BodyDisclosure, Credentials as _};
 
     const AUTH: &str = "https://api.openai.com/auth";
 
     async fn bearer(input: &[u8]) -> Result<String, StdinTokenError> {
-        let bearer = RegistrationBearer::read(input).await?;
+        let bearer = FixedCredentials::read_bearer(input).await?;
         assert_eq!(
             (bearer.secret_scope(), bearer.body_disclosure()),
             (SecretScope::Private, BodyDisclosure::Hidden)
@@ -223,7 +182,7 @@ mod tests {
 
     async fn account(line: &str, expected: Option<&str>) -> Result<String, StdinTokenError> {
         let input = format!("{line}\n");
-        let token = ChatGptToken::read(input.as_bytes(), expected).await?;
+        let token = FixedCredentials::read_chatgpt_token(input.as_bytes(), expected).await?;
         assert_eq!(
             (token.secret_scope(), token.body_disclosure()),
             (SecretScope::Https, BodyDisclosure::Hidden)
@@ -282,7 +241,7 @@ mod tests {
                 "{line}: {error:?}"
             );
         }
-        let error = ChatGptToken::read(valid.as_bytes(), None)
+        let error = FixedCredentials::read_chatgpt_token(valid.as_bytes(), None)
             .await
             .unwrap_err();
         assert!(matches!(error, StdinTokenError::ChatGptLine), "{error:?}");

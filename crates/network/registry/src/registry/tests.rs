@@ -21,8 +21,8 @@ use crate::{
         SECURITY_PROFILE, SecretString, ValidateRequest,
     },
     credentials::{
-        AccountId, ApiKey, CredentialError, CredentialPipe, Credentials, HarnessToken,
-        RegistryBearer, RegistryToken, SecretScopeError,
+        AccountId, CredentialError, CredentialPipe, Credentials, FixedCredentials, RegistryToken,
+        SecretScopeError,
     },
     http::{
         BaseUrl, ExchangeError,
@@ -45,7 +45,7 @@ fn registry_with(server: &Server, credentials: Arc<dyn Credentials>) -> Registry
 
 fn registry(server: &Server) -> RegistryClient {
     let token = RegistryToken::new("tok-1").unwrap();
-    registry_with(server, Arc::new(RegistryBearer::new(token)))
+    registry_with(server, Arc::new(FixedCredentials::registry_token(&token)))
 }
 
 fn registered() -> Value {
@@ -212,7 +212,8 @@ async fn register_sends_the_expected_request() {
 async fn connect_sends_the_key_and_returns_the_whole_response() {
     let server = Server::start(|_, _| json(200, &connected())).await;
     let account = AccountId::new("acc-1").unwrap();
-    let credentials = HarnessToken::new(RegistryToken::new("tok-1").unwrap(), Some(account));
+    let credentials =
+        FixedCredentials::harness_token(&RegistryToken::new("tok-1").unwrap(), Some(&account));
     let registry = registry_with(&server, Arc::new(credentials));
     let key = key();
     let response = registry.connect(&environment(), &key).await.unwrap();
@@ -297,14 +298,26 @@ async fn secret_is_not_sent_outside_its_scope() {
     let new = |base: &str, credentials: Arc<dyn Credentials>| {
         RegistryClient::new(BaseUrl::parse(base).unwrap(), credentials, http())
     };
-    let refused = new("https://a.test", Arc::new(ApiKey::new(token())));
+    let refused = new(
+        "https://a.test",
+        Arc::new(FixedCredentials::api_key(&token())),
+    );
     let reason = SecretScopeError::NotTheVendor("https://a.test".to_owned());
     assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
-    let refused = new("http://a.test", Arc::new(RegistryBearer::new(token())));
+    let refused = new(
+        "http://a.test",
+        Arc::new(FixedCredentials::registry_token(&token())),
+    );
     let reason = SecretScopeError::InTheClear("http://a.test".to_owned());
     assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
-    assert!(new("http://localhost", Arc::new(ApiKey::new(token()))).is_ok());
-    let anywhere = Arc::new(HarnessToken::new(token(), None));
+    assert!(
+        new(
+            "http://localhost",
+            Arc::new(FixedCredentials::api_key(&token()))
+        )
+        .is_ok()
+    );
+    let anywhere = Arc::new(FixedCredentials::harness_token(&token(), None));
     let clear = new("http://a.test", anywhere).unwrap();
     let direct = clear.direct_register(&environment()).await;
     assert!(matches!(direct, Err(RegistryError::InTheClear(_))));
@@ -528,7 +541,7 @@ async fn unsent_request_may_be_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     drop(listener);
-    let bearer = RegistryBearer::new(RegistryToken::new("tok-1").unwrap());
+    let bearer = FixedCredentials::registry_token(&RegistryToken::new("tok-1").unwrap());
     let registry = RegistryClient::new(base, Arc::new(bearer), http()).unwrap();
     let error = registry.connect(&environment(), &key()).await.unwrap_err();
     assert!(
@@ -559,7 +572,7 @@ async fn redirect_is_an_error_and_not_followed() {
 async fn requests_time_out_after_ten_seconds() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-    let bearer = RegistryBearer::new(RegistryToken::new("tok-1").unwrap());
+    let bearer = FixedCredentials::registry_token(&RegistryToken::new("tok-1").unwrap());
     let registry = RegistryClient::new(base, Arc::new(bearer), http()).unwrap();
     let started_at = Instant::now();
     let error = registry.register(&environment(), &key()).await.unwrap_err();

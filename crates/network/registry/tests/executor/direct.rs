@@ -7,7 +7,7 @@ use exec_registry::{
     api::sigv4::{SecretKey, SigV4Timestamp, SignedRequest, VerifyError, verify},
     aws::{AwsEnvironment, AwsKeyChain, AwsKeySources as AwsSettings},
     backoff::RegistryBackoff,
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     direct::{
         DEFAULT_SERVICE, DirectAuth, DirectError, DirectExecutor, DirectExecutorSettings,
         SigV4Signer,
@@ -54,7 +54,7 @@ async fn signature() -> DirectAuth {
 
 fn token() -> DirectAuth {
     let token = RegistryToken::new("hub-token").unwrap();
-    DirectAuth::Token(Arc::new(RegistryBearer::new(token)))
+    DirectAuth::Token(Arc::new(FixedCredentials::registry_token(&token)))
 }
 
 fn run(server: &RegistryServer, auth: DirectAuth) -> Running {

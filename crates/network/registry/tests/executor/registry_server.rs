@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use exec_registry::{
     api::RegistryEnvironmentId,
-    credentials::{RegistryBearer, RegistryToken},
+    credentials::{FixedCredentials, RegistryToken},
     executor::{DialOptions, ExecutorSettings, RemoteExecutor},
     http::{BaseUrl, HttpClient},
     registry::RegistryClient,
@@ -183,7 +183,7 @@ pub(crate) fn executor(server: &RegistryServer) -> RemoteExecutor {
     let token = RegistryToken::new("hub-token").unwrap();
     let base = BaseUrl::parse(&server.http()).unwrap();
     let (credentials, http) = (
-        Arc::new(RegistryBearer::new(token)),
+        Arc::new(FixedCredentials::registry_token(&token)),
         HttpClient::without_tls().unwrap(),
     );
     RemoteExecutor::new(ExecutorSettings {
