@@ -30,7 +30,7 @@ use std::{
 use bytes::Bytes;
 use exec_registry::api::{
     DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, SecretString,
-    sigv4::{self, SecretKey, SignedRequest, VerifyError},
+    sigv4::{self, SignedRequest, VerifyError},
 };
 use http::{Response, StatusCode, request::Parts};
 use http_body_util::Full;
@@ -263,7 +263,7 @@ const DEFAULT_SERVICE: &str = "execute-api";
 #[derive(Clone)]
 pub struct AccessKeys {
     service: String,
-    keys: HashMap<String, (SecretKey, Principal)>,
+    keys: HashMap<String, (SecretString, Principal)>,
 }
 
 impl AccessKeys {
@@ -306,7 +306,7 @@ impl AccessKeys {
                     .map_err(|source| AccessKeysError::Environments { index, source })?,
                 evidence: AuthEvidence::AccessKey(row.id.clone()),
             };
-            let entry = (SecretKey::new(row.secret), principal);
+            let entry = (SecretString::new(row.secret), principal);
             if keys.insert(row.id, entry).is_some() {
                 return Err(AccessKeysError::Repeated { index });
             }

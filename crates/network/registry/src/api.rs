@@ -239,13 +239,8 @@ pub struct ErrorDetail {
 }
 
 impl ErrorBody {
-    /// Creates a body with a known code.
-    pub fn new(code: RegistryErrorCode, message: impl Into<String>) -> Self {
-        Self::with_code(code.as_str(), message)
-    }
-
-    /// Creates a body with any code.
-    pub fn with_code(code: impl Into<String>, message: impl Into<String>) -> Self {
+    /// Creates a body.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             error: ErrorDetail {
                 code: Some(code.into()),
@@ -366,7 +361,7 @@ mod tests {
     #[test]
     fn code_is_read_from_error_or_detail() {
         let own = serde_json::to_string(&ErrorBody::new(
-            RegistryErrorCode::EnvironmentOffline,
+            RegistryErrorCode::EnvironmentOffline.as_str(),
             "off",
         ))
         .unwrap();

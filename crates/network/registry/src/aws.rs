@@ -18,9 +18,9 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use self::profiles::{AwsProfiles, ProfileFile};
-use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
+use crate::api::{SecretString, sigv4::AwsKeys};
 
-/// Where to look for keys and region.
+/// Where to look for keys and region, in the usual AWS order.
 #[derive(Clone, Debug, Default)]
 pub struct AwsKeySources {
     /// Explicit profile. If set, it is the only source of keys.
@@ -62,23 +62,14 @@ impl std::fmt::Debug for AwsEnvironment {
     }
 }
 
-/// Resolves keys and region in the usual AWS order.
-#[derive(Clone, Debug)]
-pub struct AwsKeyChain(AwsKeySources);
-
-impl AwsKeyChain {
-    /// Creates a chain. Nothing is looked up yet.
-    pub fn new(settings: AwsKeySources) -> Self {
-        Self(settings)
-    }
-
+impl AwsKeySources {
     /// Resolves the current keys: those of the explicit profile; otherwise those of the
     /// environment, then those of `AWS_PROFILE` or the default profile.
     ///
     /// # Errors
     /// Returns an error if there are no keys or a source is invalid.
     pub async fn keys(&self) -> Result<AwsKeys, AwsKeysError> {
-        let named = present(&self.0.profile);
+        let named = present(&self.profile);
         if named.is_none()
             && let Some(keys) = self.environment_keys()?
         {
@@ -86,7 +77,7 @@ impl AwsKeyChain {
         }
         let profiles = self.profiles().await?;
         let profile = self.profile();
-        let chosen = named.or(present(&self.0.environment.profile));
+        let chosen = named.or(present(&self.environment.profile));
         if chosen.is_some() && !profiles.contains(profile) {
             return Err(AwsKeysError::NoProfile(profile.to_owned()));
         }
@@ -99,8 +90,8 @@ impl AwsKeyChain {
     /// # Errors
     /// Returns an error if no region is configured.
     pub async fn region(&self) -> Result<String, AwsRegionError> {
-        let environment = &self.0.environment;
-        let named = present(&self.0.region)
+        let environment = &self.environment;
+        let named = present(&self.region)
             .or(present(&environment.region))
             .or(present(&environment.default_region));
         let region = match named {
@@ -121,36 +112,28 @@ impl AwsKeyChain {
     }
 
     fn profile(&self) -> &str {
-        let environment = &self.0.environment;
-        let profile = present(&self.0.profile).or(present(&environment.profile));
+        let environment = &self.environment;
+        let profile = present(&self.profile).or(present(&environment.profile));
         profile.unwrap_or("default")
     }
 
     fn environment_keys(&self) -> Result<Option<AwsKeys>, AwsKeysError> {
-        let environment = &self.0.environment;
-        let incomplete = |present, missing| AwsKeysError::Incomplete {
-            location: "the environment".to_owned(),
-            present,
-            missing,
-        };
-        match (
-            present(&environment.access_key_id),
-            present(&environment.secret_access_key),
-        ) {
-            (Some(id), Some(secret)) => {
-                let token = present(&environment.session_token);
-                Ok(Some(keys(id, secret, token)))
-            }
-            (None, None) => Ok(None),
-            (Some(_), None) => Err(incomplete("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
-            (None, Some(_)) => Err(incomplete("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID")),
-        }
+        let environment = &self.environment;
+        key_pair(
+            || "the environment".to_owned(),
+            ("AWS_ACCESS_KEY_ID", present(&environment.access_key_id)),
+            (
+                "AWS_SECRET_ACCESS_KEY",
+                present(&environment.secret_access_key),
+            ),
+            present(&environment.session_token),
+        )
     }
 
     async fn profiles(&self) -> Result<AwsProfiles, AwsKeysError> {
         let files = [
-            (ProfileFile::Config, self.0.config_file.clone()),
-            (ProfileFile::Credentials, self.0.credentials_file.clone()),
+            (ProfileFile::Config, self.config_file.clone()),
+            (ProfileFile::Credentials, self.credentials_file.clone()),
         ];
         let read = spawn_blocking(move || {
             let mut profiles = AwsProfiles::default();
@@ -193,19 +176,14 @@ async fn profile_keys(profiles: &AwsProfiles, profile: &str) -> Result<AwsKeys, 
     if setting("role_arn").is_some() {
         return Err(unsupported(profile, "role_arn"));
     }
-    let incomplete = |present, missing| AwsKeysError::Incomplete {
-        location: format!("AWS profile `{profile}`"),
-        present,
-        missing,
-    };
-    match (
-        setting("aws_access_key_id"),
-        setting("aws_secret_access_key"),
-    ) {
-        (Some(id), Some(secret)) => return Ok(keys(id, secret, setting("aws_session_token"))),
-        (Some(_), None) => return Err(incomplete("aws_access_key_id", "aws_secret_access_key")),
-        (None, Some(_)) => return Err(incomplete("aws_secret_access_key", "aws_access_key_id")),
-        (None, None) => {}
+    let found = key_pair(
+        || format!("AWS profile `{profile}`"),
+        ("aws_access_key_id", setting("aws_access_key_id")),
+        ("aws_secret_access_key", setting("aws_secret_access_key")),
+        setting("aws_session_token"),
+    )?;
+    if let Some(keys) = found {
+        return Ok(keys);
     }
     if let Some(command) = setting("credential_process") {
         return profiles::run_credential_process(profile, command).await;
@@ -223,12 +201,30 @@ fn unsupported(profile: &str, setting: &'static str) -> AwsKeysError {
     }
 }
 
-fn keys(id: &str, secret: &str, token: Option<&str>) -> AwsKeys {
-    AwsKeys {
-        access_key_id: id.to_owned(),
-        secret_key: SecretKey::new(secret),
-        session_token: token.map(SessionToken::new),
-    }
+/// Joins the two keys, each given with the name of its setting.
+fn key_pair(
+    location: impl FnOnce() -> String,
+    (id_name, id): (&'static str, Option<&str>),
+    (secret_name, secret): (&'static str, Option<&str>),
+    token: Option<&str>,
+) -> Result<Option<AwsKeys>, AwsKeysError> {
+    let (present, missing) = match (id, secret) {
+        (Some(id), Some(secret)) => {
+            return Ok(Some(AwsKeys {
+                access_key_id: id.to_owned(),
+                secret_key: SecretString::new(secret),
+                session_token: token.map(SecretString::new),
+            }));
+        }
+        (None, None) => return Ok(None),
+        (Some(_), None) => (id_name, secret_name),
+        (None, Some(_)) => (secret_name, id_name),
+    };
+    Err(AwsKeysError::Incomplete {
+        location: location(),
+        present,
+        missing,
+    })
 }
 
 fn present(value: &Option<String>) -> Option<&str> {

@@ -95,10 +95,8 @@ fn jitter(key: &str, number: u32, most: Duration) -> Duration {
     let mut hash = Sha256::new();
     hash.update(number.to_be_bytes());
     hash.update(key.as_bytes());
-    let mut first = [0; 4];
-    for (to, from) in first.iter_mut().zip(hash.finalize()) {
-        *to = from;
-    }
+    let hash = hash.finalize();
+    let first = std::array::from_fn(|index| hash[index]);
     most.mul_f64(f64::from(u32::from_be_bytes(first)) / f64::from(u32::MAX))
 }
 

@@ -8,8 +8,7 @@ use std::{convert::Infallible, sync::Arc, time::SystemTime};
 
 use exec_transport::{
     connect::{
-        CONNECT_TIMEOUT, ConnectError, RequestHeaderError, ServerAddress, ServerAddressError,
-        WebSocketConnector,
+        ConnectError, RequestHeaderError, ServerAddress, ServerAddressError, WebSocketConnector,
     },
     link::Link,
     websocket::{LinkOptions, TextFraming},
@@ -26,14 +25,14 @@ use url::Url;
 use crate::{
     api::{
         DirectRegisterResponse, RegistryEnvironmentId, SecretString,
-        sigv4::{SigV4Timestamp, Signature, SigningRequest, SigningScope},
+        sigv4::{self, SigV4Timestamp, SigningRequest, SigningScope},
     },
-    aws::{AwsKeyChain, AwsRegionError},
+    aws::{AwsKeySources, AwsRegionError},
     backoff::RegistryBackoff,
     credentials::{CredentialError, Credentials, OutgoingRequest, SecretScope},
     executor::DialOptions,
     http::BaseUrl,
-    registry::{RegistryClient, RegistryError},
+    registry::{RegistryClient, RegistryError, error_chain},
 };
 
 /// Configuration of a direct executor.
@@ -143,7 +142,6 @@ impl DirectExecutor {
         let mut socket = WebSocketConnector {
             headers: dial_options.headers.clone(),
             trust: dial_options.trust.clone(),
-            connect_timeout: CONNECT_TIMEOUT,
             ..WebSocketConnector::new(address)
         };
         add_auth_headers(&auth_headers, &mut socket)?;
@@ -283,7 +281,7 @@ pub const DEFAULT_SERVICE: &str = "execute-api";
 #[derive(Clone, Debug)]
 pub struct SigV4Signer {
     /// Source of the keys.
-    pub keys: AwsKeyChain,
+    pub keys: AwsKeySources,
     /// Region and service that signatures are valid for.
     pub scope: SigningScope,
 }
@@ -294,7 +292,7 @@ impl SigV4Signer {
     /// # Errors
     /// Returns an error if the region cannot be resolved.
     pub async fn new(
-        keys: AwsKeyChain,
+        keys: AwsKeySources,
         service: impl Into<String>,
     ) -> Result<Self, AwsRegionError> {
         let (region, service) = (keys.region().await?, service.into());
@@ -313,12 +311,7 @@ impl SigV4Signer {
             body: request.body,
         };
         let at = SigV4Timestamp::new(SystemTime::now());
-        let signature = Signature::new(request, &keys, &self.scope, &at);
-        let mut headers = HeaderMap::new();
-        signature
-            .map_err(|error| failed(&error))?
-            .apply(&mut headers);
-        Ok(headers)
+        sigv4::sign(request, &keys, &self.scope, &at).map_err(|error| failed(&error))
     }
 }
 
@@ -338,15 +331,4 @@ impl Credentials for SigV4Signer {
     fn secret_scope(&self) -> SecretScope {
         SecretScope::Private
     }
-}
-
-/// Joins an error with its sources.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

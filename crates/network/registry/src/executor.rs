@@ -9,9 +9,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use exec_relay::identity::NoiseIdentity;
 use exec_transport::{
-    connect::{
-        CONNECT_TIMEOUT, ConnectError, HttpProxy, RequestHeaders, ServerAddress, WebSocketConnector,
-    },
+    connect::{ConnectError, HttpProxy, RequestHeaders, ServerAddress, WebSocketConnector},
     link::Link,
     relay::executor::{HarnessClaim, HarnessValidator, RelayExecutor, ValidationOutcome},
     tls::TrustStore,
@@ -198,7 +196,6 @@ impl DialOptions {
         let socket = WebSocketConnector {
             headers,
             trust: self.trust.clone(),
-            connect_timeout: CONNECT_TIMEOUT,
             ..WebSocketConnector::new(address)
         };
         socket.open_socket(proxy).await

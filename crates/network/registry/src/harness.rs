@@ -70,20 +70,6 @@ impl RegistryGrants {
         self.executor().pinned = None;
     }
 
-    /// Obtains a grant. Its members are valid together, for a single connection.
-    ///
-    /// # Errors
-    /// Returns an error if no grant is available. With a session, it gives up after one request.
-    pub async fn grant(&self) -> Result<HarnessConnectResponse, GrantError> {
-        let pinned = self.executor().pinned.clone();
-        let grant = self.connect(pinned.as_ref()).await?;
-        if pinned.is_some_and(|pinned| pinned != grant.executor_public_key) {
-            return Err(GrantError::KeyChanged);
-        }
-        self.executor().last = Some(grant.executor_public_key.clone());
-        Ok(grant)
-    }
-
     /// Asks the registry. With a session, the caller retries whole attempts, so this asks only
     /// once.
     async fn connect(
@@ -107,7 +93,12 @@ impl RegistryGrants {
 impl GrantSource for RegistryGrants {
     fn fetch(&self) -> BoxFuture<'_, Result<RendezvousGrant, ConnectError>> {
         let fetch = async {
-            let grant = self.grant().await?;
+            let pinned = self.executor().pinned.clone();
+            let grant = self.connect(pinned.as_ref()).await?;
+            if pinned.is_some_and(|pinned| pinned != grant.executor_public_key) {
+                return Err(ConnectError::ExecutorChanged);
+            }
+            self.executor().last = Some(grant.executor_public_key.clone());
             Ok(RendezvousGrant {
                 url: grant.url.into_exposed(),
                 environment_id: grant.environment_id,
@@ -156,37 +147,12 @@ where
     }
 }
 
-/// Why no grant is available.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GrantError {
-    /// As the registry's error says.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// Peer: another executor has replaced the one with the session, which is lost.
-    #[error("executor key changed")]
-    KeyChanged,
-}
-
-impl GrantError {
-    /// Returns whether a retry may help.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Registry(error) => error.may_connect_again(),
-            Self::KeyChanged => false,
-        }
-    }
-}
-
-impl From<GrantError> for ConnectError {
-    fn from(error: GrantError) -> Self {
-        match error {
-            GrantError::KeyChanged => Self::ExecutorChanged,
-            GrantError::Registry(source) => Self::Grant {
-                fault: fault(&source),
-                is_transient: source.may_connect_again(),
-                source: Box::new(source),
-            },
+impl From<RegistryError> for ConnectError {
+    fn from(error: RegistryError) -> Self {
+        Self::Grant {
+            fault: fault(&error),
+            is_transient: error.may_connect_again(),
+            source: Box::new(error),
         }
     }
 }

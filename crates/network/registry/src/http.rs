@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use reqwest::{Client, ClientBuilder, Response, redirect::Policy};
 use tokio::time::timeout;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::aws_lc_rs};
@@ -181,6 +181,39 @@ pub(crate) struct HttpCall {
     pub(crate) limit: usize,
 }
 
+impl HttpCall {
+    /// Timeout unless a request needs more.
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    /// Enough for any response but a set of keys. The longest has a key of 1.6 KiB, an authorization
+    /// of 4 KiB and a URL; error texts are cut to 4096 characters.
+    const MAX_RESPONSE_BYTES: usize = 64 << 10;
+
+    /// Creates a request that may be repeated.
+    pub(crate) fn get(url: Url, headers: HeaderMap) -> Self {
+        Self {
+            method: Method::GET,
+            url,
+            headers,
+            body: None,
+            connection: ConnectionReuse::Pooled,
+            within: Self::TIMEOUT,
+            limit: Self::MAX_RESPONSE_BYTES,
+        }
+    }
+
+    /// Creates a request with a JSON body that must not be repeated.
+    pub(crate) fn post_json(url: Url, mut headers: HeaderMap, body: Vec<u8>) -> Self {
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        Self {
+            method: Method::POST,
+            body: Some(Bytes::from(body)),
+            connection: ConnectionReuse::Fresh,
+            ..Self::get(url, headers)
+        }
+    }
+}
+
 /// Which connection a request uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ConnectionReuse {
@@ -256,7 +289,8 @@ impl ExchangeError {
     }
 }
 
-fn has_tls_error(error: &(dyn Error + 'static)) -> bool {
+/// Returns whether an error or one of its sources is a failure of TLS.
+pub fn has_tls_error(error: &(dyn Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
     }

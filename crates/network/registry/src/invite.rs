@@ -4,18 +4,16 @@
 //! truncated one is recognized before anything is sent. Elsewhere: creating and redeeming invites at
 //! the hub (`exec-hub`), storing the token (`exec-cli`).
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr};
 
 use base64_simd::URL_SAFE_NO_PAD;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
     api::{ErrorBody, SecretString, read_object},
-    http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient, HttpReply},
-    registry::REQUEST_TIMEOUT,
+    http::{BaseUrl, ExchangeError, HttpCall, HttpClient, HttpReply},
 };
 
 /// Path of the exchange at a hub.
@@ -138,17 +136,10 @@ impl InviteLine {
             claim: claim.clone(),
         };
         let body = serde_json::to_vec(&request).map_err(|_| RedeemInviteError::Malformed)?;
-        let mut headers = HeaderMap::new();
-        let json = HeaderValue::from_static("application/json");
-        headers.insert(header::CONTENT_TYPE, json);
+        let url = url.map_err(|_| RedeemInviteError::Malformed)?;
         let call = HttpCall {
-            method: Method::POST,
-            url: url.map_err(|_| RedeemInviteError::Malformed)?,
-            headers,
-            body: Some(Bytes::from(body)),
-            connection: ConnectionReuse::Fresh,
-            within: REQUEST_TIMEOUT,
             limit: MAX_LINE_BYTES,
+            ..HttpCall::post_json(url, HeaderMap::new(), body)
         };
         let reply = http.send(call).await?;
         if !reply.status.is_success() {
@@ -284,11 +275,10 @@ impl RedeemInviteError {
     }
 }
 
-/// Default lifetime of an invite.
-pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn line() -> InviteLine {

@@ -7,12 +7,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::{error::Error, iter, sync::Arc, time::Duration};
+use std::{error::Error, iter, sync::Arc};
 
-use bytes::Bytes;
 use exec_relay::identity::NoisePublicKey;
 use exec_transport::trace::TraceSource;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::sleep;
 use url::Url;
@@ -28,12 +27,6 @@ use crate::{
     credentials::{BodyDisclosure, CredentialError, Credentials, OutgoingRequest},
     http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient, HttpReply, is_loopback},
 };
-
-/// Timeout of a request, from the first byte to the last.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest response. A valid one has a key of 1.6 KiB, an authorization of 4 KiB and a URL; error
-/// texts are cut to 4096 characters.
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Client of a registry with the credentials of one caller. Clones share connections.
 #[derive(Clone, Debug)]
@@ -108,11 +101,8 @@ impl RegistryClient {
             harness_public_key: key.clone(),
         };
         let context = RequestContext {
-            environment,
-            operation: "connect",
-            stream_id: None,
             connection: ConnectionReuse::Pooled,
-            bodies: self.credentials.body_disclosure(),
+            ..self.context(environment, "connect")
         };
         let answer: HarnessConnectResponse = self.post(context, &request).await?;
         check_target(
@@ -120,15 +110,9 @@ impl RegistryClient {
             &answer.environment_id,
             &answer.security_profile,
         )?;
-        check_present(ResponseMember::Url, answer.url.expose())?;
-        check_present(
-            ResponseMember::RegistrationId,
-            &answer.executor_registration_id,
-        )?;
-        check_present(
-            ResponseMember::Authorization,
-            answer.harness_key_authorization.expose(),
-        )?;
+        check_present("url", answer.url.expose())?;
+        check_present("registration id", &answer.executor_registration_id)?;
+        check_present("authorization", answer.harness_key_authorization.expose())?;
         Ok(answer)
     }
 
@@ -144,12 +128,11 @@ impl RegistryClient {
     ) -> Result<bool, RegistryError> {
         let stream_id = HeaderValue::from_str(stream_id).map_err(|_| RegistryError::StreamId)?;
         let context = RequestContext {
-            environment,
-            operation: "validate",
             stream_id: Some(stream_id),
             connection: ConnectionReuse::Pooled,
             // Responses about a harness must not be logged.
             bodies: BodyDisclosure::Hidden,
+            ..self.context(environment, "validate")
         };
         let answer: ValidateResponse = self.post(context, request).await?;
         Ok(answer.valid)
@@ -179,35 +162,25 @@ impl RegistryClient {
         let request = DirectRegisterRequest {
             transport: DIRECT_TRANSPORT.to_owned(),
         };
-        let context = RequestContext {
-            environment,
-            operation: "direct/register",
-            stream_id: None,
-            connection: ConnectionReuse::Fresh,
-            bodies: self.credentials.body_disclosure(),
-        };
+        let context = self.context(environment, "direct/register");
         let answer: DirectRegisterResponse = self.post(context, &request).await?;
         check_equal(
-            ResponseMember::EnvironmentId,
+            "environment id",
             &answer.environment_id,
             environment.as_str(),
         )?;
-        check_equal(
-            ResponseMember::Transport,
-            &answer.transport,
-            DIRECT_TRANSPORT,
-        )?;
-        check_present(ResponseMember::RegistrationId, &answer.registration_id)?;
-        check_present(ResponseMember::Url, answer.url.expose())?;
-        let url = Url::parse(answer.url.expose())
-            .map_err(|_| RegistryError::ResponseMember(ResponseMember::Url))?;
+        check_equal("transport", &answer.transport, DIRECT_TRANSPORT)?;
+        check_present("registration id", &answer.registration_id)?;
+        check_present("url", answer.url.expose())?;
+        let url =
+            Url::parse(answer.url.expose()).map_err(|_| RegistryError::ResponseMember("url"))?;
         match url.scheme() {
             "wss" => Ok(answer),
             "ws" if is_loopback(&url) => Ok(answer),
             "ws" => Err(RegistryError::InTheClear(
                 url.origin().ascii_serialization(),
             )),
-            _ => Err(RegistryError::ResponseMember(ResponseMember::Url)),
+            _ => Err(RegistryError::ResponseMember("url")),
         }
     }
 
@@ -216,13 +189,7 @@ impl RegistryClient {
         environment: &RegistryEnvironmentId,
         request: &RegisterRequest,
     ) -> Result<RegisterResponse, RegistryError> {
-        let context = RequestContext {
-            environment,
-            operation: "register",
-            stream_id: None,
-            connection: ConnectionReuse::Fresh,
-            bodies: self.credentials.body_disclosure(),
-        };
+        let context = self.context(environment, "register");
         let answer: RegisterResponse = self.post(context, request).await?;
         check_target(
             environment,
@@ -230,6 +197,20 @@ impl RegistryClient {
             &answer.security_profile,
         )?;
         Ok(answer)
+    }
+
+    fn context<'a>(
+        &self,
+        environment: &'a RegistryEnvironmentId,
+        operation: &'static str,
+    ) -> RequestContext<'a> {
+        RequestContext {
+            environment,
+            operation,
+            stream_id: None,
+            connection: ConnectionReuse::Fresh,
+            bodies: self.credentials.body_disclosure(),
+        }
     }
 
     async fn post<Q: Serialize + Sync, A: DeserializeOwned>(
@@ -251,19 +232,12 @@ impl RegistryClient {
         };
         let mut headers: HeaderMap = self.credentials.headers_for(outgoing).await?;
         headers.extend(self.trace.iter().flat_map(TraceSource::headers));
-        let json = HeaderValue::from_static("application/json");
-        headers.insert(header::CONTENT_TYPE, json);
         if let Some(stream_id) = context.stream_id {
             headers.insert(STREAM_ID_HEADER, stream_id);
         }
         let call = HttpCall {
-            method: Method::POST,
-            url,
-            headers,
-            body: Some(Bytes::from(body)),
             connection: context.connection,
-            within: REQUEST_TIMEOUT,
-            limit: MAX_RESPONSE_BYTES,
+            ..HttpCall::post_json(url, headers, body)
         };
         let reply = self.http.send(call).await?;
         if !reply.status.is_success() {
@@ -289,19 +263,11 @@ fn check_target(
     environment_id: &str,
     security_profile: &str,
 ) -> Result<(), RegistryError> {
-    check_equal(
-        ResponseMember::EnvironmentId,
-        environment_id,
-        environment.as_str(),
-    )?;
-    check_equal(
-        ResponseMember::SecurityProfile,
-        security_profile,
-        SECURITY_PROFILE,
-    )
+    check_equal("environment id", environment_id, environment.as_str())?;
+    check_equal("security profile", security_profile, SECURITY_PROFILE)
 }
 
-fn check_equal(member: ResponseMember, found: &str, expected: &str) -> Result<(), RegistryError> {
+fn check_equal(member: &'static str, found: &str, expected: &str) -> Result<(), RegistryError> {
     if found == expected {
         Ok(())
     } else {
@@ -309,7 +275,7 @@ fn check_equal(member: ResponseMember, found: &str, expected: &str) -> Result<()
     }
 }
 
-fn check_present(member: ResponseMember, found: &str) -> Result<(), RegistryError> {
+fn check_present(member: &'static str, found: &str) -> Result<(), RegistryError> {
     if found.trim().is_empty() {
         Err(RegistryError::ResponseMember(member))
     } else {
@@ -350,7 +316,7 @@ where
 }
 
 /// Joins an error with its sources.
-fn error_chain(error: &dyn Error) -> String {
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let sources = iter::successors(Some(error), |error| (*error).source());
     let texts: Vec<String> = sources.map(ToString::to_string).collect();
     texts.join(": ")
@@ -401,38 +367,7 @@ pub enum RegistryError {
     Malformed(#[source] Option<serde_json::Error>),
     /// Peer: a member of the response is missing or does not match the request.
     #[error("response of the registry has a missing or unexpected {0}")]
-    ResponseMember(ResponseMember),
-}
-
-/// A member of a response.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum ResponseMember {
-    /// `environment_id`
-    EnvironmentId,
-    /// `security_profile`
-    SecurityProfile,
-    /// `transport`
-    Transport,
-    /// `url`
-    Url,
-    /// `executor_registration_id` or `registration_id`
-    RegistrationId,
-    /// `harness_key_authorization`
-    Authorization,
-}
-
-impl std::fmt::Display for ResponseMember {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::EnvironmentId => "environment id",
-            Self::SecurityProfile => "security profile",
-            Self::Transport => "transport",
-            Self::Url => "url",
-            Self::RegistrationId => "registration id",
-            Self::Authorization => "authorization",
-        })
-    }
+    ResponseMember(&'static str),
 }
 
 impl RegistryError {

@@ -5,7 +5,6 @@ use std::{io::Write, os::fd::AsFd, sync::Arc};
 use anyhow::{Context, ensure};
 use exec_registry::{
     api::RegistryEnvironmentId,
-    aws::AwsKeyChain,
     credentials::{
         AgentIdentity, AgentIdentitySettings, CredentialPipe, Credentials, FixedCredentials,
         PipeEnd, PipeError, SignIn,
@@ -232,7 +231,7 @@ async fn direct_auth(
 }
 
 async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4Signer> {
-    let keys = AwsKeyChain::new(settings.chain.clone());
+    let keys = settings.chain.clone();
     // Resolved now, so that an error is reported at start.
     keys.keys().await?;
     Ok(SigV4Signer::new(keys, settings.service.clone()).await?)

@@ -134,7 +134,7 @@ impl HttpRefusal {
     }
 
     pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
-        let body = ErrorBody::with_code(self.code, self.message);
+        let body = ErrorBody::new(self.code, self.message);
         let mut response = json(self.status, &body);
         let headers = response.headers_mut();
         if self.status == StatusCode::UNAUTHORIZED {

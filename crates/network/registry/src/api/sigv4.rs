@@ -25,6 +25,8 @@ use time::{
 };
 use url::{Url, form_urlencoded};
 
+use super::SecretString;
+
 /// Region and service that a signature is valid for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SigningScope {
@@ -47,83 +49,61 @@ pub struct SigningRequest<'a> {
     pub body: &'a [u8],
 }
 
-/// The headers of a signed request. `Debug` redacts their values.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Signature {
-    authorization: HeaderValue,
-    date: HeaderValue,
-    session_token: Option<HeaderValue>,
-}
-
-impl Signature {
-    /// Signs a request.
-    ///
-    /// # Errors
-    /// Returns an error if the URL has no host or a key contains a character not allowed in a
-    /// header.
-    pub fn new(
-        request: SigningRequest<'_>,
-        keys: &AwsKeys,
-        scope: &SigningScope,
-        at: &SigV4Timestamp,
-    ) -> Result<Self, SignError> {
-        let mut headers: Vec<CanonicalHeader<'_>> = vec![
-            ("host".into(), host(request.url)?),
-            (DATE.as_str().into(), at.as_str().to_owned()),
-        ];
-        if let Some(token) = &keys.session_token {
-            headers.push((SECURITY_TOKEN.as_str().into(), trim(token.as_str())));
-        }
-        for (name, value) in request.headers {
-            headers.push((Cow::Borrowed(name.as_str()), trim(value)));
-        }
-        headers.sort();
-        let canonical = CanonicalRequest {
-            method: request.method,
-            path: request.url.path(),
-            query: request.url.query().unwrap_or_default(),
-            headers: &headers,
-            body: request.body,
-        };
-        let to_sign = string_to_sign(&canonical.text(), scope, at);
-        let signature = hmac::sign(&keys.secret_key.derive(scope, at), to_sign.as_bytes());
-        let authorization = format!(
-            "{ALGORITHM} Credential={}/{}, SignedHeaders={}, Signature={}",
-            keys.access_key_id,
-            credential_scope(scope, at),
-            canonical.signed_headers(),
-            HEXLOWER.encode(signature.as_ref()),
-        );
-        let token = keys.session_token.as_ref();
-        Ok(Self {
-            authorization: sensitive(&authorization)?,
-            date: HeaderValue::from_str(at.as_str()).map_err(|_| SignError::Header)?,
-            session_token: token
-                .map(|token| sensitive(&trim(token.as_str())))
-                .transpose()?,
-        })
+/// Signs a request and returns the headers to add to it. Secret values are marked as sensitive.
+///
+/// # Errors
+/// Returns an error if the URL has no host or a key contains a character not allowed in a header.
+pub fn sign(
+    request: SigningRequest<'_>,
+    keys: &AwsKeys,
+    scope: &SigningScope,
+    at: &SigV4Timestamp,
+) -> Result<HeaderMap, SignError> {
+    let token = keys
+        .session_token
+        .as_ref()
+        .map(|token| trim(token.expose()));
+    let mut signed: Vec<CanonicalHeader<'_>> = vec![
+        ("host".into(), host(request.url)?),
+        (DATE.as_str().into(), at.as_str().to_owned()),
+    ];
+    signed.extend(
+        token
+            .clone()
+            .map(|token| (SECURITY_TOKEN.as_str().into(), token)),
+    );
+    for (name, value) in request.headers {
+        signed.push((Cow::Borrowed(name.as_str()), trim(value)));
     }
-
-    /// Returns the value of `Authorization`.
-    pub fn authorization(&self) -> &HeaderValue {
-        &self.authorization
+    signed.sort();
+    let canonical = CanonicalRequest {
+        method: request.method,
+        path: request.url.path(),
+        query: request.url.query().unwrap_or_default(),
+        headers: &signed,
+        body: request.body,
+    };
+    let to_sign = string_to_sign(&canonical.text(), scope, at);
+    let signature = hmac::sign(
+        &signing_key(&keys.secret_key, scope, at),
+        to_sign.as_bytes(),
+    );
+    let authorization = format!(
+        "{ALGORITHM} Credential={}/{}, SignedHeaders={}, Signature={}",
+        keys.access_key_id,
+        credential_scope(scope, at),
+        canonical.signed_headers(),
+        HEXLOWER.encode(signature.as_ref()),
+    );
+    let date = HeaderValue::from_str(at.as_str()).map_err(|_| SignError::Header)?;
+    let mut headers = HeaderMap::from_iter([
+        (header::AUTHORIZATION, sensitive(&authorization)?),
+        (DATE.clone(), date),
+    ]);
+    if let Some(token) = token {
+        headers.insert(SECURITY_TOKEN.clone(), sensitive(&token)?);
     }
-
-    /// Returns the headers other than `Authorization`.
-    pub fn other_headers(&self) -> impl Iterator<Item = (HeaderName, &HeaderValue)> {
-        let token = self.session_token.as_ref();
-        [(DATE.clone(), &self.date)]
-            .into_iter()
-            .chain(token.map(|token| (SECURITY_TOKEN.clone(), token)))
-    }
-
-    /// Adds the signature's headers to a request.
-    pub fn apply(&self, headers: &mut HeaderMap) {
-        headers.insert(header::AUTHORIZATION, self.authorization.clone());
-        for (name, value) in self.other_headers() {
-            headers.insert(name, value.clone());
-        }
-    }
+    Ok(headers)
 }
 
 /// Caller: a request cannot be signed. The error never contains key material.
@@ -175,61 +155,24 @@ pub struct AwsKeys {
     /// Id of the secret key. Not secret.
     pub access_key_id: String,
     /// Secret key that signs.
-    pub secret_key: SecretKey,
+    pub secret_key: SecretString,
     /// Session token of temporary keys.
-    pub session_token: Option<SessionToken>,
+    pub session_token: Option<SecretString>,
 }
 
-/// A secret signing key. `Debug` redacts it.
-#[derive(Clone, Eq, PartialEq)]
-pub struct SecretKey(String);
-
-/// The session token of temporary keys. `Debug` redacts it.
-#[derive(Clone, Eq, PartialEq)]
-pub struct SessionToken(String);
-
-impl SecretKey {
-    /// Wraps a secret key.
-    pub fn new(secret: impl Into<String>) -> Self {
-        Self(secret.into())
-    }
-
-    /// Derives the signing key of one day, region and service.
-    fn derive(&self, scope: &SigningScope, at: &SigV4Timestamp) -> hmac::Key {
-        let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{}", self.0).as_bytes());
-        let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
-        parts.iter().fold(first, |key, part| {
-            let next = hmac::sign(&key, part.as_bytes());
-            hmac::Key::new(hmac::HMAC_SHA256, next.as_ref())
-        })
-    }
-}
-
-impl SessionToken {
-    /// Wraps a session token.
-    pub fn new(token: impl Into<String>) -> Self {
-        Self(token.into())
-    }
-
-    fn as_str(&self) -> &str {
-        &self.0
-    }
+/// Derives the signing key of one day, region and service.
+fn signing_key(secret: &SecretString, scope: &SigningScope, at: &SigV4Timestamp) -> hmac::Key {
+    let secret = format!("AWS4{}", secret.expose());
+    let first = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
+    parts.iter().fold(first, |key, part| {
+        let next = hmac::sign(&key, part.as_bytes());
+        hmac::Key::new(hmac::HMAC_SHA256, next.as_ref())
+    })
 }
 
 /// Last component of every credential scope.
 const TERMINATOR: &str = "aws4_request";
-
-impl fmt::Debug for SecretKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretKey(..)")
-    }
-}
-
-impl fmt::Debug for SessionToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionToken(..)")
-    }
-}
 
 /// A point in time with a resolution of one second.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
 use super::AwsKeysError;
-use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
+use crate::api::{SecretString, sigv4::AwsKeys};
 
 /// The profiles of both files. Settings of the file added last take precedence.
 #[derive(Clone, Default, Eq, PartialEq)]
@@ -166,11 +166,11 @@ fn parse_output(printed: &[u8]) -> Result<AwsKeys, &'static str> {
     }
     Ok(AwsKeys {
         access_key_id: printed.access_key_id,
-        secret_key: SecretKey::new(printed.secret_access_key),
+        secret_key: SecretString::new(printed.secret_access_key),
         session_token: printed
             .session_token
             .filter(|token| !token.is_empty())
-            .map(SessionToken::new),
+            .map(SecretString::new),
     })
 }
 
@@ -212,8 +212,8 @@ mod tests {
     async fn keys_are_parsed_from_the_program_output() {
         let keys = |token: Option<&str>| AwsKeys {
             access_key_id: "id".to_owned(),
-            secret_key: SecretKey::new("s"),
-            session_token: token.map(SessionToken::new),
+            secret_key: SecretString::new("s"),
+            session_token: token.map(SecretString::new),
         };
         let json = r#"{"Version":1,"AccessKeyId":"id","SecretAccessKey":"s","SessionToken":"t",
                        "Expiration":"2099-01-01T00:00:00Z"}"#;

@@ -2,8 +2,8 @@
 
 use tempfile::TempDir;
 
-use super::{AwsEnvironment, AwsKeyChain, AwsKeySources, AwsKeysError, AwsRegionError};
-use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
+use super::{AwsEnvironment, AwsKeySources, AwsKeysError, AwsRegionError};
+use crate::api::{SecretString, sigv4::AwsKeys};
 
 const CONFIG: &str = "[default]\nregion = eu-central-1\n[profile work]\nregion = us-west-2\n\
                       [profile tool]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"tool\",\"SecretAccessKey\":\"s\"}'\n\
@@ -32,11 +32,11 @@ impl AwsFiles {
         }
     }
 
-    fn profile(&self, name: &str) -> AwsKeyChain {
-        AwsKeyChain::new(AwsKeySources {
+    fn profile(&self, name: &str) -> AwsKeySources {
+        AwsKeySources {
             profile: Some(name.to_owned()),
             ..self.settings()
-        })
+        }
     }
 }
 
@@ -56,8 +56,8 @@ fn environment() -> AwsEnvironment {
 fn keys(id: &str, token: Option<&str>) -> AwsKeys {
     AwsKeys {
         access_key_id: id.to_owned(),
-        secret_key: SecretKey::new("s"),
-        session_token: token.map(SessionToken::new),
+        secret_key: SecretString::new("s"),
+        session_token: token.map(SecretString::new),
     }
 }
 
@@ -68,13 +68,13 @@ async fn keys_come_from_the_first_source_that_has_them() {
         environment: environment(),
         ..files.settings()
     };
-    let found = AwsKeyChain::new(both.clone()).keys().await.unwrap();
+    let found = both.keys().await.unwrap();
     assert_eq!(found, keys("env", Some("t")));
     let named = AwsKeySources {
         profile: some("work"),
         ..both.clone()
     };
-    let found = AwsKeyChain::new(named).keys().await.unwrap();
+    let found = named.keys().await.unwrap();
     assert_eq!(found, keys("work", Some("t")));
     let chosen = AwsKeySources {
         environment: AwsEnvironment {
@@ -83,7 +83,7 @@ async fn keys_come_from_the_first_source_that_has_them() {
         },
         ..files.settings()
     };
-    let found = AwsKeyChain::new(chosen).keys().await.unwrap();
+    let found = chosen.keys().await.unwrap();
     assert_eq!(found, keys("work", Some("t")));
     let blank = AwsKeySources {
         environment: AwsEnvironment {
@@ -94,7 +94,7 @@ async fn keys_come_from_the_first_source_that_has_them() {
         },
         ..files.settings()
     };
-    let found = AwsKeyChain::new(blank).keys().await.unwrap();
+    let found = blank.keys().await.unwrap();
     assert_eq!(found, keys("file", None));
     let found = files.profile("tool").keys().await.unwrap();
     assert_eq!(found, keys("tool", None));
@@ -131,10 +131,7 @@ async fn unusable_profiles_are_named_in_the_error() {
         let error = files.profile(profile).keys().await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    let nothing = AwsKeyChain::new(AwsKeySources::default())
-        .keys()
-        .await
-        .unwrap_err();
+    let nothing = AwsKeySources::default().keys().await.unwrap_err();
     assert!(matches!(nothing, AwsKeysError::NotFound(profile) if profile == "default"));
     let half = AwsKeySources {
         environment: AwsEnvironment {
@@ -144,7 +141,7 @@ async fn unusable_profiles_are_named_in_the_error() {
         },
         ..files.settings()
     };
-    let error = AwsKeyChain::new(half).keys().await.unwrap_err();
+    let error = half.keys().await.unwrap_err();
     let expected = "the environment has `AWS_SECRET_ACCESS_KEY` but not `AWS_ACCESS_KEY_ID`";
     assert_eq!(error.to_string(), expected);
 }
@@ -154,20 +151,20 @@ async fn unusable_shared_files_are_errors() {
     let files = AwsFiles::new();
     let path = files.0.path().join("credentials");
     std::fs::write(&path, "[default]\ns3cret without a sign\n").unwrap();
-    let error = AwsKeyChain::new(files.settings()).keys().await.unwrap_err();
+    let error = files.settings().keys().await.unwrap_err();
     assert!(
         matches!(error, AwsKeysError::Syntax { line: 2, .. }),
         "{error:?}"
     );
     assert!(!format!("{error} {error:?}").contains("s3cret"));
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
-    let error = AwsKeyChain::new(files.settings()).keys().await.unwrap_err();
+    let error = files.settings().keys().await.unwrap_err();
     assert!(matches!(error, AwsKeysError::TooLong { .. }), "{error:?}");
     let directory = AwsKeySources {
         config_file: Some(files.0.path().to_owned()),
         ..AwsKeySources::default()
     };
-    let error = AwsKeyChain::new(directory).keys().await.unwrap_err();
+    let error = directory.keys().await.unwrap_err();
     assert!(matches!(error, AwsKeysError::Read { .. }), "{error:?}");
 }
 
@@ -193,14 +190,11 @@ async fn region_comes_from_the_first_source_that_has_one() {
             3 => settings.environment.default_region = None,
             _ => settings.profile = None,
         }
-        found.push(AwsKeyChain::new(settings.clone()).region().await.unwrap());
+        found.push(settings.region().await.unwrap());
     }
     let expected = ["flag", "env", "env-default", "us-west-2", "eu-central-1"];
     assert_eq!(found, expected);
-    let missing = AwsKeyChain::new(AwsKeySources::default())
-        .region()
-        .await
-        .unwrap_err();
+    let missing = AwsKeySources::default().region().await.unwrap_err();
     assert!(matches!(missing, AwsRegionError::Missing));
     let malformed = files.profile("slash").region().await.unwrap_err();
     assert!(matches!(malformed, AwsRegionError::Malformed(region) if region == "a/b"));

@@ -1,8 +1,5 @@
 //! Personal access tokens. Their issuer reports which account they belong to.
 
-use std::time::Duration;
-
-use http::Method;
 use serde::Deserialize;
 
 use super::{
@@ -11,15 +8,11 @@ use super::{
 };
 use crate::{
     api::read_object,
-    http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient},
+    http::{BaseUrl, ExchangeError, HttpCall, HttpClient},
 };
 
 /// Prefix of personal access tokens.
 const PREFIX: &str = "at-";
-/// Timeout of the request to the issuer.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest response of the issuer, which has five short members.
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl FixedCredentials {
     /// Presents a personal access token, after asking the issuer which account it belongs to.
@@ -40,16 +33,7 @@ impl FixedCredentials {
         let url = issuer
             .join("v1/user-auth-credential/whoami")
             .map_err(AccessTokenError::Url)?;
-        let call = HttpCall {
-            method: Method::GET,
-            url,
-            headers: headers.clone(),
-            body: None,
-            connection: ConnectionReuse::Pooled,
-            within: TIMEOUT,
-            limit: MAX_RESPONSE_BYTES,
-        };
-        let reply = http.send(call).await?;
+        let reply = http.send(HttpCall::get(url, headers.clone())).await?;
         if !reply.status.is_success() {
             return Err(AccessTokenError::Refused(reply.status.as_u16()));
         }
@@ -108,7 +92,7 @@ pub enum AccessTokenError {
 
 #[cfg(test)]
 mod tests {
-    use http::header;
+    use http::{Method, header};
     use serde_json::{Value, json};
 
     use super::*;

@@ -16,10 +16,9 @@ use aws_lc_rs::{
     signature::Ed25519KeyPair,
 };
 use base64_simd::{STANDARD, URL_SAFE_NO_PAD};
-use bytes::Bytes;
 use crypto_box::SecretKey;
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, header};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,7 +31,7 @@ use super::{AccountId, CredentialError, Credentials, SecretScope, SecretScopeErr
 use crate::{
     api::{SecretString, read_object},
     backoff::RegistryBackoff,
-    http::{BaseUrl, ConnectionReuse, ExchangeError, HttpCall, HttpClient},
+    http::{BaseUrl, ExchangeError, HttpCall, HttpClient},
 };
 
 /// Inputs of an agent identity.
@@ -174,8 +173,6 @@ pub enum AgentIdentityError {
 
 const ISSUER: &str = "https://chatgpt.com/codex-backend/agent-identity";
 const AUDIENCE: &str = "codex-app-server";
-/// Timeout of the request for the keys.
-const KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest key set. One key takes about half a kilobyte.
 const MAX_KEYS_BYTES: usize = 256 << 10;
 
@@ -228,17 +225,11 @@ async fn fetch_keys(
     } else {
         "agent-identities/jwks"
     };
+    let url = issuer.join(path).map_err(|_| AgentIdentityError::Url)?;
+    let json = HeaderValue::from_static("application/json");
     let call = HttpCall {
-        method: Method::GET,
-        url: issuer.join(path).map_err(|_| AgentIdentityError::Url)?,
-        headers: HeaderMap::from_iter([(
-            header::ACCEPT,
-            header::HeaderValue::from_static("application/json"),
-        )]),
-        body: None,
-        connection: ConnectionReuse::Pooled,
-        within: KEYS_TIMEOUT,
         limit: MAX_KEYS_BYTES,
+        ..HttpCall::get(url, HeaderMap::from_iter([(header::ACCEPT, json)]))
     };
     let reply = http.send(call).await?;
     if !reply.status.is_success() {
@@ -309,8 +300,6 @@ impl AgentKey {
 const TASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of attempts.
 const MAX_ATTEMPTS: u32 = 3;
-/// Longest response, which contains one id.
-const MAX_TASK_BYTES: usize = 64 << 10;
 
 /// Registers a task. Retries transient failures a few times.
 async fn register_task(
@@ -351,16 +340,8 @@ async fn try_register_task(
     };
     let body = serde_json::to_vec(&request).map_err(|_| AgentIdentityError::TaskId)?;
     let call = HttpCall {
-        method: Method::POST,
-        url: url.clone(),
-        headers: HeaderMap::from_iter([(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        )]),
-        body: Some(Bytes::from(body)),
-        connection: ConnectionReuse::Fresh,
         within: TASK_TIMEOUT,
-        limit: MAX_TASK_BYTES,
+        ..HttpCall::post_json(url.clone(), HeaderMap::new(), body)
     };
     let reply = http.send(call).await?;
     if !reply.status.is_success() {
@@ -371,20 +352,8 @@ async fn try_register_task(
 }
 
 fn is_transient(error: &AgentIdentityError) -> bool {
-    match error {
-        AgentIdentityError::Exchange(error) => error.is_transient(),
-        AgentIdentityError::TaskRefused(status) => matches!(status, 429 | 500..=599),
-        AgentIdentityError::Token
-        | AgentIdentityError::SecretScope(_)
-        | AgentIdentityError::Url
-        | AgentIdentityError::KeysRefused(_)
-        | AgentIdentityError::Keys
-        | AgentIdentityError::UnknownKey
-        | AgentIdentityError::Expired
-        | AgentIdentityError::NotAccepted
-        | AgentIdentityError::PrivateKey
-        | AgentIdentityError::TaskId => false,
-    }
+    matches!(error, AgentIdentityError::TaskRefused(429 | 500..=599))
+        || matches!(error, AgentIdentityError::Exchange(error) if error.is_transient())
 }
 
 fn task_url(issuer: &BaseUrl, runtime_id: &str) -> Result<Url, AgentIdentityError> {

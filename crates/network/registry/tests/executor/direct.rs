@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_registry::{
-    api::RegistryEnvironmentId,
-    api::sigv4::{SecretKey, SigV4Timestamp, SignedRequest, VerifyError, verify},
-    aws::{AwsEnvironment, AwsKeyChain, AwsKeySources as AwsSettings},
+    api::sigv4::{SigV4Timestamp, SignedRequest, VerifyError, verify},
+    api::{RegistryEnvironmentId, SecretString},
+    aws::{AwsEnvironment, AwsKeySources as AwsSettings},
     backoff::RegistryBackoff,
     credentials::{FixedCredentials, RegistryToken},
     direct::{
@@ -38,7 +38,7 @@ struct Running {
 }
 
 async fn signature() -> DirectAuth {
-    let keys = AwsKeyChain::new(AwsSettings {
+    let keys = AwsSettings {
         environment: AwsEnvironment {
             access_key_id: Some("ASIAEXAMPLE".to_owned()),
             secret_access_key: Some("s3cret".to_owned()),
@@ -47,7 +47,7 @@ async fn signature() -> DirectAuth {
         },
         region: Some("eu-west-1".to_owned()),
         ..AwsSettings::default()
-    });
+    };
     let signer = SigV4Signer::new(keys, DEFAULT_SERVICE).await.unwrap();
     DirectAuth::Signature(Arc::new(signer))
 }
@@ -103,7 +103,9 @@ fn verified(request: &Request, service: &str) -> Result<String, VerifyError> {
         body: &request.body,
     };
     let now = SigV4Timestamp::new(std::time::SystemTime::now());
-    verify(presented, service, &now, |_| Some(SecretKey::new("s3cret")))
+    verify(presented, service, &now, |_| {
+        Some(SecretString::new("s3cret"))
+    })
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,9 @@
 use std::{fs, time::Duration};
 
-use exec_registry::api::sigv4::{AwsKeys, SecretKey, SigV4Timestamp, Signature, SigningScope};
+use exec_registry::api::{
+    SecretString,
+    sigv4::{self, AwsKeys, SigV4Timestamp, SigningScope},
+};
 use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
 use url::Url;
 
@@ -26,7 +29,7 @@ async fn hub() -> TestHub {
 fn keys(id: &str, secret: &str) -> AwsKeys {
     AwsKeys {
         access_key_id: id.to_owned(),
-        secret_key: SecretKey::new(secret),
+        secret_key: SecretString::new(secret),
         session_token: None,
     }
 }
@@ -42,7 +45,7 @@ fn sign(
 ) -> HeaderMap {
     let json = [(CONTENT_TYPE, "application/json")];
     let headers: &[(HeaderName, &str)] = if body.is_empty() { &[] } else { &json };
-    let request = exec_registry::api::sigv4::SigningRequest {
+    let request = sigv4::SigningRequest {
         method,
         url: &Url::parse(url).unwrap(),
         headers,
@@ -53,11 +56,7 @@ fn sign(
         service: service.to_owned(),
     };
     let at = std::time::UNIX_EPOCH + Duration::from_millis(hub.moment.at.millis());
-    let mut signed = HeaderMap::new();
-    Signature::new(request, keys, &scope, &SigV4Timestamp::new(at))
-        .unwrap()
-        .apply(&mut signed);
-    signed
+    sigv4::sign(request, keys, &scope, &SigV4Timestamp::new(at)).unwrap()
 }
 
 async fn register(hub: &TestHub, environment: &str, signed: HeaderMap, body: &str) -> Reply {

@@ -7,8 +7,8 @@ use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, header};
 
 use super::{
-    ALGORITHM, CanonicalHeader, CanonicalRequest, DATE, SECURITY_TOKEN, SecretKey, SigV4Timestamp,
-    SigningScope, TERMINATOR, string_to_sign, trim,
+    ALGORITHM, CanonicalHeader, CanonicalRequest, DATE, SECURITY_TOKEN, SecretString,
+    SigV4Timestamp, SigningScope, TERMINATOR, signing_key, string_to_sign, trim,
 };
 
 /// Accepted clock difference between signer and verifier. Also the time during which a signature
@@ -53,7 +53,7 @@ pub fn verify(
     request: SignedRequest<'_>,
     service: &str,
     now: &SigV4Timestamp,
-    secret: impl FnOnce(&str) -> Option<SecretKey>,
+    secret: impl FnOnce(&str) -> Option<SecretString>,
 ) -> Result<String, VerifyError> {
     let claim = AuthorizationHeader::of(request.headers)?;
     let at = SigV4Timestamp::parse(single_value(request.headers, &DATE)?)
@@ -82,10 +82,15 @@ pub fn verify(
     let known = secret(claim.access_key_id);
     let is_known = known.is_some();
     // Unknown keys take the same time, so that timing does not reveal which ids exist.
-    let key = known.unwrap_or_else(|| SecretKey::new("unknown-key"));
+    let key = known.unwrap_or_else(|| SecretString::new("unknown-key"));
     let to_sign = string_to_sign(&canonical.text(), &scope, &at);
     let signature = decode_hex(claim.signature).ok_or(VerifyError::Malformed)?;
-    let fits = hmac::verify(&key.derive(&scope, &at), to_sign.as_bytes(), &signature).is_ok();
+    let fits = hmac::verify(
+        &signing_key(&key, &scope, &at),
+        to_sign.as_bytes(),
+        &signature,
+    )
+    .is_ok();
     if fits && is_known {
         Ok(claim.access_key_id.to_owned())
     } else {
