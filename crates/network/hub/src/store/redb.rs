@@ -19,17 +19,17 @@ use std::{
     fmt, io,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
 };
 
 use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
 
-use self::writer::{Reply, WriteJob, lock};
+use self::writer::{WriteJob, WriteTables};
 use super::{
     AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, InviteClaim,
     NewRegistration, OwnedEnvironment, PendingAuthorizations, Presence, PresenceRecord,
@@ -42,13 +42,18 @@ const QUEUE: usize = 1024;
 
 /// A store in one file. Dropping it waits for the current write and releases the file.
 pub struct RedbStore {
-    database: Arc<Database>,
-    live: Arc<Mutex<LiveState>>,
-    /// Whether the last commit succeeded.
-    last_commit_ok: Arc<AtomicBool>,
+    shared: Arc<StoreShared>,
     key: SigningKey,
     jobs: Option<mpsc::Sender<WriteJob>>,
     writer: Option<JoinHandle<()>>,
+}
+
+/// What the writer thread shares with the callers.
+struct StoreShared {
+    database: Database,
+    live: Mutex<LiveState>,
+    /// Whether the last commit succeeded.
+    last_commit_ok: AtomicBool,
 }
 
 impl RedbStore {
@@ -65,48 +70,53 @@ impl RedbStore {
     }
 
     fn start(database: Database, key: SigningKey, now: Timestamp) -> io::Result<Self> {
-        let (database, live) = (
-            Arc::new(database),
-            Arc::new(Mutex::new(LiveState::new(now))),
-        );
-        let last_commit_ok = Arc::new(AtomicBool::new(true));
-        let (jobs, receiver) = mpsc::channel(QUEUE);
-        let writer = writer::spawn(
-            Arc::clone(&database),
-            Arc::clone(&live),
-            Arc::clone(&last_commit_ok),
-            receiver,
-        )?;
-        Ok(Self {
+        let shared = Arc::new(StoreShared {
             database,
-            live,
-            last_commit_ok,
+            live: Mutex::new(LiveState::new(now)),
+            last_commit_ok: AtomicBool::new(true),
+        });
+        let (jobs, receiver) = mpsc::channel(QUEUE);
+        let of_writer = Arc::clone(&shared);
+        let writer = thread::Builder::new()
+            .name("hub-store".to_owned())
+            .spawn(move || writer::run(&of_writer, receiver))?;
+        Ok(Self {
+            shared,
             key,
             jobs: Some(jobs),
             writer: Some(writer),
         })
     }
 
-    /// Sends a job to the writer thread and waits for its result.
-    async fn write<T, E: From<StoreError>>(
+    /// Has the writer thread run a job, and waits for its result.
+    async fn write<T, E>(
         &self,
-        job: impl FnOnce(Reply<T, E>) -> WriteJob,
-    ) -> Result<T, E> {
+        work: impl FnOnce(&mut WriteTables<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
-        let sent = jobs.send(job(reply)).await;
+        let sent = jobs.send(writer::job(work, reply)).await;
         sent.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn live(&self) -> MutexGuard<'_, LiveState> {
+        writer::lock(&self.shared.live)
     }
 }
 
 impl Store for RedbStore {
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let writes = self.jobs.as_ref().is_some_and(|jobs| !jobs.is_closed());
-        if writes && self.last_commit_ok.load(Ordering::Relaxed) {
+        if writes && self.shared.last_commit_ok.load(Ordering::Relaxed) {
             return ready(Ok(())).boxed();
         }
-        self.write(WriteJob::Check).boxed()
+        // Changes nothing, but shows whether commits succeed.
+        self.write(|_| Ok(())).boxed()
     }
 
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
@@ -119,7 +129,7 @@ impl Store for RedbStore {
         principal: &'a PrincipalName,
     ) -> BoxFuture<'a, Result<(), ClaimError>> {
         let (environment, principal) = (environment.clone(), principal.clone());
-        self.write(|reply| WriteJob::Claim(environment, principal, reply))
+        self.write(move |tables| tables.claim(&environment, &principal))
             .boxed()
     }
 
@@ -127,12 +137,12 @@ impl Store for RedbStore {
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
-        let read = database::read(&self.database, environment);
+        let read = database::read(&self.shared.database, environment);
         ready(read.map(|found| found.map(|record| record.owner))).boxed()
     }
 
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
-        self.write(|reply| WriteJob::Register(new, reply)).boxed()
+        self.write(|tables| tables.register(new)).boxed()
     }
 
     fn registration<'a>(
@@ -140,7 +150,7 @@ impl Store for RedbStore {
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
         // Reads never wait for the writer, and the pages are cached: not worth a blocking task.
-        let read = database::read(&self.database, environment);
+        let read = database::read(&self.shared.database, environment);
         ready(read.map(|found| found.and_then(|record| record.current))).boxed()
     }
 
@@ -149,9 +159,9 @@ impl Store for RedbStore {
         after: Option<&'a EnvironmentId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<OwnedEnvironment>, StoreError>> {
-        let (database, after) = (Arc::clone(&self.database), after.cloned());
+        let (shared, after) = (Arc::clone(&self.shared), after.cloned());
         async move {
-            let page = move || database::page(&database, after.as_ref(), limit);
+            let page = move || database::page(&shared.database, after.as_ref(), limit);
             let read = tokio::task::spawn_blocking(page).await;
             read.map_err(StoreError::unavailable)?
         }
@@ -163,13 +173,12 @@ impl Store for RedbStore {
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         let environment = environment.clone();
-        self.write(|reply| WriteJob::Remove(environment, reply))
+        self.write(move |tables| tables.remove(&environment))
             .boxed()
     }
 
     fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
-        self.write(|reply| WriteJob::Attach(presence, reply))
-            .boxed()
+        self.write(|tables| tables.attach(presence)).boxed()
     }
 
     fn detach<'a>(
@@ -177,7 +186,7 @@ impl Store for RedbStore {
         presence: &'a Presence,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        lock(&self.live).detach(presence, now);
+        self.live().detach(presence, now);
         ready(Ok(())).boxed()
     }
 
@@ -185,7 +194,7 @@ impl Store for RedbStore {
         &'a self,
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>> {
-        let presence = lock(&self.live).presence(environment).cloned();
+        let presence = self.live().presence(environment).cloned();
         ready(Ok(presence)).boxed()
     }
 
@@ -195,7 +204,7 @@ impl Store for RedbStore {
         authorization: Authorization,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
-        ready(lock(&self.live).authorize(token, authorization, now)).boxed()
+        ready(self.live().authorize(token, authorization, now)).boxed()
     }
 
     fn redeem(
@@ -203,11 +212,11 @@ impl Store for RedbStore {
         token: TokenHash,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
-        ready(Ok(lock(&self.live).redeem(token, now))).boxed()
+        ready(Ok(self.live().redeem(token, now))).boxed()
     }
 
     fn redeem_invite(&self, claim: InviteClaim) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.write(move |reply| WriteJob::RedeemInvite(claim, reply))
+        self.write(move |tables| tables.redeem_invite(&claim))
             .boxed()
     }
 }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageError,
-    Table, TableDefinition,
+    Database, DatabaseError, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    StorageError, Table, TableDefinition,
 };
 
 use super::writer::OWNED;
@@ -198,10 +198,8 @@ pub(super) fn put(
     record: &EnvironmentRecord,
 ) -> Result<(), StoreError> {
     let json = serde_json::to_vec(record).map_err(StoreError::unavailable)?;
-    table
-        .insert(environment.as_str(), json.as_slice())
-        .map_err(StoreError::unavailable)?;
-    Ok(())
+    let previous = table.insert(environment.as_str(), json.as_slice());
+    previous.map(drop).map_err(StoreError::unavailable)
 }
 
 pub(super) fn count(table: &EnvironmentTable<'_>) -> Result<u64, StoreError> {
@@ -213,11 +211,15 @@ pub(super) fn read(
     database: &Database,
     environment: &EnvironmentId,
 ) -> Result<Option<EnvironmentRecord>, StoreError> {
+    get(&environments(database)?, environment)
+}
+
+fn environments(
+    database: &Database,
+) -> Result<ReadOnlyTable<&'static str, &'static [u8]>, StoreError> {
     let reading = database.begin_read().map_err(StoreError::unavailable)?;
-    let table = reading
-        .open_table(ENVIRONMENTS)
-        .map_err(StoreError::unavailable)?;
-    get(&table, environment)
+    let table = reading.open_table(ENVIRONMENTS);
+    table.map_err(StoreError::unavailable)
 }
 
 /// Reads up to `limit` environments after `after`, in order.
@@ -227,10 +229,7 @@ pub(super) fn page(
     limit: usize,
 ) -> Result<Vec<OwnedEnvironment>, StoreError> {
     use std::ops::Bound::{Excluded, Unbounded};
-    let reading = database.begin_read().map_err(StoreError::unavailable)?;
-    let table = reading
-        .open_table(ENVIRONMENTS)
-        .map_err(StoreError::unavailable)?;
+    let table = environments(database)?;
     let from = after.map_or(Unbounded, |after| Excluded(after.as_str()));
     let rows = table
         .range::<&str>((from, Unbounded))
