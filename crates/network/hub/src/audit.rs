@@ -20,7 +20,7 @@ use std::{
 };
 
 use exec_transport::http::service::HttpPeer;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -192,27 +192,43 @@ fn write(sink: &mut AuditFile, mut lines: mpsc::Receiver<String>, lost: &AtomicU
     }
 }
 
-/// An audited event.
-#[derive(Clone, Debug)]
+/// An audited event, and its line in the log.
+#[derive(Clone, Debug, Serialize)]
 pub struct AuditEvent {
     /// Time of the event.
+    #[serde(serialize_with = "rfc3339")]
     pub at: Timestamp,
     /// Requested action.
     pub action: AuditAction,
     /// Outcome of the request.
+    #[serde(flatten)]
     pub outcome: AuditOutcome,
     /// Remote address.
+    #[serde(serialize_with = "text")]
     pub peer: HttpPeer,
     /// Authenticated principal, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<PrincipalName>,
     /// What the principal authenticated with: an id, never a secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
     /// Environment concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentId>,
     /// Registration concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub registration: Option<RegistrationId>,
     /// Principal of the harness that was validated.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub harness: Option<PrincipalName>,
+}
+
+fn rfc3339<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&at.rfc3339())
+}
+
+fn text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }
 
 impl AuditEvent {
@@ -239,24 +255,8 @@ impl AuditEvent {
 
     /// Returns the JSON line without line feed.
     fn line(&self) -> String {
-        let (outcome, reason) = match self.outcome {
-            AuditOutcome::Allowed => ("allowed", None),
-            AuditOutcome::Refused(reason) => ("refused", Some(reason)),
-        };
-        let line = AuditLine {
-            at: self.at.rfc3339(),
-            action: self.action,
-            outcome,
-            reason,
-            peer: self.peer.to_string(),
-            principal: self.principal.as_ref().map(PrincipalName::as_str),
-            evidence: self.evidence.as_deref(),
-            environment: self.environment.as_ref().map(EnvironmentId::as_str),
-            registration: self.registration.as_ref().map(RegistrationId::as_str),
-            harness: self.harness.as_ref().map(PrincipalName::as_str),
-        };
         // All members are strings, so serialization cannot fail.
-        serde_json::to_string(&line).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 }
 
@@ -290,32 +290,13 @@ pub enum AuditAction {
 }
 
 /// Outcome of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "lowercase")]
 pub enum AuditOutcome {
     /// The request was granted.
     Allowed,
     /// The request was refused with this code.
     Refused(&'static str),
-}
-
-#[derive(Serialize)]
-struct AuditLine<'a> {
-    at: String,
-    action: AuditAction,
-    outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    peer: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    principal: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    evidence: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    environment: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    registration: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    harness: Option<&'a str>,
 }
 
 #[derive(Debug)]

@@ -87,50 +87,19 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Returns the websocket close code sent to the harness.
-    pub const fn close_code(self) -> u16 {
+    /// Returns the metric label, and the close code and reason that the harness's websocket sends.
+    pub(crate) const fn describe(self) -> (&'static str, u16, &'static str) {
         match self {
+            Self::HarnessGone => ("harness_gone", 1000, "harness is gone"),
+            Self::Refused => ("refused", 1008, "harness broke the rules of the relay"),
+            Self::Stalled => ("stalled", 1008, "harness took nothing for too long"),
+            Self::Moved => ("moved", 1000, "streams moved to another connection"),
             // 1012, service restart: the harness reconnects with a new grant.
-            Self::ExecutorGone | Self::Replaced | Self::Unreachable | Self::Stopping => 1012,
-            Self::Refused | Self::Stalled => 1008,
-            Self::HarnessGone | Self::Moved => 1000,
+            Self::ExecutorGone => ("executor_gone", 1012, "executor is gone"),
+            Self::Replaced => ("replaced", 1012, "executor was replaced"),
+            Self::Unreachable => ("unreachable", 1012, "connection between nodes was lost"),
+            Self::Stopping => ("stopping", 1012, "hub is stopping"),
         }
-    }
-}
-
-impl CloseReason {
-    /// Returns the metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::HarnessGone => "harness_gone",
-            Self::ExecutorGone => "executor_gone",
-            Self::Replaced => "replaced",
-            Self::Refused => "refused",
-            Self::Stalled => "stalled",
-            Self::Moved => "moved",
-            Self::Unreachable => "unreachable",
-            Self::Stopping => "stopping",
-        }
-    }
-
-    /// Returns the human-readable reason.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::HarnessGone => "harness is gone",
-            Self::ExecutorGone => "executor is gone",
-            Self::Replaced => "executor was replaced",
-            Self::Refused => "harness broke the rules of the relay",
-            Self::Stalled => "harness took nothing for too long",
-            Self::Moved => "streams moved to another connection",
-            Self::Unreachable => "connection between nodes was lost",
-            Self::Stopping => "hub is stopping",
-        }
-    }
-}
-
-impl fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 
@@ -467,17 +436,9 @@ impl FromStr for HarnessTag {
     type Err = HarnessTagError;
 
     fn from_str(text: &str) -> Result<Self, HarnessTagError> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Ok(byte - b'0'),
-            b'a'..=b'f' => Ok(byte - b'a' + 10),
-            _ => Err(HarnessTagError),
-        };
-        let text: &[u8; Self::LEN * 2] = text.as_bytes().try_into().map_err(|_| HarnessTagError)?;
-        let mut bytes = [0; Self::LEN];
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Ok(Self(bytes))
+        let bytes = HEXLOWER.decode(text.as_bytes());
+        let bytes = bytes.map_err(|_| HarnessTagError)?;
+        bytes.try_into().map(Self).map_err(|_| HarnessTagError)
     }
 }
 

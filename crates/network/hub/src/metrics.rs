@@ -95,61 +95,40 @@ impl HubMetrics {
     /// Renders all metrics in the Prometheus text format.
     pub fn render(&self, cluster: Option<ClusterGauges>) -> String {
         let mut page = MetricsPage::default();
-        let mut family = |name, kind, help, label, samples: &[(&'static str, u64)]| {
-            page.family((name, kind, help), label, samples.iter().copied());
-        };
         let (to_executor, to_harness) = (&self.to_executor, &self.to_harness);
-        family(
-            "exec_hub_sockets",
-            "gauge",
-            "Open websockets by role",
-            "role",
-            &[
-                ("executor", self.executors.value()),
-                ("harness", self.harnesses.value()),
-            ],
-        );
-        family(
-            "exec_hub_frames_total",
-            "counter",
-            "Frames forwarded, by receiver",
-            "to",
-            &[
-                ("executor", to_executor.frames.value()),
-                ("harness", to_harness.frames.value()),
-            ],
-        );
-        family(
-            "exec_hub_frame_bytes_total",
-            "counter",
-            "Bytes of frames forwarded, by receiver",
-            "to",
-            &[
-                ("executor", to_executor.bytes.value()),
-                ("harness", to_harness.bytes.value()),
-            ],
-        );
-        family(
-            "exec_hub_frames_dropped_total",
-            "counter",
-            "Messages dropped, by reason",
-            "reason",
-            &[
-                ("foreign", self.foreign.value()),
-                ("unknown_stream", self.unknown.value()),
-                ("garbage", self.garbage.value()),
-            ],
-        );
-        family(
-            "exec_hub_streams_reset_total",
-            "counter",
-            "Streams reset by the hub, by reason",
-            "reason",
-            &[
-                ("refused", self.refused_streams.value()),
-                ("harness_disconnected", self.lost_streams.value()),
-            ],
-        );
+        let sockets = [
+            ("executor", self.executors.value()),
+            ("harness", self.harnesses.value()),
+        ];
+        let help = "Open websockets by role";
+        page.family(("exec_hub_sockets", "gauge", help), "role", sockets);
+        let frames = [
+            ("executor", to_executor.frames.value()),
+            ("harness", to_harness.frames.value()),
+        ];
+        let help = "Frames forwarded, by receiver";
+        page.family(("exec_hub_frames_total", "counter", help), "to", frames);
+        let bytes = [
+            ("executor", to_executor.bytes.value()),
+            ("harness", to_harness.bytes.value()),
+        ];
+        let help = "Bytes of frames forwarded, by receiver";
+        page.family(("exec_hub_frame_bytes_total", "counter", help), "to", bytes);
+        let dropped = [
+            ("foreign", self.foreign.value()),
+            ("unknown_stream", self.unknown.value()),
+            ("garbage", self.garbage.value()),
+        ];
+        let name = "exec_hub_frames_dropped_total";
+        let help = "Messages dropped, by reason";
+        page.family((name, "counter", help), "reason", dropped);
+        let reset = [
+            ("refused", self.refused_streams.value()),
+            ("harness_disconnected", self.lost_streams.value()),
+        ];
+        let name = "exec_hub_streams_reset_total";
+        let help = "Streams reset by the hub, by reason";
+        page.family((name, "counter", help), "reason", reset);
         let name = "exec_hub_sockets_ended_total";
         page.begin(name, "counter", "Websockets closed, by role and reason");
         for ((role, reason), count) in snapshot(&self.closes) {

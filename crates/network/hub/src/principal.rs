@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::store::EnvironmentId;
 
@@ -87,7 +87,8 @@ impl fmt::Display for AuthEvidence {
 ///
 /// Printable ASCII without whitespace, at most [`PrincipalName::MAX_BYTES`] long, because it
 /// appears in files, logs and stores.
-#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
 pub struct PrincipalName(Arc<str>);
 
 impl PrincipalName {
@@ -121,12 +122,6 @@ impl fmt::Display for PrincipalName {
 impl fmt::Debug for PrincipalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PrincipalName({})", self.0)
-    }
-}
-
-impl Serialize for PrincipalName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
     }
 }
 

@@ -199,7 +199,7 @@ impl RendezvousAcceptor {
     ) -> WebSocketClose {
         match admission {
             UpgradeAdmission::Executor(mut attachment) => {
-                let slot = attachment.slot();
+                let slot = &mut attachment.slot;
                 let close_cause = executor::relay(socket, slot, &self.metrics).await;
                 attachment.detach().await;
                 close_cause
@@ -256,11 +256,6 @@ impl ExecutorAttachment {
                 is_detached: false,
             },
         }
-    }
-
-    /// Returns the attachment to the executor table.
-    fn slot(&mut self) -> &mut TableAttachment {
-        &mut self.slot
     }
 
     /// Returns the presence record.
@@ -333,33 +328,26 @@ pub(crate) enum WebSocketClose {
 impl WebSocketClose {
     /// Returns the metric label.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Peer => "closed",
-            Self::Lost => "lost",
-            Self::Protocol => "protocol",
-            Self::TooLong => "too_long",
-            Self::Garbage => "garbage",
-            Self::Text => "text",
-            Self::NoExecutor => "no_executor",
-            Self::Busy => "busy",
-            Self::Circuit(close_reason) => close_reason.name(),
-        }
+        self.describe().0
     }
 
-    /// Returns the close code (RFC 6455 section 7.4) and reason.
-    const fn close(self) -> Option<(u16, &'static str)> {
-        Some(match self {
-            // The peer is gone.
-            Self::Lost => return None,
-            Self::Peer => (1000, ""),
-            Self::Protocol => (1002, "not a websocket frame"),
-            Self::TooLong => (1009, "message is too long"),
-            Self::Garbage => (1007, "not a relay frame"),
-            Self::Text => (1003, "text is not relayed"),
-            Self::NoExecutor => (1013, "executor is not connected"),
-            Self::Busy => (1013, "too many harnesses"),
-            Self::Circuit(close_reason) => (close_reason.close_code(), close_reason.text()),
-        })
+    /// Returns the metric label, and the close code (RFC 6455 section 7.4) and reason. `None`: the
+    /// peer is gone.
+    const fn describe(self) -> (&'static str, Option<(u16, &'static str)>) {
+        match self {
+            Self::Peer => ("closed", Some((1000, ""))),
+            Self::Lost => ("lost", None),
+            Self::Protocol => ("protocol", Some((1002, "not a websocket frame"))),
+            Self::TooLong => ("too_long", Some((1009, "message is too long"))),
+            Self::Garbage => ("garbage", Some((1007, "not a relay frame"))),
+            Self::Text => ("text", Some((1003, "text is not relayed"))),
+            Self::NoExecutor => ("no_executor", Some((1013, "executor is not connected"))),
+            Self::Busy => ("busy", Some((1013, "too many harnesses"))),
+            Self::Circuit(close_reason) => {
+                let (name, code, text) = close_reason.describe();
+                (name, Some((code, text)))
+            }
+        }
     }
 
     /// Returns the close reason for a read error.
@@ -375,7 +363,7 @@ impl WebSocketClose {
 
     /// Closes a websocket within a time limit. Unsent frames are lost.
     async fn close_socket(self, socket: &mut BinarySocket) {
-        let Some((code, reason)) = self.close() else {
+        let Some((code, reason)) = self.describe().1 else {
             return;
         };
         let closed = async {
@@ -410,33 +398,19 @@ impl From<DialError> for WebSocketClose {
     }
 }
 
-/// Result of a flush.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum FlushOutcome {
-    /// Everything is written.
-    Done,
-    /// The peer does not read. The task is woken when it does.
-    Blocked,
-}
-
-/// Flushes buffered frames and control frames such as pings.
-fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<FlushOutcome, WebSocketClose> {
+/// Flushes buffered frames and control frames such as pings. Returns whether everything is written;
+/// if not, the task is woken when the peer reads.
+fn flush(writer: &mut SocketWriter, cx: &mut Context<'_>) -> Result<bool, WebSocketClose> {
     loop {
-        let blocked = match writer.poll_flush(cx) {
-            Poll::Ready(Ok(())) => false,
+        let flushed = match writer.poll_flush(cx) {
+            Poll::Ready(Ok(())) => true,
             Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
-            Poll::Pending => true,
+            Poll::Pending => false,
         };
         match writer.poll_keepalive(cx) {
             Poll::Ready(Err(_)) => return Err(WebSocketClose::Lost),
-            Poll::Ready(Ok(())) if !blocked => {}
-            Poll::Ready(Ok(())) | Poll::Pending => {
-                return Ok(if blocked {
-                    FlushOutcome::Blocked
-                } else {
-                    FlushOutcome::Done
-                });
-            }
+            Poll::Ready(Ok(())) if flushed => {}
+            Poll::Ready(Ok(())) | Poll::Pending => return Ok(flushed),
         }
     }
 }
@@ -478,7 +452,7 @@ impl HarnessRelay<'_> {
             let more_to_read = self.read(cx)?;
             let more_to_write = self.write_frames(cx)?;
             // If the socket's buffer was full, continue once it has been flushed.
-            let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
+            let flushed = flush(&mut self.socket.writer, cx)?;
             if !(more_to_read || more_to_write && flushed) {
                 return Ok(());
             }

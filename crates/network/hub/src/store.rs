@@ -25,7 +25,7 @@ pub use self::{
 #[cfg(test)]
 pub(crate) use self::redb::{lose_writer, on_disk};
 
-pub(crate) use self::authorizations::PendingAuthorizations;
+pub(crate) use self::{authorizations::PendingAuthorizations, record::is_plain_id};
 
 use std::{error::Error, fmt, sync::Arc};
 

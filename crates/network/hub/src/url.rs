@@ -28,14 +28,9 @@ const TAG_DOMAIN: &[u8] = b"exec-hub/harness-tag/v1";
 const MAX_QUERY_BYTES: usize = 1024;
 
 /// Signs and verifies rendezvous URLs.
+#[derive(Debug)]
 pub struct UrlSigner {
     key: hmac::Key,
-}
-
-impl std::fmt::Debug for UrlSigner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("UrlSigner(..)")
-    }
 }
 
 impl UrlSigner {
@@ -95,8 +90,8 @@ impl UrlSigner {
         let environment = path.strip_prefix(PATH).ok_or(RendezvousUrlError::Unknown)?;
         let query = query
             .filter(|query| query.len() <= MAX_QUERY_BYTES)
+            .and_then(UrlQuery::parse)
             .ok_or(RendezvousUrlError::Unknown)?;
-        let query = UrlQuery::parse(query).ok_or(RendezvousUrlError::Unknown)?;
         match query.role.as_str() {
             "environment" => self
                 .check_executor(environment, &query)
@@ -151,11 +146,7 @@ impl UrlSigner {
         context.update(harness.x25519());
         context.update(harness.mlkem768());
         let digest = context.sign();
-        let mut tag = [0; HarnessTag::LEN];
-        tag.iter_mut()
-            .zip(digest.as_ref())
-            .for_each(|(byte, digit)| *byte = *digit);
-        HarnessTag::from_bytes(tag)
+        HarnessTag::from_bytes(std::array::from_fn(|index| digest.as_ref()[index]))
     }
 
     fn sign(&self, fields: &[&str]) -> String {
@@ -280,15 +271,13 @@ impl RendezvousUrlError {
 
 /// The hub's address in URLs: configured by the operator, or taken from the client's request.
 #[derive(Clone, Debug)]
-pub struct PublicUrl {
-    fixed: Option<Url>,
-    scheme: UrlScheme,
-}
+pub struct PublicUrl(AddressSource);
 
-#[derive(Clone, Copy, Debug)]
-enum UrlScheme {
-    Plain,
-    Tls,
+#[derive(Clone, Debug)]
+enum AddressSource {
+    Fixed(Url),
+    /// The `Host` header, with this scheme.
+    HostHeader(&'static str),
 }
 
 impl PublicUrl {
@@ -297,8 +286,8 @@ impl PublicUrl {
     pub fn fixed(url: &str) -> Result<Self, PublicUrlError> {
         let mut url = Url::parse(url.trim()).map_err(|_| PublicUrlError::Public)?;
         let scheme = match url.scheme() {
-            "http" | "ws" => UrlScheme::Plain,
-            "https" | "wss" => UrlScheme::Tls,
+            "http" | "ws" => PLAIN,
+            "https" | "wss" => TLS,
             _ => return Err(PublicUrlError::Public),
         };
         if !url.has_host()
@@ -309,41 +298,36 @@ impl PublicUrl {
         {
             return Err(PublicUrlError::Public);
         }
-        url.set_scheme(scheme.websocket())
+        url.set_scheme(scheme)
             .map_err(|()| PublicUrlError::Public)?;
-        Ok(Self {
-            fixed: Some(url),
-            scheme,
-        })
+        Ok(Self(AddressSource::Fixed(url)))
     }
 
     /// Uses the `Host` header of each request, without TLS.
     pub const fn plain() -> Self {
-        Self {
-            fixed: None,
-            scheme: UrlScheme::Plain,
-        }
+        Self(AddressSource::HostHeader(PLAIN))
     }
 
     /// Uses the `Host` header of each request, with TLS.
     pub const fn tls() -> Self {
-        Self {
-            fixed: None,
-            scheme: UrlScheme::Tls,
-        }
+        Self(AddressSource::HostHeader(TLS))
     }
 
     /// Returns the configured host name, if it is not an IP address.
     pub fn host_name(&self) -> Option<&str> {
-        self.fixed.as_ref()?.domain()
+        match &self.0 {
+            AddressSource::Fixed(url) => url.domain(),
+            AddressSource::HostHeader(_) => None,
+        }
     }
 
     /// Returns the hub's websocket URL without trailing slash, for a client that sent this `Host`
     /// header.
     pub fn websocket(&self, host: Option<&str>) -> Result<String, PublicUrlError> {
-        if let Some(fixed) = &self.fixed {
-            return Ok(fixed.as_str().trim_end_matches('/').to_owned());
-        }
+        let scheme = match &self.0 {
+            AddressSource::Fixed(url) => return Ok(url.as_str().trim_end_matches('/').to_owned()),
+            AddressSource::HostHeader(scheme) => scheme,
+        };
         let host: Authority = host
             .ok_or(PublicUrlError::Host)?
             .parse()
@@ -351,18 +335,12 @@ impl PublicUrl {
         if host.as_str().contains('@') || host.host().is_empty() {
             return Err(PublicUrlError::Host);
         }
-        Ok(format!("{}://{host}", self.scheme.websocket()))
+        Ok(format!("{scheme}://{host}"))
     }
 }
 
-impl UrlScheme {
-    const fn websocket(self) -> &'static str {
-        match self {
-            Self::Plain => "ws",
-            Self::Tls => "wss",
-        }
-    }
-}
+const PLAIN: &str = "ws";
+const TLS: &str = "wss";
 
 /// Why the hub's address is unknown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

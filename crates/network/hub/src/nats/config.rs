@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 use async_nats::ServerAddr;
 use url::Url;
 
-use crate::store::NodeName;
+use crate::store::{NodeName, is_plain_id};
 
 /// How a node joins the cluster.
 #[derive(Clone, Debug)]
@@ -192,11 +192,8 @@ impl FromStr for NatsPrefix {
     type Err = NatsPrefixError;
 
     fn from_str(text: &str) -> Result<Self, NatsPrefixError> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if text.is_empty() || text.len() > 32 || !text.bytes().all(allowed) {
-            return Err(NatsPrefixError);
-        }
-        Ok(Self(text.to_owned()))
+        let prefix = is_plain_id(text, 32).then(|| Self(text.to_owned()));
+        prefix.ok_or(NatsPrefixError)
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::{
     time::{Sleep, sleep_until},
 };
 
-use super::{FlushOutcome, WebSocketClose, flush};
+use super::{WebSocketClose, flush};
 use crate::{
     circuit::{Circuit, CloseReason},
     executor_table::{
@@ -106,7 +106,7 @@ impl ExecutorRelay<'_> {
             let more_to_read = self.read(cx)?;
             let more_to_write = self.write_frames(cx);
             // If the socket's buffer was full, continue once it has been flushed.
-            let flushed = flush(&mut self.socket.writer, cx)? == FlushOutcome::Done;
+            let flushed = flush(&mut self.socket.writer, cx)?;
             if !(more_to_read || more_to_write && flushed) {
                 return Ok(());
             }
@@ -316,16 +316,10 @@ impl ExecutorRelay<'_> {
 
     /// Closes all circuits, because the executor is gone.
     fn end(&mut self, close_cause: WebSocketClose) {
-        let close_reason = match close_cause {
-            WebSocketClose::Circuit(close_reason) => close_reason,
-            WebSocketClose::Peer
-            | WebSocketClose::Lost
-            | WebSocketClose::Protocol
-            | WebSocketClose::TooLong
-            | WebSocketClose::Garbage
-            | WebSocketClose::Text
-            | WebSocketClose::NoExecutor
-            | WebSocketClose::Busy => CloseReason::ExecutorGone,
+        let close_reason = if let WebSocketClose::Circuit(close_reason) = close_cause {
+            close_reason
+        } else {
+            CloseReason::ExecutorGone
         };
         for circuit in self.circuits.values_mut() {
             circuit.circuit.close(close_reason);

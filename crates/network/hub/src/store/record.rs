@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use data_encoding::HEXLOWER;
 use exec_relay::identity::NoisePublicKey;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -184,19 +184,18 @@ pub struct HubIdError;
 /// Longest id. Ids appear in URLs, NATS subjects and log lines.
 const MAX_ID_BYTES: usize = 128;
 
-/// Accepts only characters that need no escaping in a URL, a NATS subject or a log line.
-fn check_id(text: &str) -> Result<(), HubIdError> {
+/// Returns whether a text has 1 to `max_bytes` characters, and only such that need no escaping in a
+/// URL, a NATS subject or a log line.
+pub(crate) fn is_plain_id(text: &str, max_bytes: usize) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    if text.is_empty() || text.len() > MAX_ID_BYTES || !text.bytes().all(allowed) {
-        return Err(HubIdError);
-    }
-    Ok(())
+    (1..=max_bytes).contains(&text.len()) && text.bytes().all(allowed)
 }
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+        #[serde(transparent)]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -210,8 +209,8 @@ macro_rules! id {
             type Err = HubIdError;
 
             fn from_str(text: &str) -> Result<Self, HubIdError> {
-                check_id(text)?;
-                Ok(Self(text.into()))
+                let id = is_plain_id(text, MAX_ID_BYTES).then(|| Self(text.into()));
+                id.ok_or(HubIdError)
             }
         }
 
@@ -224,12 +223,6 @@ macro_rules! id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}({})", stringify!($name), self.0)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
             }
         }
 

@@ -117,7 +117,7 @@ async fn stopping_node_announces_its_shutdown() {
     let ended = close_reason(&mut cluster.harness_end).await;
     assert!(
         matches!(ended, CloseReason::Stopping | CloseReason::Unreachable),
-        "{ended}"
+        "{ended:?}"
     );
     assert!(
         left_at.elapsed() < Duration::from_secs(1),
