@@ -13,7 +13,7 @@ pub(crate) use self::stream_demux::{
 };
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     future::ready,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -108,15 +108,15 @@ impl ExecutorTable {
         }
     }
 
-    /// Closes the executor websocket of an environment unless it is `connection`, because the
-    /// executor has connected elsewhere.
-    pub fn replace(&self, environment: &EnvironmentId, connection: &ConnectionId) {
-        self.close_if(environment, |socket| socket.connection != *connection);
-    }
-
     /// Closes this executor websocket of an environment if it is still attached.
     pub fn evict(&self, environment: &EnvironmentId, connection: &ConnectionId) {
-        self.close_if(environment, |socket| socket.connection == *connection);
+        let mut sockets = self.lock();
+        let is_attached = |socket: &ExecutorEntry| socket.connection == *connection;
+        if sockets.get(environment).is_some_and(is_attached)
+            && let Some(socket) = sockets.remove(environment)
+        {
+            socket.close(CloseReason::Replaced);
+        }
     }
 
     /// Closes the executor websocket of an environment unless its registration is current.
@@ -153,17 +153,10 @@ impl ExecutorTable {
     }
 
     /// Returns the executor websockets of this process.
-    pub fn attached(&self) -> Vec<(EnvironmentId, RegistrationId, ConnectionId)> {
-        self.lock()
-            .iter()
-            .map(|(environment, socket)| {
-                (
-                    environment.clone(),
-                    socket.registration.clone(),
-                    socket.connection.clone(),
-                )
-            })
-            .collect()
+    pub fn attached(&self) -> HashSet<ConnectionId> {
+        let sockets = self.lock();
+        let connections = sockets.values().map(|socket| socket.connection.clone());
+        connections.collect()
     }
 
     fn connect(&self, dial: &DialRequest) -> Result<Circuit, DialError> {
@@ -189,19 +182,6 @@ impl ExecutorTable {
                 mpsc::error::TrySendError::Closed(_) => DialError::Offline,
             })?;
         Ok(ours)
-    }
-
-    fn close_if(
-        &self,
-        environment: &EnvironmentId,
-        condition: impl FnOnce(&ExecutorEntry) -> bool,
-    ) {
-        let mut sockets = self.lock();
-        if sockets.get(environment).is_some_and(condition)
-            && let Some(socket) = sockets.remove(environment)
-        {
-            socket.close(CloseReason::Replaced);
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, ExecutorEntry>> {

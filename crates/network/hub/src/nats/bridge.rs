@@ -26,7 +26,6 @@ use tokio::{
 };
 
 use super::{
-    BridgedCircuitId, Direction, SubjectNames,
     circuits::CircuitRegistration,
     connection::{NatsConnection, NatsLinkState, connection_lost},
     packet::{self, CircuitPacket, PacketBody, PacketBuilder, PacketError, cost},
@@ -35,19 +34,6 @@ use crate::{
     circuit::{Circuit, CloseReason, FrameReceiver, FrameSender},
     limits::{MAX_FRAME_BYTES, ROUND_FRAMES},
 };
-
-/// Parameters that both nodes agreed on.
-#[derive(Debug)]
-pub(super) struct BridgeParams {
-    /// Id of the circuit.
-    pub(super) wire: BridgedCircuitId,
-    /// Direction in which this end sends.
-    pub(super) direction: Direction,
-    /// Window granted by the other end.
-    pub(super) window: u32,
-    /// Number of connection losses when the subscription was made.
-    pub(super) losses: u64,
-}
 
 /// Connects the local end of a circuit to the other node.
 #[derive(Debug)]
@@ -76,25 +62,26 @@ struct PendingClose {
 }
 
 impl CircuitBridge {
-    /// Connects `circuit` to the other node. `packets` is the subscription of this end.
+    /// Connects `circuit` to the other node, which receives at `subject` and granted `window`.
+    /// `packets` is the subscription of this end, made after `losses` connection losses.
     pub(super) fn new(
         circuit: Circuit,
         connection: &NatsConnection,
-        subjects: &SubjectNames,
+        subject: String,
         packets: Subscriber,
         registration: CircuitRegistration,
-        opening: &BridgeParams,
+        window: u32,
+        losses: u64,
     ) -> Self {
-        let subject = subjects.circuit(opening.wire, opening.direction);
         let now = Instant::now();
         Self {
             circuit,
-            outbound: BridgeSender::new(connection.client.clone(), subject, opening.window),
+            outbound: BridgeSender::new(connection.client.clone(), subject, window),
             inbound: BridgeReceiver::new(registration.window),
             packets,
             registration,
             link: connection.watch(),
-            losses: opening.losses,
+            losses,
             // The first packet is a mark, which shows the other end that this one is running.
             mark: Some(now),
             opening: Some(now + OPEN_TIMEOUT),

@@ -72,6 +72,26 @@ pub(super) enum WriteError {
     Store(StoreError),
 }
 
+impl From<WriteError> for StoreError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Raced => Self::unavailable(RecordContention),
+            WriteError::Full => Self::unavailable(BucketFull),
+            WriteError::Store(error) => error,
+        }
+    }
+}
+
+/// Host: the bucket is full.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("NATS bucket is full")]
+struct BucketFull;
+
+/// Host: other nodes keep changing the same record.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("too many nodes are changing one record")]
+struct RecordContention;
+
 impl KvBucket {
     /// Opens a bucket, creating it if missing.
     ///

@@ -113,15 +113,13 @@ impl BridgedCircuits {
 
     fn end(&self, close_reason: CloseReason, condition: impl Fn(&CircuitEntry) -> bool) -> usize {
         let mut table = self.lock();
-        let wires = table.entries.iter().filter(|(_, entry)| condition(entry));
-        let wires: Vec<_> = wires.map(|(wire, _)| *wire).collect();
-        for wire in &wires {
-            if let Some(entry) = table.entries.remove(wire) {
-                // The receiver is gone if the task has already ended.
-                let _closed = entry.stop.send(close_reason);
-            }
+        let mut count = 0;
+        for (_, entry) in table.entries.extract_if(|_, entry| condition(entry)) {
+            // The receiver is gone if the task has already ended.
+            let _closed = entry.stop.send(close_reason);
+            count += 1;
         }
-        wires.len()
+        count
     }
 
     fn lock(&self) -> MutexGuard<'_, CircuitTable> {

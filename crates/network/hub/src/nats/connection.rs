@@ -2,14 +2,14 @@
 //! Invariant: each loss increments [`NatsLinkState::losses`], so that users of the connection
 //! notice a loss even if it is already back.
 
-use std::{error::Error, io, time::Duration};
+use std::time::Duration;
 
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+use exec_registry::http::has_tls_error;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::rustls;
 
 use super::config::{NatsConfig, NatsLogin};
 use crate::limits::MAX_FRAME_BYTES;
@@ -122,7 +122,7 @@ pub enum NatsError {
     },
     /// Host: the broker rejected a subscription.
     #[error("NATS server rejected a subscription")]
-    Subscribe(#[source] async_nats::SubscribeError),
+    Subscribe(#[from] async_nats::SubscribeError),
 }
 
 /// Retries until it succeeds, fails permanently, or the time limit is reached.
@@ -143,19 +143,15 @@ async fn first_connection(
             ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
                 return Err(NatsError::Login { servers });
             }
-            ConnectErrorKind::Tls => {
-                return Err(NatsError::Tls {
-                    servers,
-                    source: error,
-                });
-            }
-            ConnectErrorKind::ServerParse
+            ConnectErrorKind::Tls
+            | ConnectErrorKind::ServerParse
             | ConnectErrorKind::Dns
             | ConnectErrorKind::TimedOut
             | ConnectErrorKind::Io
             | ConnectErrorKind::MaxReconnects => {}
         }
-        if is_tls(&error) {
+        // The library reports most failed TLS handshakes as I/O errors.
+        if error.kind() == ConnectErrorKind::Tls || has_tls_error(&error) {
             return Err(NatsError::Tls {
                 servers,
                 source: error,
@@ -171,22 +167,6 @@ async fn first_connection(
         sleep(delay).await;
         delay = (delay * 2).min(MAX_RETRY_DELAY);
     }
-}
-
-/// Returns whether the TLS handshake failed. The library reports this as an I/O error.
-fn is_tls(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        // `source` of an `io::Error` skips the wrapped error.
-        let inner = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 async fn options(

@@ -17,13 +17,13 @@ use tokio::{
 
 use super::{
     BridgedCircuitId, Direction, SubjectNames,
-    bridge::{BridgeParams, CircuitBridge},
+    bridge::CircuitBridge,
     bucket::RecordRevision,
     circuits::{BridgedCircuits, CircuitTarget},
     config::NatsConfig,
     connection::{NatsConnection, NatsError},
     nodes::{self, ClusterNodes, process_name},
-    presences::{ClusterEvent, PresenceLoss},
+    presences::ClusterEvent,
     store::NatsStore,
 };
 use crate::{
@@ -75,18 +75,9 @@ impl NatsMesh {
         let subjects = SubjectNames::new(config.prefix.clone());
         let nodes = ClusterNodes::new(process_name(&config.node), data.clone());
         let store = NatsStore::open(config, &control, &nodes, &subjects).await?;
-        let subscribe = |connection: &NatsConnection, subject: String| {
-            let client = connection.client.clone();
-            async move {
-                client
-                    .subscribe(subject)
-                    .await
-                    .map_err(NatsError::Subscribe)
-            }
-        };
-        let heartbeats = subscribe(&control, subjects.nodes()).await?;
-        let executors = subscribe(&control, subjects.executors()).await?;
-        let requests = subscribe(&data, subjects.dial(nodes.own())).await?;
+        let heartbeats = control.client.subscribe(subjects.nodes()).await?;
+        let executors = control.client.subscribe(subjects.executors()).await?;
+        let requests = data.client.subscribe(subjects.dial(nodes.own())).await?;
         let shared = Arc::new(MeshShared {
             data,
             control,
@@ -207,7 +198,7 @@ async fn handle_events(shared: Arc<MeshShared>, mut executors: Subscriber) {
                 if presence.node != *shared.nodes.own()
                     && let Some(lost) = shared.store.presences().handle_other(&presence, revision)
                 {
-                    close_lost(&shared, lost);
+                    close_lost(&shared, &lost);
                 }
             }
             ClusterEvent::Registered { environment } => {
@@ -255,44 +246,18 @@ async fn run_maintenance(shared: Arc<MeshShared>) {
 async fn maintain_once(shared: &MeshShared) -> Result<(), StoreError> {
     shared.store.restore().await?;
     // Websockets are in the executor table before their presence is written.
-    let connections = shared
-        .executor_table
-        .attached()
-        .into_iter()
-        .map(|(_, _, connection)| connection);
-    for lost in shared
-        .store
-        .presences()
-        .maintain(&connections.collect())
-        .await?
-    {
-        close_lost(shared, lost);
+    let connections = shared.executor_table.attached();
+    for lost in shared.store.presences().maintain(&connections).await? {
+        close_lost(shared, &lost);
     }
     Ok(())
 }
 
-fn close_lost(shared: &MeshShared, lost: PresenceLoss) {
+/// Closes a websocket that lost its environment to another one.
+fn close_lost(shared: &MeshShared, lost: &Presence) {
     tracing::info!(?lost, "executor is connected elsewhere");
-    match lost {
-        PresenceLoss::ToConnection {
-            environment,
-            ours,
-            theirs,
-        } => {
-            // The executor may have reconnected to this node meanwhile.
-            if shared
-                .executor_table
-                .attached()
-                .iter()
-                .any(|(_, _, found)| *found == ours)
-            {
-                shared.executor_table.replace(&environment, &theirs);
-            }
-        }
-        PresenceLoss::ToRegistration { environment, ours } => {
-            shared.executor_table.evict(&environment, &ours)
-        }
-    }
+    let table = &shared.executor_table;
+    table.evict(&lost.environment, &lost.connection);
 }
 
 /// Closes this node's executor websocket of an environment unless its registration is current.
@@ -391,16 +356,7 @@ async fn dial_node(
         .circuits
         .add(wire, presence.node.clone(), Some(target));
     let registration = registration.ok_or(DialError::Busy)?;
-    let subject = shared.subjects.circuit(wire, Direction::Harness);
-    let packets = shared
-        .data
-        .client
-        .subscribe(subject)
-        .await
-        .map_err(|error| {
-            tracing::warn!(%error, "failed to subscribe to a circuit");
-            DialError::Unreachable
-        })?;
+    let packets = subscribe(shared, wire, Direction::Harness).await?;
     let request = CircuitRequest {
         wire,
         node: shared.nodes.own().clone(),
@@ -415,22 +371,35 @@ async fn dial_node(
     // The local queue to the harness only covers what its websocket writes next; further frames
     // wait on the executor's node, where they are counted.
     let (harness, bridged) = Circuit::pair(limits::TO_EXECUTOR, LOCAL_QUEUE);
-    let opening = BridgeParams {
-        wire,
-        direction: Direction::Executor,
-        window,
-        losses: link.losses,
-    };
     let bridge = CircuitBridge::new(
         bridged,
         &shared.data,
-        &shared.subjects,
+        shared.subjects.circuit(wire, Direction::Executor),
         packets,
         registration,
-        &opening,
+        window,
+        link.losses,
     );
     tokio::spawn(bridge.run());
     Ok(harness)
+}
+
+/// Subscribes to the packets of a circuit in one direction.
+async fn subscribe(
+    shared: &MeshShared,
+    wire: BridgedCircuitId,
+    direction: Direction,
+) -> Result<Subscriber, DialError> {
+    let subject = shared.subjects.circuit(wire, direction);
+    shared
+        .data
+        .client
+        .subscribe(subject)
+        .await
+        .map_err(|error| {
+            tracing::warn!(%error, "failed to subscribe to a circuit");
+            DialError::Unreachable
+        })
 }
 
 /// Sends the request and returns the granted window and the peer's number of data connection
@@ -511,22 +480,7 @@ async fn accept_circuit(
         .ok_or(CircuitReply::Busy)?;
     registration.opened(request.losses);
     let circuit: Circuit = shared.executor_table.dial(request.dial).await?;
-    let subject = shared.subjects.circuit(request.wire, Direction::Executor);
-    let packets = shared
-        .data
-        .client
-        .subscribe(subject)
-        .await
-        .map_err(|error| {
-            tracing::warn!(%error, "failed to subscribe to a circuit");
-            CircuitReply::Offline
-        })?;
-    let opening = BridgeParams {
-        wire: request.wire,
-        direction: Direction::Harness,
-        window: request.window,
-        losses,
-    };
+    let packets = subscribe(shared, request.wire, Direction::Executor).await?;
     let reply = CircuitReply::Connected {
         window: registration.window,
         losses,
@@ -534,10 +488,11 @@ async fn accept_circuit(
     let bridge = CircuitBridge::new(
         circuit,
         &shared.data,
-        &shared.subjects,
+        shared.subjects.circuit(request.wire, Direction::Harness),
         packets,
         registration,
-        &opening,
+        request.window,
+        losses,
     );
     Ok((reply, bridge))
 }

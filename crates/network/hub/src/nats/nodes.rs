@@ -272,13 +272,10 @@ impl NodeRoster {
         }
         let is_silent =
             |last_heartbeat: &Instant| now.saturating_duration_since(*last_heartbeat) >= DEAD_AFTER;
-        let dead = self
+        let silent = self
             .last_heartbeats
-            .iter()
-            .filter(|(_, last_heartbeat)| is_silent(last_heartbeat));
-        let dead: Vec<_> = dead.map(|(node, _)| node.clone()).collect();
-        self.last_heartbeats
-            .retain(|_, last_heartbeat| !is_silent(last_heartbeat));
+            .extract_if(.., |_, last_heartbeat| is_silent(last_heartbeat));
+        let dead: Vec<_> = silent.map(|(node, _)| node).collect();
         self.lost_nodes
             .retain(|_, lost_at| now.saturating_duration_since(*lost_at) < DEAD_NODE_RETENTION);
         for node in &dead {

@@ -5,8 +5,6 @@
 
 mod own_presences;
 
-pub(super) use self::own_presences::PresenceLoss;
-
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -22,7 +20,7 @@ use super::{
     bucket::{BucketConfig, KvBucket, RecordRevision, WriteError},
     connection::NatsConnection,
     nodes::ClusterNodes,
-    registration_bucket::{BucketFull, RegistrationBucket, json, parse},
+    registration_bucket::{RegistrationBucket, json, parse},
 };
 use crate::store::{
     AttachError, ConnectionId, EnvironmentId, Presence, PresenceRecord, StoreError, Timestamp,
@@ -103,13 +101,8 @@ impl PresenceRecords {
             presence: &presence,
         };
         let key = key(&presence.environment);
-        let revision = match self.bucket.overwrite(&key, json(&presence)?).await {
-            Ok(revision) => revision,
-            Err(WriteError::Full | WriteError::Raced) => {
-                return Err(StoreError::unavailable(BucketFull).into());
-            }
-            Err(WriteError::Store(error)) => return Err(error.into()),
-        };
+        let written = self.bucket.overwrite(&key, json(&presence)?).await;
+        let revision = written.map_err(StoreError::from)?;
         // A registration made since the first check shows up in this one; a later one finds the
         // presence written.
         if !self.is_current(&presence).await? || !self.lock().finish_write(&presence, revision) {
@@ -207,18 +200,13 @@ impl PresenceRecords {
         }
     }
 
-    /// Handles a websocket recorded by another node. Returns the loss of this node, if any.
+    /// Handles a websocket recorded by another node. Returns the one that this node lost, if any.
     pub(super) fn handle_other(
         &self,
         theirs: &Presence,
         revision: RecordRevision,
-    ) -> Option<PresenceLoss> {
-        let ours = self.lock().handle_other(theirs, revision)?;
-        Some(PresenceLoss::ToConnection {
-            environment: theirs.environment.clone(),
-            ours: ours.connection,
-            theirs: theirs.connection.clone(),
-        })
+    ) -> Option<Presence> {
+        self.lock().handle_other(theirs, revision)
     }
 
     /// Publishes an event to all nodes, including this one. A disconnected node misses it and
@@ -259,7 +247,7 @@ impl PresenceRecords {
     pub(super) async fn maintain(
         &self,
         connections: &HashSet<ConnectionId>,
-    ) -> Result<Vec<PresenceLoss>, StoreError> {
+    ) -> Result<Vec<Presence>, StoreError> {
         self.bucket.restore().await?;
         let own = {
             let mut own = self.lock();
@@ -284,23 +272,16 @@ impl PresenceRecords {
         &self,
         presence: Presence,
         revision: RecordRevision,
-    ) -> Result<Option<PresenceLoss>, StoreError> {
-        let environment = presence.environment.clone();
+    ) -> Result<Option<Presence>, StoreError> {
         if !self.is_current(&presence).await? {
             self.lock().mark_closed(&presence);
             self.erase(&presence).await?;
-            return Ok(Some(PresenceLoss::ToRegistration {
-                environment,
-                ours: presence.connection,
-            }));
+            return Ok(Some(presence));
         }
+        let key = key(&presence.environment);
         let mut expected = revision;
         loop {
-            match self
-                .bucket
-                .write(&key(&environment), json(&presence)?, expected)
-                .await
-            {
+            match self.bucket.write(&key, json(&presence)?, expected).await {
                 Ok(revision) => {
                     if !self.lock().finish_write(&presence, revision) {
                         // The websocket ended meanwhile.
@@ -309,22 +290,16 @@ impl PresenceRecords {
                     return Ok(None);
                 }
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
-                Err(WriteError::Store(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
-            let slot = self.bucket.read(&key(&environment)).await?;
+            let slot = self.bucket.read(&key).await?;
             match parse::<Presence>(&slot, "a presence")? {
                 Some(other) if other != presence => {
-                    let lost = PresenceLoss::ToConnection {
-                        environment,
-                        ours: presence.connection.clone(),
-                        theirs: other.connection,
-                    };
-                    return Ok(self.lock().forget(&presence).then_some(lost));
+                    return Ok(self.lock().forget(&presence).then_some(presence));
                 }
                 // The broker lost the record, or only the response to our last write.
                 Some(_) | None if slot.revision != expected => expected = slot.revision,
-                Some(_) | None => return Err(StoreError::unavailable(BucketFull)),
+                Some(_) | None => return Err(WriteError::Full.into()),
             }
         }
     }
@@ -336,8 +311,7 @@ impl PresenceRecords {
             match self.bucket.delete(&key, slot.revision).await {
                 // Raced: another presence has replaced it.
                 Ok(()) | Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
-                Err(WriteError::Store(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         self.lock().forget(presence);

@@ -27,16 +27,12 @@ pub(super) const BUCKET: BucketConfig = BucketConfig {
 #[derive(Clone, Debug)]
 pub(super) struct RegistrationBucket {
     bucket: KvBucket,
-    owned: EnvironmentQuota,
 }
 
 impl RegistrationBucket {
     /// Creates the service on `bucket`.
     pub(super) fn new(bucket: KvBucket) -> Self {
-        Self {
-            owned: EnvironmentQuota::new(bucket.clone()),
-            bucket,
-        }
+        Self { bucket }
     }
 
     /// Checks whether the broker is connected.
@@ -73,11 +69,10 @@ impl RegistrationBucket {
             match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
                 Ok(_) => return Ok(key),
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
-                Err(WriteError::Store(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
-        Err(StoreError::unavailable(RecordContention))
+        Err(WriteError::Raced.into())
     }
 
     /// Writes this node's key again if the broker lost it: otherwise a new node would create
@@ -97,8 +92,7 @@ impl RegistrationBucket {
         match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
             // Raced: another node was first; the next check compares.
             Ok(_) | Err(WriteError::Raced) => Ok(()),
-            Err(WriteError::Full) => Err(StoreError::unavailable(BucketFull)),
-            Err(WriteError::Store(error)) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -148,7 +142,7 @@ impl RegistrationBucket {
             let (previous, revision) = self.read(environment).await.map_err(ClaimError::from)?;
             let decision = match decide(previous.as_ref()) {
                 Ok((Some(record), value)) if previous.is_none() && entry.is_none() => {
-                    let entered = self.owned.add(principal, environment).await?;
+                    let entered = self.reserve_quota(principal, environment).await?;
                     entry = Some(entered);
                     let within_limits = self.check_limits(principal).await;
                     within_limits
@@ -176,11 +170,11 @@ impl RegistrationBucket {
             // Another request of the same principal may have succeeded.
             let is_theirs = previous.is_some_and(|record| record.owner == *principal);
             if let (Err(_), Some(entry), false) = (&written, entry, is_theirs) {
-                self.owned.remove(principal, environment, entry).await;
+                self.release_quota(principal, environment, entry).await;
             }
             return written;
         }
-        Err(ClaimError::from(StoreError::unavailable(RecordContention)).into())
+        Err(ClaimError::from(StoreError::from(WriteError::Raced)).into())
     }
 
     /// Returns the number of records of any kind.
@@ -191,7 +185,7 @@ impl RegistrationBucket {
 
     /// Checks the limits after the quota entry was added.
     async fn check_limits(&self, principal: &PrincipalName) -> Result<(), ClaimError> {
-        if self.owned.count(principal).await? > limits::ENVIRONMENTS_PER_PRINCIPAL {
+        if self.count_owned(principal).await? > limits::ENVIRONMENTS_PER_PRINCIPAL {
             return Err(ClaimError::Limit);
         }
         // Each environment has a record and a quota entry.
@@ -275,18 +269,16 @@ impl RegistrationBucket {
             };
             match self.bucket.delete(&key, revision).await {
                 Ok(()) => {
-                    self.owned
-                        .remove(&record.owner, environment, revision)
+                    self.release_quota(&record.owner, environment, revision)
                         .await;
                     self.sweep(environment).await;
                     return Ok(true);
                 }
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
-                Err(WriteError::Store(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
-        Err(StoreError::unavailable(RecordContention))
+        Err(WriteError::Raced.into())
     }
 
     /// Removes the marker of a deleted record, so that it does not count against the limit.
@@ -321,16 +313,6 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
     serde_json::to_vec(value).map_err(StoreError::unavailable)
 }
 
-/// Host: the bucket is full.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("NATS bucket is full")]
-pub(super) struct BucketFull;
-
-/// Host: other nodes keep changing the same record.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("too many nodes are changing one record")]
-pub(super) struct RecordContention;
-
 fn record_key(environment: &EnvironmentId) -> String {
     format!("{RECORDS}.{environment}")
 }
@@ -346,22 +328,12 @@ pub(super) const ATTEMPTS: usize = 16;
 const MAX_ENVIRONMENTS: u64 = 100_000;
 
 /// Quota of environments per principal: one entry per owned environment.
-#[derive(Clone, Debug)]
-pub(super) struct EnvironmentQuota {
-    bucket: KvBucket,
-}
-
-impl EnvironmentQuota {
-    /// Creates the service on `bucket`, which also has the environments.
-    pub(super) fn new(bucket: KvBucket) -> Self {
-        Self { bucket }
-    }
-
+impl RegistrationBucket {
     /// Adds an entry for an environment that the principal is about to claim.
     ///
     /// # Errors
     /// Returns [`ClaimError::Full`] or [`ClaimError::Store`].
-    pub(super) async fn add(
+    async fn reserve_quota(
         &self,
         principal: &PrincipalName,
         environment: &EnvironmentId,
@@ -370,13 +342,12 @@ impl EnvironmentQuota {
         match self.bucket.overwrite(&key, Vec::new()).await {
             Ok(revision) => Ok(revision),
             Err(WriteError::Full) => Err(ClaimError::Full),
-            Err(WriteError::Raced) => Err(StoreError::unavailable(BucketFull).into()),
-            Err(WriteError::Store(error)) => Err(error.into()),
+            Err(error) => Err(StoreError::from(error).into()),
         }
     }
 
     /// Removes an entry unless it is newer than `revision`. On failure it keeps counting.
-    pub(super) async fn remove(
+    async fn release_quota(
         &self,
         principal: &PrincipalName,
         environment: &EnvironmentId,
@@ -392,7 +363,7 @@ impl EnvironmentQuota {
     ///
     /// # Errors
     /// Returns [`StoreError::Unavailable`].
-    pub(super) async fn count(&self, principal: &PrincipalName) -> Result<usize, StoreError> {
+    async fn count_owned(&self, principal: &PrincipalName) -> Result<usize, StoreError> {
         Ok(self.bucket.keys(&family(principal)).await?.len())
     }
 }

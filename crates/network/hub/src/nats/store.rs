@@ -16,7 +16,7 @@ use super::{
     connection::{NatsConnection, NatsError},
     nodes::ClusterNodes,
     presences::{self, PresenceRecords},
-    registration_bucket::{self, BucketFull, RecordContention, RegistrationBucket, json, parse},
+    registration_bucket::{self, RegistrationBucket, json, parse},
 };
 use crate::{
     limits,
@@ -108,11 +108,10 @@ impl NatsStore {
             match self.invites.write(&key, mark, slot.revision).await {
                 Ok(_) => return Ok(true),
                 Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(StoreError::unavailable(BucketFull)),
-                Err(WriteError::Store(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
-        Err(StoreError::unavailable(RecordContention))
+        Err(WriteError::Raced.into())
     }
 }
 
@@ -306,8 +305,7 @@ impl AuthorizationBucket {
                 self.pending().remove(token);
                 Err(AuthorizeError::Full)
             }
-            Err(WriteError::Raced) => Err(StoreError::unavailable(RecordContention).into()),
-            Err(WriteError::Store(error)) => Err(error.into()),
+            Err(error) => Err(StoreError::from(error).into()),
         }
     }
 
@@ -328,8 +326,7 @@ impl AuthorizationBucket {
         match self.bucket.delete(&token.to_hex(), slot.revision).await {
             Ok(()) => Ok((now < authorization.expires_at).then_some(authorization)),
             Err(WriteError::Raced) => Ok(None),
-            Err(WriteError::Full) => Err(StoreError::unavailable(BucketFull)),
-            Err(WriteError::Store(error)) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -33,27 +33,6 @@ pub(super) enum PresenceState {
     Leaving,
 }
 
-/// A websocket of this node that lost its environment.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::nats) enum PresenceLoss {
-    /// To another websocket.
-    ToConnection {
-        /// The environment.
-        environment: EnvironmentId,
-        /// The websocket that lost it.
-        ours: ConnectionId,
-        /// The websocket that has it.
-        theirs: ConnectionId,
-    },
-    /// To another registration, or by removal.
-    ToRegistration {
-        /// The environment.
-        environment: EnvironmentId,
-        /// The websocket that lost it.
-        ours: ConnectionId,
-    },
-}
-
 impl OwnPresences {
     /// Starts writing a record.
     pub(super) fn begin_write(&mut self, presence: Presence) {
