@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_transport::http::service::HttpPeer;
-use http::{Method, Request, Response, request::Parts};
+use http::{Method, Response, request::Parts};
 use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -47,13 +47,7 @@ impl AdminService {
     }
 
     /// Serves a request. Its body is ignored.
-    pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>> {
-        let (parts, _) = request.into_parts();
-        let response = self.answer(&parts, peer, RequestTime::now()).await;
-        response.unwrap_or_else(HttpRefusal::into_response)
-    }
-
-    async fn answer(
+    pub(crate) async fn serve(
         &self,
         parts: &Parts,
         peer: HttpPeer,
@@ -97,9 +91,8 @@ impl AdminService {
         moment: RequestTime,
         event: &mut AuditEvent,
     ) -> Result<Principal, HttpRefusal> {
-        let gate = &self.services.gate;
-        gate.address(peer, moment)?;
-        let principal = gate.admit(&parts.headers, LimitedRequest::Admin, moment)?;
+        let (gate, headers) = (&self.services.gate, &parts.headers);
+        let principal = gate.admit(headers, peer, LimitedRequest::Admin, moment)?;
         event.set_principal(&principal);
         Ok(principal)
     }
@@ -134,8 +127,7 @@ impl AdminService {
         let mut list = EnvironmentList::default();
         while list.environments.len() < PAGE && scanned < MAX_SCANNED {
             let remaining = PAGE - list.environments.len();
-            let page = store.environments(after.as_ref(), remaining).await;
-            let page = page.map_err(|error| HttpRefusal::store(&error))?;
+            let page = store.environments(after.as_ref(), remaining).await?;
             scanned += page.len();
             let was_full = page.len() == remaining;
             for owned in page {
@@ -160,8 +152,7 @@ impl AdminService {
         registration: Registration,
     ) -> Result<HubEnvironmentStatus, HttpRefusal> {
         let store = &self.services.store;
-        let presence = store.presence(&registration.environment).await;
-        let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
+        let presence = store.presence(&registration.environment).await?;
         let presence = presence.filter(|presence| presence.registration == registration.id);
         Ok(HubEnvironmentStatus {
             environment_id: registration.environment.to_string(),
@@ -198,15 +189,13 @@ impl AdminService {
         environment: &EnvironmentId,
     ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let services = &self.services;
-        let owner = services.store.owner(environment).await;
-        let owner = owner.map_err(|error| HttpRefusal::store(&error))?;
+        let owner = services.store.owner(environment).await?;
         let owner = owner.ok_or_else(HttpRefusal::unknown_environment)?;
         if !principal.may_manage(environment, &owner) {
             return Err(HttpRefusal::unknown_environment().with_audit_code("forbidden"));
         }
         self.direct.remove(environment);
-        let removed = services.store.remove(environment).await;
-        removed.map_err(|error| HttpRefusal::store(&error))?;
+        services.store.remove(environment).await?;
         services.close_superseded_executors(environment).await;
         Ok(ok(&json!({"removed": true})))
     }

@@ -16,7 +16,7 @@ mod slot_table;
 mod tests;
 mod upgrade;
 
-pub use self::upgrade::DirectUpgrade;
+pub(crate) use self::upgrade::DirectUpgrade;
 
 use std::{
     collections::HashMap,
@@ -53,9 +53,9 @@ pub struct DirectService {
     services: HubServices,
     keys: Option<AccessKeys>,
     table: Mutex<SlotTable>,
-    /// Incremented when an executor becomes available or is joined, so that waiting harnesses check
+    /// Changes when an executor becomes available or is joined, so that waiting harnesses check
     /// again.
-    arrivals: watch::Sender<u64>,
+    arrivals: watch::Sender<()>,
 }
 
 /// Status of a direct environment.
@@ -74,7 +74,7 @@ impl DirectService {
             services,
             keys,
             table: Mutex::default(),
-            arrivals: watch::Sender::new(0),
+            arrivals: watch::Sender::new(()),
         }
     }
 
@@ -100,12 +100,7 @@ impl DirectService {
     }
 
     fn notify_arrival(&self) {
-        self.arrivals
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    fn arrivals(&self) -> watch::Receiver<u64> {
-        self.arrivals.subscribe()
+        self.arrivals.send_replace(());
     }
 }
 
@@ -126,11 +121,11 @@ impl DirectService {
         }
         let websocket = call.websocket(&self.services.address)?;
         if !principal.may_claim(environment) {
-            return Err(refuse_registration(ClaimError::Foreign));
+            return Err(ClaimError::Foreign.into());
         }
         // The store decides atomically which of two concurrent claims wins, on any nodes.
-        let claimed = self.services.store.claim(environment, &principal.name);
-        claimed.await.map_err(refuse_registration)?;
+        let store = &self.services.store;
+        store.claim(environment, &principal.name).await?;
         let registration = RegistrationId::generate();
         self.table()
             .register(environment.clone(), principal.name, registration.clone())
@@ -149,36 +144,17 @@ impl DirectService {
     }
 }
 
-fn refuse_registration(error: ClaimError) -> HttpRefusal {
-    match error {
-        ClaimError::Foreign => HttpRefusal::forbidden("this environment is not yours to register"),
-        ClaimError::Limit | ClaimError::Full => {
-            HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
-        }
-        ClaimError::Store(error) => HttpRefusal::store(&error),
-    }
-}
-
-/// A caller before the request body has been read.
-#[derive(Debug)]
-pub(crate) enum DirectCaller {
-    /// Authenticated by a token.
-    Known(Principal),
-    /// The signature names a known access key. It covers the body, which must be read before
-    /// verifying.
-    Signed,
-}
-
 impl DirectService {
-    /// Authenticates a caller as far as the request head allows.
+    /// Authenticates a caller as far as the request head allows. `None`: the signature names a known
+    /// access key. It covers the body, which must be read before verifying.
     pub(crate) fn authenticate_head(
         &self,
         parts: &Parts,
         moment: RequestTime,
-    ) -> Result<DirectCaller, HttpRefusal> {
+    ) -> Result<Option<Principal>, HttpRefusal> {
         if !sigv4::is_signed(&parts.headers) {
             let known = self.services.gate.authenticate(&parts.headers, moment)?;
-            return Ok(DirectCaller::Known(known));
+            return Ok(Some(known));
         }
         let keys = self.keys()?;
         let id = sigv4::claimed_key_id(&parts.headers)
@@ -188,21 +164,18 @@ impl DirectService {
                 "signature does not name an access key of this hub",
             ));
         }
-        Ok(DirectCaller::Signed)
+        Ok(None)
     }
 
     /// Completes authentication once the body has been read.
     pub(crate) fn authenticate_body(
         &self,
-        caller: DirectCaller,
+        known: Option<Principal>,
         parts: &Parts,
-        body_bytes: &RequestBody,
+        body: &[u8],
         moment: RequestTime,
     ) -> Result<Principal, HttpRefusal> {
-        match caller {
-            DirectCaller::Known(principal) => Ok(principal),
-            DirectCaller::Signed => self.verify(parts, body_bytes.bytes(), moment),
-        }
+        known.map_or_else(|| self.verify(parts, body, moment), Ok)
     }
 
     /// Authenticates a request without body.
@@ -211,10 +184,8 @@ impl DirectService {
         parts: &Parts,
         moment: RequestTime,
     ) -> Result<Principal, HttpRefusal> {
-        match self.authenticate_head(parts, moment)? {
-            DirectCaller::Known(principal) => Ok(principal),
-            DirectCaller::Signed => self.verify(parts, &[], moment),
-        }
+        let known = self.authenticate_head(parts, moment)?;
+        self.authenticate_body(known, parts, &[], moment)
     }
 
     fn verify(

@@ -29,7 +29,7 @@ use crate::{
     admin::AdminService,
     audit::{AuditError, AuditLog},
     circuit::{CircuitDialer, CloseReason, ClusterNode},
-    config::{HubConfig, JwtConfig},
+    config::{HubConfig, JwtConfig, TlsFiles},
     direct::{AccessKeys, AccessKeysError, DirectService},
     executor_table::ExecutorTable,
     invites::InviteService,
@@ -54,8 +54,10 @@ pub struct Hub {
     executor_table: Arc<ExecutorTable>,
     cluster: Option<Arc<dyn ClusterNode>>,
     gate: Arc<RequestGate>,
-    requests: ActiveTasks,
-    sockets: ActiveTasks,
+    /// Each request in progress holds a receiver.
+    requests: watch::Sender<()>,
+    /// Each open websocket holds a receiver.
+    sockets: watch::Sender<()>,
     /// The listener and the file watcher.
     tasks: JoinSet<()>,
 }
@@ -66,7 +68,94 @@ impl Hub {
     /// # Errors
     /// See [`HubStartError`]. Dropping the future leaves nothing running.
     pub async fn start(config: HubConfig) -> Result<Self, HubStartError> {
-        start(config).await
+        let opening = config.clone();
+        let files = spawn_blocking(move || HubFiles::open(&opening))
+            .await
+            .map_err(|_| HubStartError::Interrupted)??;
+        let executor_table = Arc::new(ExecutorTable::default());
+        let backend = HubBackend::new(&config, &executor_table).await?;
+        let key = backend.store.signing_key().await?;
+        let signer = Arc::new(UrlSigner::new(&key));
+        let listener = Listener::bind_tcp(config.listen, files.tls.is_some())
+            .await
+            .map_err(|source| HubStartError::Listen {
+                address: config.listen,
+                source,
+            })?;
+        let (address, scheme) = match *listener.address() {
+            ListenUrl::Wss(address) => (address, "https"),
+            ListenUrl::Ws(address) => (address, "http"),
+            ListenUrl::Unix(_) | ListenUrl::Stdio | ListenUrl::Off => (config.listen, "http"),
+        };
+        let public = config.public_url.unwrap_or(match files.tls {
+            Some(_) => PublicUrl::tls(),
+            None => PublicUrl::plain(),
+        });
+        let metrics = Arc::new(HubMetrics::default());
+        let (stopping, stop) = watch::channel(false);
+        let invite_signer = InviteTokenSigner::new(&key);
+        let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
+        let authenticator = authenticator.with_invites(invite_signer.clone());
+        let rates = RateLimiter::new(config.rates);
+        let services = HubServices {
+            gate: Arc::new(RequestGate::new(authenticator, rates, files.audit)),
+            store: Arc::clone(&backend.store),
+            dialer: Arc::clone(&backend.dialer),
+            signer: Arc::clone(&signer),
+            address: public,
+        };
+        let direct = Arc::new(DirectService::new(services.clone(), files.keys));
+        let rendezvous = Arc::new(RendezvousAcceptor {
+            signer,
+            store: backend.store,
+            dialer: backend.dialer,
+            executor_table: Arc::clone(&executor_table),
+            node: backend.node,
+            metrics: Arc::clone(&metrics),
+            stopping: stop,
+        });
+        let (requests, sockets) = (watch::Sender::new(()), watch::Sender::new(()));
+        let endpoints = HubEndpoints {
+            gate: Arc::clone(&services.gate),
+            registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
+            invites: InviteService::new(services.clone(), invite_signer),
+            admin: AdminService::new(services, Arc::clone(&direct)),
+            direct: Arc::clone(&direct),
+            rendezvous: Arc::clone(&rendezvous),
+            metrics,
+            cluster: backend.cluster.clone(),
+            requests: requests.clone(),
+        };
+        let gate = Arc::clone(&endpoints.gate);
+        let mut tasks = JoinSet::new();
+        let tokens = files.tokens;
+        tasks.spawn(async move { tokens.watch().await });
+        let serving = sockets.clone();
+        tasks.spawn(async move {
+            let on_upgrade = move |upgrade, socket| {
+                let parts = (Arc::clone(&rendezvous), Arc::clone(&direct));
+                let busy = serving.subscribe();
+                tokio::spawn(async move {
+                    serve(upgrade, socket, parts).await;
+                    drop(busy);
+                });
+            };
+            let endpoints = Arc::new(endpoints);
+            listener
+                .serve_http(endpoints, files.tls, options(files.hosts), on_upgrade)
+                .await;
+        });
+        Ok(Self {
+            address,
+            scheme,
+            stopping,
+            executor_table,
+            cluster: backend.cluster,
+            gate,
+            requests,
+            sockets,
+            tasks,
+        })
     }
 
     /// Returns the listening address with the actual port.
@@ -85,9 +174,9 @@ impl Hub {
         self.stopping.send_replace(true);
         self.executor_table.close_all(CloseReason::Stopping);
         let ended = async {
-            self.requests.idle().await;
+            self.requests.closed().await;
             self.gate.idle().await;
-            self.sockets.idle().await;
+            self.sockets.closed().await;
             if let Some(cluster) = &self.cluster {
                 cluster.leave().await;
             }
@@ -123,12 +212,9 @@ struct HubFiles {
 impl HubFiles {
     /// Opens all files. Blocks.
     fn open(config: &HubConfig) -> Result<Self, HubStartError> {
-        let tls = match &config.tls {
-            Some(files) => Some(tls::acceptor(&files.certificates, &files.key)?),
-            None => None,
-        };
+        let acceptor = |files: &TlsFiles| tls::acceptor(&files.certificates, &files.key);
         Ok(Self {
-            tls,
+            tls: config.tls.as_ref().map(acceptor).transpose()?,
             hosts: hosts(config)?,
             tokens: ActiveTokens::open(&config.token_file())?,
             jwt: config.jwt.as_ref().map(authority).transpose()?,
@@ -136,10 +222,11 @@ impl HubFiles {
                 Some(path) => AuditLog::file(path)?,
                 None => AuditLog::tracing(),
             },
-            keys: match &config.access_keys {
-                Some(path) => Some(AccessKeys::read(path)?),
-                None => None,
-            },
+            keys: config
+                .access_keys
+                .as_deref()
+                .map(AccessKeys::read)
+                .transpose()?,
         })
     }
 }
@@ -207,97 +294,6 @@ impl HubBackend {
     }
 }
 
-async fn start(config: HubConfig) -> Result<Hub, HubStartError> {
-    let opening = config.clone();
-    let files = spawn_blocking(move || HubFiles::open(&opening))
-        .await
-        .map_err(|_| HubStartError::Interrupted)??;
-    let executor_table = Arc::new(ExecutorTable::default());
-    let backend = HubBackend::new(&config, &executor_table).await?;
-    let key = backend.store.signing_key().await?;
-    let signer = Arc::new(UrlSigner::new(&key));
-    let listener = Listener::bind_tcp(config.listen, files.tls.is_some())
-        .await
-        .map_err(|source| HubStartError::Listen {
-            address: config.listen,
-            source,
-        })?;
-    let (address, scheme) = match *listener.address() {
-        ListenUrl::Wss(address) => (address, "https"),
-        ListenUrl::Ws(address) => (address, "http"),
-        ListenUrl::Unix(_) | ListenUrl::Stdio | ListenUrl::Off => (config.listen, "http"),
-    };
-    let public = config.public_url.unwrap_or(match files.tls {
-        Some(_) => PublicUrl::tls(),
-        None => PublicUrl::plain(),
-    });
-    let metrics = Arc::new(HubMetrics::default());
-    let (stopping, stop) = watch::channel(false);
-    let invite_signer = InviteTokenSigner::new(&key);
-    let authenticator = TokenAuthenticator::new(files.tokens.clone(), files.jwt);
-    let authenticator = authenticator.with_invites(invite_signer.clone());
-    let rates = RateLimiter::new(config.rates);
-    let services = HubServices {
-        gate: Arc::new(RequestGate::new(authenticator, rates, files.audit)),
-        store: Arc::clone(&backend.store),
-        dialer: Arc::clone(&backend.dialer),
-        signer: Arc::clone(&signer),
-        address: public,
-    };
-    let direct = Arc::new(DirectService::new(services.clone(), files.keys));
-    let rendezvous = Arc::new(RendezvousAcceptor {
-        signer,
-        store: backend.store,
-        dialer: backend.dialer,
-        executor_table: Arc::clone(&executor_table),
-        node: backend.node,
-        metrics: Arc::clone(&metrics),
-        stopping: stop,
-    });
-    let (requests, sockets) = (ActiveTasks::default(), ActiveTasks::default());
-    let endpoints = HubEndpoints {
-        gate: Arc::clone(&services.gate),
-        registry: RegistryService::new(services.clone(), Arc::clone(&direct)),
-        invites: InviteService::new(services.clone(), invite_signer),
-        admin: AdminService::new(services, Arc::clone(&direct)),
-        direct: Arc::clone(&direct),
-        rendezvous: Arc::clone(&rendezvous),
-        metrics,
-        cluster: backend.cluster.clone(),
-        requests: requests.clone(),
-    };
-    let gate = Arc::clone(&endpoints.gate);
-    let mut tasks = JoinSet::new();
-    let tokens = files.tokens;
-    tasks.spawn(async move { tokens.watch().await });
-    let serving = sockets.clone();
-    tasks.spawn(async move {
-        let on_upgrade = move |upgrade, socket| {
-            let parts = (Arc::clone(&rendezvous), Arc::clone(&direct));
-            let busy = serving.track();
-            tokio::spawn(async move {
-                serve(upgrade, socket, parts).await;
-                drop(busy);
-            });
-        };
-        let endpoints = Arc::new(endpoints);
-        listener
-            .serve_http(endpoints, files.tls, options(files.hosts), on_upgrade)
-            .await;
-    });
-    Ok(Hub {
-        address,
-        scheme,
-        stopping,
-        executor_table,
-        cluster: backend.cluster,
-        gate,
-        requests,
-        sockets,
-        tasks,
-    })
-}
-
 async fn serve(
     upgrade: HubUpgrade,
     socket: BinarySocket,
@@ -343,40 +339,6 @@ fn options(hosts: AllowedHosts) -> HttpServiceOptions {
             ..SocketLimits::default()
         },
         ..HttpServiceOptions::default()
-    }
-}
-
-/// Counts tasks in progress. Clones share the count.
-#[derive(Clone, Debug)]
-struct ActiveTasks(watch::Sender<usize>);
-
-impl Default for ActiveTasks {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
-}
-
-impl ActiveTasks {
-    /// Counts a task until the guard is dropped.
-    fn track(&self) -> ActiveTaskGuard {
-        self.0.send_modify(|count| *count += 1);
-        ActiveTaskGuard(self.clone())
-    }
-
-    /// Resolves when no task is in progress.
-    async fn idle(&self) {
-        // `self` holds the sender, so the channel is open.
-        drop(self.0.subscribe().wait_for(|count| *count == 0).await);
-    }
-}
-
-/// Guard of a task in progress.
-#[derive(Debug)]
-struct ActiveTaskGuard(ActiveTasks);
-
-impl Drop for ActiveTaskGuard {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -7,7 +7,6 @@
 mod tests;
 
 use std::{
-    error::Error,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -17,7 +16,6 @@ use exec_registry::invite::{REDEEM_PATH, RedeemInviteRequest, RedeemInviteRespon
 use exec_transport::http::service::HttpPeer;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Body;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -25,7 +23,7 @@ use crate::{
     limits,
     principal::AuthEvidence,
     rate_limit::{RateLimitExceeded, TokenBuckets, subscriber_network},
-    registry::{HttpRefusal, HubServices, RequestBody, RequestTime, ok},
+    registry::{HttpRefusal, HubServices, IncomingBody, RequestBody, RequestTime, ok},
     store::InviteClaim,
     tokens::{InviteTokenSigner, TokenEntry},
 };
@@ -55,29 +53,16 @@ impl InviteService {
     }
 
     /// Serves a request.
-    pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        self.serve_at(request, peer, RequestTime::now()).await
-    }
-
-    /// Like [`Self::serve`], at a given time.
-    async fn serve_at<B>(
+    pub(crate) async fn serve(
         &self,
-        request: Request<B>,
+        request: Request<impl IncomingBody>,
         peer: HttpPeer,
         moment: RequestTime,
-    ) -> Response<Full<Bytes>>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         if request.method() != Method::POST {
-            return HttpRefusal::method("POST").into_response();
+            return Err(HttpRefusal::method("POST"));
         }
-        let event = AuditEvent::new(moment.at, AuditAction::RedeemInvite, peer);
+        let mut event = AuditEvent::new(moment.at, AuditAction::RedeemInvite, peer);
         let gate = &self.services.gate;
         let body = async {
             self.count(peer, moment)?;
@@ -85,15 +70,16 @@ impl InviteService {
             let body = RequestBody::read(&parts.headers, body, gate.bodies()).await?;
             body.parse()
         };
-        let redeemed = match body.await {
-            Ok(request) => {
-                let service = self.clone();
-                let redeem = async move { service.redeem(request, moment, event).await };
-                gate.run_to_completion(redeem).await
-            }
-            Err(refusal) => gate.audit_result(event, Err(refusal)),
+        let request = match body.await {
+            Ok(request) => request,
+            Err(refusal) => return gate.audit_result(event, Err(refusal)),
         };
-        redeemed.unwrap_or_else(HttpRefusal::into_response)
+        let service = self.clone();
+        let redeem = async move {
+            let redeemed = service.redeem(request, moment, &mut event).await;
+            service.services.gate.audit_result(event, redeemed)
+        };
+        gate.run_to_completion(redeem).await
     }
 
     /// Applies the rate limit of an address.
@@ -109,16 +95,6 @@ impl InviteService {
     }
 
     async fn redeem(
-        &self,
-        request: RedeemInviteRequest,
-        moment: RequestTime,
-        mut event: AuditEvent,
-    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
-        let redeemed = self.redeem_once(request, moment, &mut event).await;
-        self.services.gate.audit_result(event, redeemed)
-    }
-
-    async fn redeem_once(
         &self,
         request: RedeemInviteRequest,
         moment: RequestTime,
@@ -150,8 +126,7 @@ impl InviteService {
             expires_at,
             at: moment.at,
         };
-        let redeemed = self.services.store.redeem_invite(claim).await;
-        if !redeemed.map_err(|error| HttpRefusal::store(&error))? {
+        if !self.services.store.redeem_invite(claim).await? {
             let message = "the invite has been used";
             return Err(HttpRefusal::new(
                 StatusCode::CONFLICT,
@@ -159,9 +134,8 @@ impl InviteService {
                 message,
             ));
         }
-        let token = self.signer.token(&entry);
         Ok(ok(&RedeemInviteResponse {
-            token: exec_registry::api::SecretString::new(token.expose()),
+            token: self.signer.token(&entry),
             roles: entry.roles.iter().map(|role| role.to_string()).collect(),
             environments: entry.environments.globs().to_vec(),
         }))

@@ -11,15 +11,13 @@ pub(crate) mod tests;
 
 pub(crate) use self::{
     refusal::{HttpRefusal, ok},
-    request_gate::{RequestBody, RequestTime},
+    request_gate::{IncomingBody, RequestBody, RequestTime},
 };
 
 pub use self::request_gate::RequestGate;
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use aws_lc_rs::rand;
-use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use exec_registry::api::{
     HarnessConnectRequest, HarnessConnectResponse, RegisterRequest, RegisterResponse,
@@ -29,8 +27,8 @@ use exec_relay::limits::AUTHORIZATION_BYTES;
 use exec_transport::http::service::HttpPeer;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
-use hyper::body::Body;
 
+use self::refusal::STORE_UNREACHABLE;
 use crate::{
     audit::{AuditAction, AuditEvent, AuditOutcome},
     circuit::CircuitDialer,
@@ -39,8 +37,9 @@ use crate::{
     rate_limit::{LimitedRequest, RateLimitExceeded},
     store::{
         Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration, RegisterError,
-        RegistrationId, Store, StoreError, TokenHash,
+        RegistrationId, Store, TokenHash,
     },
+    tokens::random_secret,
     url::{PublicUrl, UrlSigner},
 };
 
@@ -92,41 +91,13 @@ impl RegistryService {
 
     /// Serves a request. Once its body has been read, the operation runs to completion even if the
     /// future is dropped.
-    pub async fn serve<B>(&self, request: Request<B>, peer: HttpPeer) -> Response<Full<Bytes>>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        self.serve_at(request, peer, RequestTime::now()).await
-    }
-
-    /// Like [`Self::serve`], at a given time.
-    async fn serve_at<B>(
+    pub(crate) async fn serve(
         &self,
-        request: Request<B>,
+        request: Request<impl IncomingBody>,
         peer: HttpPeer,
         moment: RequestTime,
-    ) -> Response<Full<Bytes>>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) -> Result<Response<Full<Bytes>>, HttpRefusal> {
         let (parts, body) = request.into_parts();
-        let response = self.route(parts, body, peer, moment).await;
-        response.unwrap_or_else(HttpRefusal::into_response)
-    }
-
-    async fn route<B>(
-        &self,
-        parts: Parts,
-        body: B,
-        peer: HttpPeer,
-        moment: RequestTime,
-    ) -> Result<Response<Full<Bytes>>, HttpRefusal>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
         let route = RegistryRoute::parse(parts.uri.path()).ok_or_else(HttpRefusal::not_found)?;
         if parts.method != Method::POST {
             return Err(HttpRefusal::method("POST"));
@@ -156,55 +127,42 @@ impl RegistryService {
     }
 
     /// Authenticates the caller and reads the body.
-    async fn admit<B>(
+    async fn admit(
         &self,
         call: &RegistryCall,
         operation: RegistryOperation,
-        body: B,
+        body: impl IncomingBody,
         event: &mut AuditEvent,
-    ) -> Result<(Principal, RequestBody), HttpRefusal>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) -> Result<(Principal, RequestBody), HttpRefusal> {
         let gate = &self.services.gate;
-        let (headers, moment) = (&call.parts.headers, call.moment);
-        let limited = match operation {
+        let (headers, peer, moment) = (&call.parts.headers, call.peer, call.moment);
+        let limit_failure = |refusal| gate.limit_failure(refusal, peer, moment);
+        let principal = match operation {
             // Executors treat any refusal as final, so registrations are not rate limited. Failed
             // authentication is.
             RegistryOperation::Register => {
-                let principal = gate.authenticate(headers, moment);
-                let principal =
-                    principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
-                event.set_principal(&principal);
-                return Ok((
-                    principal,
-                    RequestBody::read(headers, body, gate.bodies()).await?,
-                ));
+                gate.authenticate(headers, moment).map_err(limit_failure)?
             }
             RegistryOperation::DirectRegister => {
-                let caller = self.direct.authenticate_head(&call.parts, moment);
-                let caller =
-                    caller.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
+                let known = self.direct.authenticate_head(&call.parts, moment);
+                let known = known.map_err(limit_failure)?;
                 let body_bytes = RequestBody::read(headers, body, gate.bodies()).await?;
-                let principal =
-                    self.direct
-                        .authenticate_body(caller, &call.parts, &body_bytes, moment);
-                let principal =
-                    principal.map_err(|refusal| gate.limit_failure(refusal, call.peer, moment))?;
+                let (parts, bytes) = (&call.parts, body_bytes.bytes());
+                let principal = self.direct.authenticate_body(known, parts, bytes, moment);
+                let principal = principal.map_err(limit_failure)?;
                 event.set_principal(&principal);
                 return Ok((principal, body_bytes));
             }
-            RegistryOperation::Connect => LimitedRequest::Connect,
-            RegistryOperation::Validate => LimitedRequest::Validate,
+            RegistryOperation::Connect => {
+                gate.admit(headers, peer, LimitedRequest::Connect, moment)?
+            }
+            RegistryOperation::Validate => {
+                gate.admit(headers, peer, LimitedRequest::Validate, moment)?
+            }
         };
-        gate.address(call.peer, moment)?;
-        let principal = gate.admit(headers, limited, moment)?;
         event.set_principal(&principal);
-        Ok((
-            principal,
-            RequestBody::read(headers, body, gate.bodies()).await?,
-        ))
+        let body_bytes = RequestBody::read(headers, body, gate.bodies()).await?;
+        Ok((principal, body_bytes))
     }
 
     async fn answer(
@@ -348,34 +306,22 @@ impl RegistryService {
 
 fn refuse_registration(error: RegisterError) -> HttpRefusal {
     match error {
-        RegisterError::Claim(ClaimError::Foreign) => {
-            HttpRefusal::forbidden("this environment is not yours to register")
-        }
         RegisterError::Conflict => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            HttpRefusal::new(
-                status,
-                RegistryErrorCode::RegistrationConflict.as_str(),
-                error,
-            )
+            let code = RegistryErrorCode::RegistrationConflict.as_str();
+            HttpRefusal::new(status, code, error)
         }
-        RegisterError::Claim(ClaimError::Limit | ClaimError::Full) => {
-            HttpRefusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+        // Executors exit on all failures but two. This one makes them retry without limit, so that
+        // a store outage of a minute does not end them all.
+        RegisterError::Claim(ClaimError::Store(error)) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "store failed during a registration"
+            );
+            HttpRefusal::retry_later(STORE_UNREACHABLE)
         }
-        RegisterError::Claim(ClaimError::Store(error)) => retry_later(&error),
+        RegisterError::Claim(error) => error.into(),
     }
-}
-
-/// Executors exit on all failures but two. This one makes them retry without limit, so that a store
-/// outage of a minute does not end them all.
-pub(crate) fn retry_later(error: &StoreError) -> HttpRefusal {
-    tracing::error!(
-        error = error as &dyn std::error::Error,
-        "store failed during a registration"
-    );
-    let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
-    let message = "the hub cannot reach its store";
-    HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
 }
 
 /// Lifetime of an authorization. A harness needs twenty seconds at most.
@@ -392,9 +338,7 @@ impl RegistryService {
         let HarnessConnectRequest { harness_public_key } = body_bytes.parse()?;
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
-        let found = services.store.registration(&call.environment).await;
-        let found = found.map_err(|error| HttpRefusal::store(&error))?;
-        let current = match found {
+        let current = match services.store.registration(&call.environment).await? {
             Some(current) if principal.may_connect(&call.environment, &current.owner) => current,
             _ if !principal.may_wait_for(&call.environment) => {
                 return Err(HttpRefusal::forbidden(
@@ -407,14 +351,16 @@ impl RegistryService {
             Some(_) => return Err(HttpRefusal::offline().with_audit_code("forbidden")),
         };
         event.registration = Some(current.id.clone());
-        let presence = services.store.presence(&call.environment).await;
-        let presence = presence.map_err(|error| HttpRefusal::store(&error))?;
+        let presence = services.store.presence(&call.environment).await?;
         // The handshake is bound to the registration, so an unconnected one cannot succeed.
         if presence.is_none_or(|presence| presence.registration != current.id) {
             return Err(HttpRefusal::offline());
         }
         let now = call.moment.at;
-        let token = token()?;
+        let token = random_secret("").map_err(|_| {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            HttpRefusal::new(status, "internal", "no randomness available on the host")
+        })?;
         let authorization = Authorization {
             environment: call.environment.clone(),
             registration: current.id.clone(),
@@ -438,19 +384,9 @@ impl RegistryService {
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: current.id.to_string(),
             executor_public_key: current.executor_key,
-            harness_key_authorization: SecretString::new(token.into_exposed()),
+            harness_key_authorization: token,
         }))
     }
-}
-
-/// Generates a token of 256 random bits.
-fn token() -> Result<SecretString, HttpRefusal> {
-    let mut bytes = [0; 32];
-    rand::fill(&mut bytes).map_err(|_| {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        HttpRefusal::new(status, "internal", "no randomness available on the host")
-    })?;
-    Ok(SecretString::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
 }
 
 fn refuse_connection(error: AuthorizeError) -> HttpRefusal {
@@ -458,7 +394,7 @@ fn refuse_connection(error: AuthorizeError) -> HttpRefusal {
         AuthorizeError::Limit | AuthorizeError::Full => HttpRefusal::limited(RateLimitExceeded {
             retry_after: Duration::from_secs(1),
         }),
-        AuthorizeError::Store(error) => HttpRefusal::store(&error),
+        AuthorizeError::Store(error) => error.into(),
     }
 }
 
@@ -479,9 +415,7 @@ impl RegistryService {
             return Err(HttpRefusal::forbidden("you may not run this environment"));
         }
         let store = &self.services.store;
-        let found = store.registration(&call.environment).await;
-        let found = found.map_err(|error| HttpRefusal::store(&error))?;
-        let current = match found {
+        let current = match store.registration(&call.environment).await? {
             Some(current) if principal.may_register(&call.environment, &current.owner) => current,
             Some(_) => return Err(HttpRefusal::unknown_environment().with_audit_code("forbidden")),
             None => return Err(HttpRefusal::unknown_environment()),
@@ -492,9 +426,7 @@ impl RegistryService {
             return Ok(deny(event, "invalid_authorization"));
         }
         let hash = TokenHash::of(&call.environment, token);
-        let redeemed = store.redeem(hash, call.moment.at).await;
-        let redeemed = redeemed.map_err(|error| HttpRefusal::store(&error))?;
-        let Some(authorization) = redeemed else {
+        let Some(authorization) = store.redeem(hash, call.moment.at).await? else {
             return Ok(deny(event, "invalid_authorization"));
         };
         event.harness = Some(authorization.principal.clone());

@@ -16,13 +16,14 @@ use std::{
     fmt, fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
     time::Duration,
 };
 
 use aws_lc_rs::{error::Unspecified, hmac, rand};
 use base64_simd::URL_SAFE_NO_PAD;
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use exec_registry::api::SecretString;
 use exec_transport::auth::{JwtRules, SecretTooShort, UnixSeconds};
 use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,7 @@ use sha2::{Digest, Sha256};
 use self::file::TokenTable;
 use crate::{
     principal::{AuthEvidence, EnvironmentGlobs, Principal, PrincipalName, Role, RoleSet},
-    store::{SigningKey, Timestamp},
+    store::{SigningKey, Timestamp, is_plain_id},
 };
 
 /// How often the file is checked: a revoked token is refused within a second.
@@ -44,7 +45,7 @@ pub struct ActiveTokens(Arc<TokensShared>);
 #[derive(Debug)]
 struct TokensShared {
     path: PathBuf,
-    table: RwLock<Arc<TokenTable>>,
+    table: RwLock<TokenTable>,
     last_read: Mutex<LastRead>,
 }
 
@@ -84,7 +85,7 @@ impl ActiveTokens {
         };
         Ok(Self(Arc::new(TokensShared {
             path: path.to_owned(),
-            table: RwLock::new(Arc::new(table)),
+            table: RwLock::new(table),
             last_read: Mutex::new(LastRead { stamp, health }),
         })))
     }
@@ -107,11 +108,7 @@ impl ActiveTokens {
     /// file leaves a moment without it.
     pub fn reload_if_changed(&self) {
         let stamp = stamp(&self.0.path);
-        let mut last_read = self
-            .0
-            .last_read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last_read = self.last_read();
         if stamp == last_read.stamp {
             if stamp.is_none() && last_read.health != TokenFileHealth::Missing {
                 self.put(TokenTable::default());
@@ -146,34 +143,34 @@ impl ActiveTokens {
 
     /// Returns whether the tokens in use match the file.
     pub fn health(&self) -> TokenFileHealth {
-        let last_read = self
-            .0
-            .last_read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        last_read.health.clone()
+        self.last_read().health.clone()
+    }
+
+    fn last_read(&self) -> MutexGuard<'_, LastRead> {
+        let last_read = self.0.last_read.lock();
+        last_read.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a token, expired or not.
     fn find(&self, token: &str) -> Option<Arc<TokenEntry>> {
-        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.find(token).cloned()
+        self.table().find(token).cloned()
     }
 
     /// Finds an invite by its text, whether or not it was redeemed or has expired.
     pub(crate) fn find_invite(&self, invite: &str) -> Option<Arc<TokenEntry>> {
-        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.invite(invite).cloned()
+        self.table().invite(invite).cloned()
     }
 
     fn find_invite_by_id(&self, id: &TokenId) -> Option<Arc<TokenEntry>> {
-        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.invite_by_id(id).cloned()
+        self.table().invite_by_id(id).cloned()
+    }
+
+    fn table(&self) -> RwLockReadGuard<'_, TokenTable> {
+        self.0.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, table: TokenTable) {
-        let mut current = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(table);
+        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 }
 
@@ -197,37 +194,20 @@ fn stamp(path: &Path) -> Option<FileStamp> {
     })
 }
 
-/// A token: 256 random bits with a prefix that secret scanners recognize. `Debug` redacts it.
-#[derive(Clone)]
-pub struct HubToken(String);
+/// Prefix of tokens, which secret scanners recognize.
+const TOKEN_PREFIX: &str = "exh_";
+/// Differs from [`TOKEN_PREFIX`], so that people recognise an invite.
+const INVITE_PREFIX: &str = "exi_";
 
-impl HubToken {
-    const PREFIX: &str = "exh_";
-    /// Differs from [`Self::PREFIX`], so that people recognise an invite.
-    const INVITE_PREFIX: &str = "exi_";
-    const BYTES: usize = 32;
-
-    /// Generates a token.
-    ///
-    /// # Errors
-    /// Returns an error if the host provides no randomness.
-    fn generate(prefix: &str) -> Result<Self, Unspecified> {
-        let mut bytes = [0; Self::BYTES];
-        rand::fill(&mut bytes)?;
-        let text = URL_SAFE_NO_PAD.encode_to_string(bytes);
-        Ok(Self(format!("{prefix}{text}")))
-    }
-
-    /// Returns the token, to be displayed once to its creator.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for HubToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HubToken(..)")
-    }
+/// Generates a secret of 256 random bits after a prefix.
+///
+/// # Errors
+/// Returns an error if the host provides no randomness.
+pub(crate) fn random_secret(prefix: &str) -> Result<SecretString, Unspecified> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes)?;
+    let text = URL_SAFE_NO_PAD.encode_to_string(bytes);
+    Ok(SecretString::new(format!("{prefix}{text}")))
 }
 
 /// SHA-256 of a token, the only form that the hub stores.
@@ -270,9 +250,7 @@ impl TokenId {
 
     /// Validates an id. Returns `None` if it is empty, too long, or needs quoting.
     pub fn new(text: &str) -> Option<Self> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        let good = !text.is_empty() && text.len() <= Self::MAX_BYTES && text.bytes().all(plain);
-        good.then(|| Self(text.to_owned()))
+        is_plain_id(text, Self::MAX_BYTES).then(|| Self(text.to_owned()))
     }
 
     /// Generates an id that is short enough to type.
@@ -296,7 +274,7 @@ impl fmt::Display for TokenId {
 
 /// Derives the token of a redeemed invite from the hub's signing key, so that every node that has
 /// the invite in its file accepts it without stored state. Revoking the invite revokes it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct InviteTokenSigner(hmac::Key);
 
 impl InviteTokenSigner {
@@ -310,10 +288,10 @@ impl InviteTokenSigner {
     }
 
     /// Returns the token of an invite.
-    pub(crate) fn token(&self, invite: &TokenEntry) -> HubToken {
+    pub(crate) fn token(&self, invite: &TokenEntry) -> SecretString {
         let signature = hmac::sign(&self.0, &Self::message(invite));
         let text = URL_SAFE_NO_PAD.encode_to_string(signature.as_ref());
-        HubToken(format!("{}{}.{text}", Self::PREFIX, invite.id))
+        SecretString::new(format!("{}{}.{text}", Self::PREFIX, invite.id))
     }
 
     /// Splits a token into the id of its invite and the signature.
@@ -335,12 +313,6 @@ impl InviteTokenSigner {
             invite.id.as_str().as_bytes(),
         ]
         .concat()
-    }
-}
-
-impl fmt::Debug for InviteTokenSigner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InviteTokenSigner(..)")
     }
 }
 

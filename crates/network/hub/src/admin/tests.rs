@@ -1,3 +1,4 @@
+use exec_registry::api::SecretString;
 use exec_transport::http::service::HttpPeer;
 use http::{Request, StatusCode};
 use std::sync::Arc;
@@ -6,13 +7,12 @@ use super::{AdminService, EnvironmentList, ExecutorTransport};
 use crate::{
     principal::Role,
     registry::{
-        HttpRefusal, RequestTime,
+        RequestTime,
         tests::{Reply, TestHub, key},
     },
-    tokens::HubToken,
 };
 
-async fn send(hub: &TestHub, method: &str, path: &str, token: &HubToken) -> Reply {
+async fn send(hub: &TestHub, method: &str, path: &str, token: &SecretString) -> Reply {
     let admin = AdminService::new(hub.services.clone(), Arc::clone(&hub.direct));
     let request = Request::builder()
         .method(method)
@@ -21,8 +21,7 @@ async fn send(hub: &TestHub, method: &str, path: &str, token: &HubToken) -> Repl
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let peer = HttpPeer::Network("192.0.2.9:9".parse().unwrap());
     let moment: RequestTime = hub.moment;
-    let answered = admin.answer(&parts, peer, moment).await;
-    Reply::read(answered.unwrap_or_else(HttpRefusal::into_response)).await
+    Reply::of(admin.serve(&parts, peer, moment).await).await
 }
 
 fn ids(reply: &Reply) -> Vec<String> {

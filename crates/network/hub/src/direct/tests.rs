@@ -5,6 +5,7 @@ mod access_keys;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use exec_registry::api::SecretString;
 use exec_transport::{
     http::service::HttpPeer,
     link::{DataEncoding, Link, LinkRole as End},
@@ -27,7 +28,6 @@ use crate::{
         HttpRefusal,
         tests::{Reply, TestHub, key},
     },
-    tokens::HubToken,
 };
 
 /// Builds a websocket upgrade request.
@@ -41,14 +41,14 @@ fn upgrade(path: &str, headers: HeaderMap) -> Parts {
     parts
 }
 
-fn bearer(token: &HubToken) -> HeaderMap {
+fn bearer(token: &SecretString) -> HeaderMap {
     let value = format!("Bearer {}", token.expose()).parse().unwrap();
     HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
 }
 
 async fn request_upgrade(hub: &TestHub, parts: &Parts) -> Result<DirectUpgrade, HttpRefusal> {
     let peer = HttpPeer::Network("192.0.2.8:8".parse().unwrap());
-    hub.direct.upgrade_at(parts, peer, hub.moment).await
+    hub.direct.upgrade(parts, peer, hub.moment).await
 }
 
 async fn refused(hub: &TestHub, parts: &Parts) -> (u16, &'static str) {
@@ -56,7 +56,7 @@ async fn refused(hub: &TestHub, parts: &Parts) -> (u16, &'static str) {
     (refusal.status.as_u16(), refusal.code)
 }
 
-async fn register(hub: &TestHub, environment: &str, token: &HubToken) -> Reply {
+async fn register(hub: &TestHub, environment: &str, token: &SecretString) -> Reply {
     let body = json!({"transport": "direct_jsonrpc_v1"});
     hub.post(&format!("{environment}/direct/register"), token, &body)
         .await
@@ -85,13 +85,13 @@ fn open(direct: &Arc<DirectService>, upgrade: DirectUpgrade) -> (Link, JoinHandl
 }
 
 /// Registers and opens an executor's websocket; returns once it waits for a harness.
-async fn executor(hub: &TestHub, token: &HubToken) -> (Link, JoinHandle<()>) {
+async fn executor(hub: &TestHub, token: &SecretString) -> (Link, JoinHandle<()>) {
     let registered = register(hub, "env-1", token).await;
     dial(hub, token, &path(&registered)).await
 }
 
-async fn dial(hub: &TestHub, token: &HubToken, path: &str) -> (Link, JoinHandle<()>) {
-    let mut arrivals = hub.direct.arrivals();
+async fn dial(hub: &TestHub, token: &SecretString, path: &str) -> (Link, JoinHandle<()>) {
+    let mut arrivals = hub.direct.arrivals.subscribe();
     arrivals.mark_unchanged();
     let admitted = request_upgrade(hub, &upgrade(path, bearer(token)))
         .await
@@ -101,7 +101,7 @@ async fn dial(hub: &TestHub, token: &HubToken, path: &str) -> (Link, JoinHandle<
     opened
 }
 
-async fn harness(hub: &TestHub, token: &HubToken) -> Link {
+async fn harness(hub: &TestHub, token: &SecretString) -> Link {
     let admitted = request_upgrade(hub, &upgrade("/direct/env-1", bearer(token)))
         .await
         .unwrap();

@@ -9,8 +9,7 @@ use exec_transport::{
     link::{Link, MessageWriter},
     message_pump::{PumpEnd, pump_messages},
 };
-use http::{Method, Response, StatusCode, request::Parts};
-use http_body_util::Full;
+use http::{Method, StatusCode, request::Parts};
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout, timeout_at},
@@ -34,10 +33,7 @@ const EXECUTOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An accepted websocket upgrade.
 #[derive(Debug)]
-pub struct DirectUpgrade(pub(super) DirectPeer);
-
-#[derive(Debug)]
-pub(super) enum DirectPeer {
+pub(crate) enum DirectUpgrade {
     Executor {
         environment: EnvironmentId,
         registration: RegistrationId,
@@ -52,20 +48,7 @@ impl DirectService {
     }
 
     /// Accepts or refuses a websocket upgrade.
-    ///
-    /// # Errors
-    /// Returns the response to send instead.
-    pub async fn upgrade(
-        &self,
-        parts: &Parts,
-        peer: HttpPeer,
-    ) -> Result<DirectUpgrade, Response<Full<Bytes>>> {
-        self.upgrade_at(parts, peer, RequestTime::now())
-            .await
-            .map_err(HttpRefusal::into_response)
-    }
-
-    pub(super) async fn upgrade_at(
+    pub(crate) async fn upgrade(
         &self,
         parts: &Parts,
         peer: HttpPeer,
@@ -83,9 +66,7 @@ impl DirectService {
             return Err(HttpRefusal::method("GET"));
         }
         if !wants_websocket(&parts.headers) {
-            let message = "expected a websocket upgrade";
-            let status = StatusCode::UPGRADE_REQUIRED;
-            return Err(HttpRefusal::new(status, "upgrade_required", message));
+            return Err(HttpRefusal::upgrade_required());
         }
         let mut event = AuditEvent::new(moment.at, action, peer);
         event.environment = Some(environment.clone());
@@ -102,7 +83,6 @@ impl DirectService {
                 Err(refusal) => Err(refusal),
             }
         };
-        let admission = admission.map(DirectUpgrade);
         self.services.gate.audit_result(event, admission)
     }
 
@@ -114,7 +94,7 @@ impl DirectService {
         environment: EnvironmentId,
         moment: RequestTime,
         event: &mut AuditEvent,
-    ) -> Result<DirectPeer, HttpRefusal> {
+    ) -> Result<DirectUpgrade, HttpRefusal> {
         // Rate limited only on failure, because executors treat most refusals as final.
         let principal = self
             .authenticate_upgrade(parts, moment)
@@ -122,7 +102,7 @@ impl DirectService {
         event.set_principal(&principal);
         let query = parts.uri.query().unwrap_or_default();
         let registration = query.strip_prefix("registration=").unwrap_or_default();
-        let owner = self.owner(&environment).await?;
+        let owner = self.services.store.owner(&environment).await?;
         let table = self.table();
         let entry = table
             .check(&environment, registration)
@@ -136,7 +116,7 @@ impl DirectService {
             return Err(SlotError::Unknown.into_refusal());
         }
         event.registration = Some(entry.registration.clone());
-        Ok(DirectPeer::Executor {
+        Ok(DirectUpgrade::Executor {
             registration: entry.registration.clone(),
             environment,
         })
@@ -148,14 +128,13 @@ impl DirectService {
         environment: EnvironmentId,
         moment: RequestTime,
         event: &mut AuditEvent,
-    ) -> Result<DirectPeer, HttpRefusal> {
+    ) -> Result<DirectUpgrade, HttpRefusal> {
         let principal = self.authenticate_upgrade(parts, moment)?;
         event.set_principal(&principal);
         self.services
             .gate
             .count(LimitedRequest::Direct, &principal, moment)?;
-        let owner = self.owner(&environment).await?;
-        let owner = match owner {
+        let owner = match self.services.store.owner(&environment).await? {
             Some(owner) if principal.may_connect(&environment, &owner) => owner,
             _ if !principal.may_wait_for(&environment) => {
                 return Err(HttpRefusal::forbidden(
@@ -168,15 +147,7 @@ impl DirectService {
         let handover = self
             .wait_for_executor(&environment, &owner, &principal)
             .await?;
-        Ok(DirectPeer::Harness(handover))
-    }
-
-    async fn owner(
-        &self,
-        environment: &EnvironmentId,
-    ) -> Result<Option<PrincipalName>, HttpRefusal> {
-        let owner = self.services.store.owner(environment).await;
-        owner.map_err(|error| HttpRefusal::store(&error))
+        Ok(DirectUpgrade::Harness(handover))
     }
 
     /// Returns the waiting executor, or the next one that connects.
@@ -190,7 +161,7 @@ impl DirectService {
         principal: &Principal,
     ) -> Result<Handover, HttpRefusal> {
         let deadline = Instant::now() + EXECUTOR_TIMEOUT;
-        let mut arrivals = self.arrivals();
+        let mut arrivals = self.arrivals.subscribe();
         let mut may_evict = true;
         loop {
             arrivals.mark_unchanged();
@@ -236,15 +207,15 @@ impl SlotError {
 
 impl DirectService {
     /// Serves a websocket until it ends. Dropping the future closes it and its peer.
-    pub async fn serve(&self, upgrade: DirectUpgrade, mut link: Link) {
-        match upgrade.0 {
-            DirectPeer::Harness(handover) => {
+    pub(crate) async fn serve(&self, upgrade: DirectUpgrade, mut link: Link) {
+        match upgrade {
+            DirectUpgrade::Harness(handover) => {
                 // The executor's task joins the two, unless it has ended meanwhile.
                 if let Err(mut link) = handover.send(link) {
                     close(&mut *link.writer).await;
                 }
             }
-            DirectPeer::Executor {
+            DirectUpgrade::Executor {
                 environment,
                 registration,
             } => {

@@ -11,9 +11,8 @@ use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
-use super::ActiveTasks;
 use crate::{
     admin::AdminService,
     audit::{AuditAction, AuditEvent, AuditOutcome},
@@ -37,8 +36,8 @@ pub(super) struct HubEndpoints {
     pub(super) metrics: Arc<HubMetrics>,
     pub(super) gate: Arc<RequestGate>,
     pub(super) cluster: Option<Arc<dyn ClusterNode>>,
-    /// Requests in progress.
-    pub(super) requests: ActiveTasks,
+    /// Each request in progress holds a receiver.
+    pub(super) requests: watch::Sender<()>,
 }
 
 /// An accepted websocket upgrade.
@@ -63,10 +62,12 @@ impl HttpService for HubEndpoints {
         request: Request<Incoming>,
         peer: HttpPeer,
     ) -> BoxFuture<'_, HttpOutcome<HubUpgrade>> {
-        let busy = self.requests.track();
+        let busy = self.requests.subscribe();
         Box::pin(async move {
             let route = EndpointRoute::of(request.uri().path());
             let answer = self.route(route, request, peer).await;
+            let answer =
+                answer.unwrap_or_else(|refusal| HttpOutcome::Reply(refusal.into_response()));
             let status = match &answer {
                 HttpOutcome::Reply(reply) => reply.status(),
                 HttpOutcome::Upgrade(_) => StatusCode::SWITCHING_PROTOCOLS,
@@ -84,36 +85,39 @@ impl HubEndpoints {
         route: EndpointRoute,
         request: Request<Incoming>,
         peer: HttpPeer,
-    ) -> HttpOutcome<HubUpgrade> {
+    ) -> Result<HttpOutcome<HubUpgrade>, HttpRefusal> {
+        let moment = RequestTime::now();
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        HttpOutcome::Reply(match route {
+        let reply = match route {
             EndpointRoute::Health | EndpointRoute::Ready | EndpointRoute::Metrics if !reads => {
-                HttpRefusal::method("GET, HEAD").into_response()
+                return Err(HttpRefusal::method("GET, HEAD"));
             }
             EndpointRoute::Health => text(StatusCode::OK, "ok\n"),
             EndpointRoute::Ready => self.ready().await,
             EndpointRoute::Metrics => self.metrics(),
-            EndpointRoute::Rendezvous => return self.rendezvous(&request, peer).await,
+            EndpointRoute::Rendezvous => return self.rendezvous(&request, peer, moment).await,
             EndpointRoute::Registry
             | EndpointRoute::Invite
             | EndpointRoute::Admin
             | EndpointRoute::Direct
                 if self.is_stopping() =>
             {
-                stopping()
+                return Err(HttpRefusal::retry_later("the hub is stopping"));
             }
-            EndpointRoute::Registry => self.registry.serve(request, peer).await,
-            EndpointRoute::Invite => self.invites.serve(request, peer).await,
-            EndpointRoute::Admin => self.admin.serve(request, peer).await,
+            EndpointRoute::Registry => self.registry.serve(request, peer, moment).await?,
+            EndpointRoute::Invite => self.invites.serve(request, peer, moment).await?,
+            EndpointRoute::Admin => {
+                let (parts, _) = request.into_parts();
+                self.admin.serve(&parts, peer, moment).await?
+            }
             EndpointRoute::Direct => {
                 let (parts, _) = request.into_parts();
-                match self.direct.upgrade(&parts, peer).await {
-                    Ok(upgrade) => return HttpOutcome::Upgrade(HubUpgrade::Direct(upgrade, peer)),
-                    Err(reply) => reply,
-                }
+                let upgrade = self.direct.upgrade(&parts, peer, moment).await?;
+                return Ok(HttpOutcome::Upgrade(HubUpgrade::Direct(upgrade, peer)));
             }
-            EndpointRoute::Unknown => HttpRefusal::not_found().into_response(),
-        })
+            EndpointRoute::Unknown => return Err(HttpRefusal::not_found()),
+        };
+        Ok(HttpOutcome::Reply(reply))
     }
 
     async fn ready(&self) -> Reply {
@@ -136,18 +140,15 @@ impl HubEndpoints {
         &self,
         request: &Request<Incoming>,
         peer: HttpPeer,
-    ) -> HttpOutcome<HubUpgrade> {
+        moment: RequestTime,
+    ) -> Result<HttpOutcome<HubUpgrade>, HttpRefusal> {
         if *request.method() != Method::GET {
-            return HttpOutcome::Reply(HttpRefusal::method("GET").into_response());
+            return Err(HttpRefusal::method("GET"));
         }
         // Checked before auditing: the audit log only has websocket requests.
         if !wants_websocket(request.headers()) {
-            let status = StatusCode::UPGRADE_REQUIRED;
-            let message = "expected a websocket upgrade";
-            let refusal = HttpRefusal::new(status, "upgrade_required", message);
-            return HttpOutcome::Reply(refusal.into_response());
+            return Err(HttpRefusal::upgrade_required());
         }
-        let moment = RequestTime::now();
         let now = moment.at;
         let uri = request.uri();
         let admitted = self.rendezvous.admit(uri.path(), uri.query(), now).await;
@@ -169,7 +170,7 @@ impl HubEndpoints {
                 event.environment = Some(environment.clone());
                 event.registration = Some(registration.clone());
                 self.gate.audit().record(&event);
-                HttpOutcome::Upgrade(HubUpgrade::Relay(admission))
+                Ok(HttpOutcome::Upgrade(HubUpgrade::Relay(admission)))
             }
             Err(refusal) => {
                 if let Some(action) = refused_action(uri.query()) {
@@ -177,7 +178,7 @@ impl HubEndpoints {
                     event.outcome = AuditOutcome::Refused(refusal.code());
                     self.gate.audit().record(&event);
                 }
-                HttpOutcome::Reply(self.refuse(&refusal, peer, moment))
+                Err(self.refuse(&refusal, peer, moment))
             }
         }
     }
@@ -188,15 +189,14 @@ impl HubEndpoints {
         refusal: &rendezvous::UpgradeRefusal,
         peer: HttpPeer,
         moment: RequestTime,
-    ) -> Reply {
+    ) -> HttpRefusal {
         let answer = HttpRefusal::new(refusal.status(), refusal.code(), refusal);
-        let answer = match refusal {
+        match refusal {
             rendezvous::UpgradeRefusal::Url(_) => self.gate.limit_failure(answer, peer, moment),
             rendezvous::UpgradeRefusal::Superseded
             | rendezvous::UpgradeRefusal::Store
             | rendezvous::UpgradeRefusal::Stopping => answer,
-        };
-        answer.into_response()
+        }
     }
 
     fn is_stopping(&self) -> bool {
@@ -225,13 +225,6 @@ fn refused_action(query: Option<&str>) -> Option<AuditAction> {
     } else {
         None
     }
-}
-
-/// 502 with this code makes executors retry; they treat other refusals as final. Harnesses retry
-/// after any 5xx.
-fn stopping() -> Reply {
-    let code = exec_registry::api::RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
-    HttpRefusal::new(StatusCode::BAD_GATEWAY, code, "the hub is stopping").into_response()
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {

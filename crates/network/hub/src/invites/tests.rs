@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exec_registry::api::SecretString;
 use serde_json::{Value, json};
 
 use super::*;
@@ -9,13 +10,13 @@ use crate::{
     principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::RateLimitConfig,
     registry::tests::TestHub,
-    tokens::{self, HubToken, NewToken},
+    tokens::{self, NewToken},
 };
 
 const CLAIM: &str = "0123456789abcdef";
 
 /// Adds an invite for an executor of `box-7`.
-fn invite(hub: &TestHub, lifetime: Duration) -> (tokens::TokenEntry, HubToken) {
+fn invite(hub: &TestHub, lifetime: Duration) -> (tokens::TokenEntry, SecretString) {
     let new = NewToken {
         principal: "box-7".parse().unwrap(),
         roles: RoleSet::new([Role::Executor]),
@@ -42,7 +43,8 @@ async fn redeem(service: &InviteService, hub: &TestHub, invite: &str, claim: &st
         .body(Full::new(Bytes::from(body)))
         .unwrap();
     let peer = HttpPeer::Network("192.0.2.7:1234".parse().unwrap());
-    let response = service.serve_at(request, peer, hub.moment).await;
+    let response = service.serve(request, peer, hub.moment).await;
+    let response = response.unwrap_or_else(HttpRefusal::into_response);
     let status = response.status().as_u16();
     let body = http_body_util::BodyExt::collect(response.into_body());
     let body = body.await.unwrap().to_bytes();

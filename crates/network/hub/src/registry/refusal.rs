@@ -10,10 +10,13 @@ use serde::Serialize;
 
 use crate::{
     rate_limit::RateLimitExceeded,
-    store::{HubIdError, StoreError},
+    store::{ClaimError, HubIdError, StoreError},
     tokens::AuthenticateError,
     url::PublicUrlError,
 };
+
+/// Message of a refusal because of the store.
+pub(crate) const STORE_UNREACHABLE: &str = "the hub cannot reach its store";
 
 /// Creates a success response. It may contain a secret, so caches must not store it.
 pub(crate) fn ok<T: Serialize>(value: &T) -> Response<Full<Bytes>> {
@@ -104,25 +107,15 @@ impl HttpRefusal {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
-    /// Refusal for a store failure, for clients that retry after 503.
-    pub(crate) fn store(error: &StoreError) -> Self {
-        tracing::error!(
-            error = error as &dyn std::error::Error,
-            "store failed during a request"
-        );
-        let message = "the hub cannot reach its store";
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "store_unavailable",
-            message,
-        )
+    pub(crate) fn upgrade_required() -> Self {
+        let message = "expected a websocket upgrade";
+        Self::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
     }
 
     /// 502 with this code makes executors retry; they treat other refusals as final. Harnesses
     /// retry after any 5xx.
-    pub(crate) fn incomplete() -> Self {
+    pub(crate) fn retry_later(message: &'static str) -> Self {
         let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
-        let message = "the hub did not finish the request";
         Self::new(StatusCode::BAD_GATEWAY, code, message)
     }
 
@@ -169,6 +162,30 @@ impl From<HubIdError> for HttpRefusal {
 impl From<PublicUrlError> for HttpRefusal {
     fn from(error: PublicUrlError) -> Self {
         Self::invalid(error)
+    }
+}
+
+/// For clients that retry after 503.
+impl From<StoreError> for HttpRefusal {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "store failed during a request"
+        );
+        let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable");
+        Self::new(status, code, STORE_UNREACHABLE)
+    }
+}
+
+impl From<ClaimError> for HttpRefusal {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::Foreign => Self::forbidden("this environment is not yours to register"),
+            ClaimError::Limit | ClaimError::Full => {
+                Self::new(StatusCode::FORBIDDEN, "environment_limit", error)
+            }
+            ClaimError::Store(error) => error.into(),
+        }
     }
 }
 

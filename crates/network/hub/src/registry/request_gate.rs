@@ -9,7 +9,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_registry::api::RegistryErrorCode;
 use exec_transport::http::service::HttpPeer;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -77,13 +76,15 @@ impl RequestGate {
         }
     }
 
-    /// Authenticates a caller and applies the principal's rate limit.
+    /// Authenticates a caller and applies the rate limits of its address and of the principal.
     pub(crate) fn admit(
         &self,
         headers: &HeaderMap,
+        peer: HttpPeer,
         limited: LimitedRequest,
         moment: RequestTime,
     ) -> Result<Principal, HttpRefusal> {
+        self.address(peer, moment)?;
         let principal = self.authenticate(headers, moment)?;
         self.count(limited, &principal, moment)?;
         Ok(principal)
@@ -136,8 +137,11 @@ impl RequestGate {
             result
         });
         // The task panicked, or the runtime is shutting down.
-        task.await
-            .unwrap_or_else(|_| Err(HttpRefusal::incomplete()))
+        task.await.unwrap_or_else(|_| {
+            Err(HttpRefusal::retry_later(
+                "the hub did not finish the request",
+            ))
+        })
     }
 
     /// Resolves when all operations have completed.
@@ -207,13 +211,20 @@ impl BodyBudget {
         }
         let permits = u32::try_from(bytes).map_err(|_| too_large())?;
         let reserved = Arc::clone(&self.0).try_acquire_many_owned(permits);
-        reserved.map(Some).map_err(|_| {
-            // The code that makes executors retry as well.
-            let code = RegistryErrorCode::AuthenticationServiceUnavailable.as_str();
-            let message = "too many large requests at once; try again";
-            HttpRefusal::new(StatusCode::BAD_GATEWAY, code, message)
-        })
+        let refused = |_| HttpRefusal::retry_later("too many large requests at once; try again");
+        reserved.map(Some).map_err(refused)
     }
+}
+
+/// The body of a request, of any HTTP library.
+pub(crate) trait IncomingBody:
+    Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send
+{
+}
+
+impl<B> IncomingBody for B where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send
+{
 }
 
 /// A completely received body.
@@ -225,15 +236,11 @@ pub(crate) struct RequestBody {
 
 impl RequestBody {
     /// Reads a JSON body.
-    pub(crate) async fn read<B>(
+    pub(crate) async fn read(
         headers: &HeaderMap,
-        body: B,
+        body: impl IncomingBody,
         budget: &BodyBudget,
-    ) -> Result<Self, HttpRefusal>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) -> Result<Self, HttpRefusal> {
         if !is_json(headers) {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             let message = "expected Content-Type: application/json";
@@ -280,11 +287,7 @@ impl RequestBody {
 
 /// Copies the body into one buffer: chunks may be one byte each, and each would keep its read
 /// buffer alive.
-async fn collect<B>(body: B) -> Result<Vec<u8>, HttpRefusal>
-where
-    B: Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+async fn collect(body: impl IncomingBody) -> Result<Vec<u8>, HttpRefusal> {
     let mut body = pin!(Limited::new(body, MAX_BODY_BYTES));
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -26,7 +26,7 @@ use crate::{
     principal::{EnvironmentGlobs, Role, RoleSet},
     rate_limit::{RateLimitConfig, RateLimiter},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
-    tokens::{ActiveTokens, HubToken, InviteTokenSigner, NewToken, TokenAuthenticator, create},
+    tokens::{ActiveTokens, InviteTokenSigner, NewToken, TokenAuthenticator, create},
     url::{PublicUrl, UrlSigner},
 };
 
@@ -151,11 +151,16 @@ impl TestHub {
     }
 
     /// Creates a token with the roles to run executors and to use them.
-    pub(crate) fn token(&self, principal: &str) -> HubToken {
+    pub(crate) fn token(&self, principal: &str) -> SecretString {
         self.token_for(principal, &[Role::Executor, Role::Harness], &[])
     }
 
-    pub(crate) fn token_for(&self, principal: &str, roles: &[Role], globs: &[&str]) -> HubToken {
+    pub(crate) fn token_for(
+        &self,
+        principal: &str,
+        roles: &[Role],
+        globs: &[&str],
+    ) -> SecretString {
         let new = NewToken {
             principal: principal.parse().unwrap(),
             roles: RoleSet::new(roles.iter().copied()),
@@ -176,7 +181,7 @@ impl TestHub {
     }
 
     /// Posts a JSON value.
-    pub(crate) async fn post(&self, path: &str, token: &HubToken, body: &Value) -> Reply {
+    pub(crate) async fn post(&self, path: &str, token: &SecretString, body: &Value) -> Reply {
         self.send(post(path, token, body)).await
     }
 
@@ -185,12 +190,12 @@ impl TestHub {
         &self,
         node: &RegistryService,
         path: &str,
-        token: &HubToken,
+        token: &SecretString,
         body: &Value,
     ) -> Reply {
         let request = post(path, token, body).map(|body| Full::new(Bytes::from(body)));
         let peer = HttpPeer::Network("192.0.2.7:1234".parse().unwrap());
-        Reply::read(node.serve_at(request, peer, self.moment).await).await
+        Reply::of(node.serve(request, peer, self.moment).await).await
     }
 
     pub(crate) async fn send(&self, request: Request<String>) -> Reply {
@@ -200,14 +205,13 @@ impl TestHub {
 
     async fn send_from(&self, request: Request<String>, peer: HttpPeer) -> Reply {
         let request = request.map(|body| Full::new(Bytes::from(body)));
-        let response = self.registry.serve_at(request, peer, self.moment).await;
-        Reply::read(response).await
+        Reply::of(self.registry.serve(request, peer, self.moment).await).await
     }
 
     pub(crate) async fn register(
         &self,
         environment: &str,
-        token: &HubToken,
+        token: &SecretString,
         key: &NoisePublicKey,
     ) -> Reply {
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
@@ -230,7 +234,7 @@ impl TestHub {
     pub(crate) async fn connect(
         &self,
         environment: &str,
-        token: &HubToken,
+        token: &SecretString,
         key: &NoisePublicKey,
     ) -> Reply {
         let body = json!({"harness_public_key": key});
@@ -297,6 +301,10 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    pub(crate) async fn of(response: Result<http::Response<Full<Bytes>>, HttpRefusal>) -> Self {
+        Self::read(response.unwrap_or_else(HttpRefusal::into_response)).await
+    }
+
     pub(crate) async fn read(response: http::Response<Full<Bytes>>) -> Self {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -321,7 +329,7 @@ impl Reply {
     }
 }
 
-fn post(path: &str, token: &HubToken, body: &Value) -> Request<String> {
+fn post(path: &str, token: &SecretString, body: &Value) -> Request<String> {
     Request::post(format!("/cloud/environment/{path}"))
         .header("host", "hub.example:8765")
         .header("authorization", format!("Bearer {}", token.expose()))

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use exec_registry::api::SecretString;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 use uuid::Uuid;
 
-use super::{HubToken, HubTokenDigest, TokenId};
+use super::{HubTokenDigest, INVITE_PREFIX, TOKEN_PREFIX, TokenId, random_secret};
 use crate::{
     limits,
     principal::{EnvironmentGlobs, GlobError, PrincipalName, Role, RoleSet},
@@ -203,7 +203,7 @@ pub fn create(
     path: &Path,
     new: NewToken,
     now: Timestamp,
-) -> Result<(TokenEntry, HubToken), TokenEditError> {
+) -> Result<(TokenEntry, SecretString), TokenEditError> {
     if new.roles.iter().next().is_none() {
         return Err(TokenEditError::NoRoles);
     }
@@ -226,7 +226,7 @@ pub fn invite(
     new: NewToken,
     lifetime: Duration,
     now: Timestamp,
-) -> Result<(TokenEntry, HubToken), TokenEditError> {
+) -> Result<(TokenEntry, SecretString), TokenEditError> {
     if lifetime.is_zero() || lifetime > limits::INVITE_LIFETIME {
         return Err(TokenEditError::InviteLifetime);
     }
@@ -238,17 +238,17 @@ fn add(
     new: NewToken,
     invite_expires_at: Option<Timestamp>,
     now: Timestamp,
-) -> Result<(TokenEntry, HubToken), TokenEditError> {
+) -> Result<(TokenEntry, SecretString), TokenEditError> {
     let lock = FileLock::wait(path).map_err(TokenEditError::Write)?;
     let mut entries = read_or_none(lock.path())?;
     if entries.len() >= MAX_TOKENS {
         return Err(TokenEditError::Full);
     }
     let prefix = match invite_expires_at {
-        Some(_) => HubToken::INVITE_PREFIX,
-        None => HubToken::PREFIX,
+        Some(_) => INVITE_PREFIX,
+        None => TOKEN_PREFIX,
     };
-    let token = HubToken::generate(prefix).map_err(|_| TokenEditError::Randomness)?;
+    let token = random_secret(prefix).map_err(|_| TokenEditError::Randomness)?;
     let mut id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
     while entries.iter().any(|entry| entry.id == id) {
         id = TokenId::generate().map_err(|_| TokenEditError::Randomness)?;
@@ -495,9 +495,9 @@ impl FileLock {
             .open(hidden_sibling(&path, "lock"))?;
         let since = Instant::now();
         loop {
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match lock.try_lock() {
                 Ok(()) => return Ok(Self { path, _lock: lock }),
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+                Err(TryLockError::WouldBlock) => {
                     if since.elapsed() > LOCK_TIMEOUT {
                         return Err(io::Error::new(
                             io::ErrorKind::TimedOut,
@@ -506,7 +506,7 @@ impl FileLock {
                     }
                     thread::sleep(LOCK_POLL_INTERVAL);
                 }
-                Err(error) => return Err(error.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
             }
         }
     }

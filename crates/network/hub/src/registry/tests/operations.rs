@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use exec_registry::api::{HarnessConnectResponse, RegisterResponse};
+use exec_registry::api::{HarnessConnectResponse, RegisterResponse, SecretString};
 use exec_relay::identity::NoisePublicKey;
 use http::StatusCode;
 use serde_json::json;
@@ -12,7 +12,6 @@ use crate::{
     principal::Role,
     registry::{HubServices, RegistryService},
     store::ConnectionId,
-    tokens::HubToken,
     url::{RendezvousUrlError, UrlClaims},
 };
 
@@ -362,7 +361,7 @@ async fn connect_does_not_reveal_environments_of_others() {
 /// A connected executor, and a harness with a connect response for it.
 struct ConnectedPair {
     hub: TestHub,
-    alice: HubToken,
+    alice: SecretString,
     harness: NoisePublicKey,
     registration: String,
     authorization: String,
@@ -387,7 +386,7 @@ impl ConnectedPair {
     async fn validate_with(
         &self,
         environment: &str,
-        token: &HubToken,
+        token: &SecretString,
         registration: &str,
         harness: &NoisePublicKey,
         authorization: &str,
