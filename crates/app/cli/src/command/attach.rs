@@ -14,7 +14,7 @@ use exec_wire::{
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failure},
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     logs::replay_end,
     process_session::{
         DetachKeys, ProcessSession, SessionOwner, SignalListener, StdinReader, TerminalUse,
@@ -79,10 +79,9 @@ impl AttachCommand {
         };
         let process = show_outages(client, client.attach(id.clone(), Some(after))).await;
         let process = process.map_err(call_failure)?;
-        let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let input = match self.no_stdin {
             true => None,
-            false => StdinReader::open().map_err(failed)?,
+            false => StdinReader::open().map_err(CommandFailure::failed)?,
         };
         let terminal = match found.tty {
             true => TerminalUse::Pty,
@@ -95,7 +94,7 @@ impl AttachCommand {
         let session = ProcessSession {
             client: client.clone(),
             process: Arc::clone(&process),
-            signals: SignalListener::listen().map_err(failed)?,
+            signals: SignalListener::listen().map_err(CommandFailure::failed)?,
             after,
             owner: SessionOwner::Server,
             input,
@@ -106,7 +105,7 @@ impl AttachCommand {
             limit: None,
             notices: no_notices(),
         };
-        let end = session.run().await.map_err(failed)?;
+        let end = session.run().await.map_err(CommandFailure::failed)?;
         end.status(SessionOwner::Server, &id, &env)
     }
 }

@@ -162,10 +162,12 @@ impl BenchRunner {
             let started = Instant::now();
             let process = self.start(&["true"], None).await?;
             let ended = process.wait(WaitUntil::Exited, Some(TIMEOUT)).await;
-            let status = ended.map_err(failed)?;
+            let status = ended.map_err(CommandFailure::failed)?;
             let code = status.exit.map(|exit| exit.code);
             if code != Some(0) {
-                return Err(failed(format!("`true` ended with {code:?}")));
+                return Err(CommandFailure::failed(format!(
+                    "`true` ended with {code:?}"
+                )));
             }
             samples.push(started.elapsed());
         }
@@ -183,7 +185,7 @@ impl BenchRunner {
         while Instant::now() < until && !samples.is_full() {
             let typed = Instant::now();
             let queued = cat.write(None, Bytes::from_static(b"x")).await;
-            queued.map_err(failed)?;
+            queued.map_err(CommandFailure::failed)?;
             next_output(&mut events).await?;
             samples.push(typed.elapsed());
         }
@@ -237,7 +239,7 @@ impl BenchRunner {
             .buffer_unordered(CONCURRENCY);
         let mut bytes = 0;
         while let Some(written) = within(writes.next()).await? {
-            written.map_err(failed)?;
+            written.map_err(CommandFailure::failed)?;
             bytes += size;
         }
         Ok((bytes, started.elapsed()))
@@ -254,7 +256,7 @@ impl BenchRunner {
                 .map(|offset| file.read_block(offset, step))
                 .buffer_unordered(CONCURRENCY);
             while let Some(read) = within(reads.next()).await? {
-                bytes += read.map_err(failed)?.data.len() as u64;
+                bytes += read.map_err(CommandFailure::failed)?.data.len() as u64;
             }
         }
         Ok((bytes, started.elapsed()))
@@ -272,7 +274,7 @@ impl BenchRunner {
         };
         within(self.env.environment().files.open(open))
             .await?
-            .map_err(failed)
+            .map_err(CommandFailure::failed)
     }
 
     async fn remove(&self, path: &PathUri) -> Result<(), CommandFailure> {
@@ -285,7 +287,7 @@ impl BenchRunner {
         };
         let removed: Result<(), FileError> =
             within(self.env.environment().files.remove(remove)).await?;
-        removed.map_err(failed)
+        removed.map_err(CommandFailure::failed)
     }
 
     /// Returns a unique path in the temporary directory.
@@ -296,7 +298,7 @@ impl BenchRunner {
             None => self.env.path("/tmp").await?,
         };
         let name = format!("exec-server-bench-{}", uuid::Uuid::new_v4().simple());
-        directory.join(&name).map_err(failed)
+        directory.join(&name).map_err(CommandFailure::failed)
     }
 
     async fn start(
@@ -305,7 +307,7 @@ impl BenchRunner {
         terminal: Option<TerminalSize>,
     ) -> Result<std::sync::Arc<dyn ExecProcess>, CommandFailure> {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
-        let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
+        let id = ProcessId::new(&format!("bench-{number}")).map_err(CommandFailure::failed)?;
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
         let mut command = Command::new(id, argv, self.env.path("/").await?);
         if let Some(size) = terminal {
@@ -323,7 +325,7 @@ impl BenchRunner {
             ..ProcessLimits::default()
         };
         let started = within(self.env.environment().backend.start(command)).await?;
-        Ok(started.map_err(failed)?.process)
+        Ok(started.map_err(CommandFailure::failed)?.process)
     }
 }
 
@@ -338,23 +340,22 @@ fn follow(process: &dyn ExecProcess) -> EventStream {
 async fn next_output(events: &mut EventStream) -> Result<u64, CommandFailure> {
     match within(events.next()).await? {
         Some(ExecProcessEvent::Output(chunk)) => Ok(chunk.data.len() as u64),
-        Some(ExecProcessEvent::Failed(error)) => Err(failed(error)),
-        other => Err(failed(format!("the command exited: {other:?}"))),
+        Some(ExecProcessEvent::Failed(error)) => Err(CommandFailure::failed(error)),
+        other => Err(CommandFailure::failed(format!(
+            "the command exited: {other:?}"
+        ))),
     }
 }
 
 async fn end(process: &dyn ExecProcess) -> Result<(), CommandFailure> {
     let ended = within(process.terminate(TerminateMode::Force)).await?;
-    ended.map(drop).map_err(failed)
+    ended.map(drop).map_err(CommandFailure::failed)
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> Result<T, CommandFailure> {
-    let late = |_| failed(format!("no output within {} seconds", TIMEOUT.as_secs()));
+    let late =
+        |_| CommandFailure::failed(format!("no output within {} seconds", TIMEOUT.as_secs()));
     timeout(TIMEOUT, what).await.map_err(late)
-}
-
-fn failed(error: impl std::fmt::Display) -> CommandFailure {
-    CommandFailure::new(FailureKind::Failed, error)
 }
 
 /// Maximum number of read passes over the file.

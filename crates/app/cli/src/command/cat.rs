@@ -83,7 +83,7 @@ async fn print(
         None => return Err(wrong(FailureKind::NotFound, "does not exist")),
         Some(found) if found.is_directory => {
             let failure = format!("`{}` is a directory", display_path(path));
-            let failure = CommandFailure::new(FailureKind::Failed, failure);
+            let failure = CommandFailure::failed(failure);
             return Err(PrintError::File(failure.next("`ls` lists it")));
         }
         Some(found) => FileFingerprint::from(&found),

@@ -26,7 +26,7 @@ use crate::{
     command::{
         connect::{ConnectedEnv, EnvArgs, EnvRoute, RouteKind, TerminalPrompts, select},
         detached,
-        failure::{CommandFailure, FailureKind},
+        failure::CommandFailure,
         print::{print, print_bytes},
     },
 };
@@ -81,7 +81,7 @@ impl CompletionsCommand {
             }
             (None, Some(shell)) => print_bytes(&script(shell, cli()))?,
             (None, None) => {
-                return Err(CommandFailure::new(FailureKind::Usage, "missing shell"));
+                return Err(CommandFailure::usage("missing shell"));
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -380,13 +380,13 @@ impl ManCommand {
         let Some(directory) = self.dir else {
             let mut page = Vec::new();
             let rendered = clap_mangen::Man::new(cli).render(&mut page);
-            rendered.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+            rendered.map_err(CommandFailure::failed)?;
             print_bytes(&page)?;
             return Ok(ExitCode::SUCCESS);
         };
         write(&directory, cli).map_err(|error| {
             let what = format!("cannot write pages into `{}`: {error}", directory.display());
-            CommandFailure::new(FailureKind::Failed, what)
+            CommandFailure::failed(what)
         })?;
         Ok(ExitCode::SUCCESS)
     }

@@ -152,8 +152,7 @@ impl ConformanceCommand {
 
     /// Returns the cases of the profile that pass the name filter.
     fn selected(&self) -> Result<Vec<ConformanceCase>, CommandFailure> {
-        let cases = conformance_case::all()
-            .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+        let cases = conformance_case::all().map_err(CommandFailure::failed)?;
         let is_selected = |case: &ConformanceCase| {
             let in_profile = case.profile == ConformanceProfile::Stock
                 || self.profile == ConformanceProfile::Full;
@@ -166,7 +165,7 @@ impl ConformanceCommand {
         let cases: Vec<_> = cases.into_iter().filter(is_selected).collect();
         if cases.is_empty() {
             let what = "no case has such a name";
-            return Err(CommandFailure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::usage(what)
                 .next("`exec-server conformance --list` prints the names"));
         }
         Ok(cases)
@@ -217,7 +216,6 @@ impl ConformanceCommand {
     /// Returns how to reach the server.
     fn connector(&self) -> Result<Box<dyn ServerConnector>, CommandFailure> {
         const CLIENT_NAME: &str = "exec-server conformance";
-        let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
         if let [program, arguments @ ..] = &self.program[..] {
             let args = StdioExecServerConnectArgs::new(program, arguments, CLIENT_NAME);
             return Ok(Box::new(args.connector()));
@@ -242,7 +240,7 @@ impl ConformanceCommand {
             RouteKind::Local(_)
             | RouteKind::Target(_)
             | RouteKind::Named(EnvEndpoint::Relay(_) | EnvEndpoint::Target(_)) => {
-                return Err(usage(format!("`{target}` has no URL"))
+                return Err(CommandFailure::usage(format!("`{target}` has no URL"))
                     .next("give the ws:// or unix:// URL of the server itself"));
             }
         };
@@ -251,9 +249,9 @@ impl ConformanceCommand {
             ..url.into()
         };
         let connector = args.connector();
-        Ok(Box::new(
-            connector.map_err(|error| usage(error.to_string()))?,
-        ))
+        Ok(Box::new(connector.map_err(|error| {
+            CommandFailure::usage(error.to_string())
+        })?))
     }
 }
 
@@ -304,7 +302,7 @@ impl TestHost {
         let created = host.create_directory(&host.root).await;
         created.map_err(|reason| {
             let what = format!("cannot create a directory for the cases: {reason}");
-            CommandFailure::new(FailureKind::Failed, what)
+            CommandFailure::failed(what)
                 .next("name a directory that the server can write with --dir PATH")
         })?;
         Ok(host)

@@ -200,7 +200,7 @@ impl ConnectedEnv {
         let base = match self.is_this_machine {
             true => Some(std::env::current_dir().map_err(|error| {
                 let what = format!("cannot determine the working directory: {error}");
-                CommandFailure::new(FailureKind::Failed, what)
+                CommandFailure::failed(what)
             })?),
             false => None,
         };

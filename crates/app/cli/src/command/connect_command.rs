@@ -21,7 +21,7 @@ use crate::{
     PROGRAM_NAME,
     command::{
         connect::{ConnectedEnv, EnvArgs, EnvRoute},
-        failure::{CommandFailure, FailureKind},
+        failure::CommandFailure,
         print::print,
         quantity::DurationArg,
     },
@@ -76,8 +76,7 @@ impl ConnectCommand {
 
 /// Serves one client with an environment.
 async fn serve(env: ConnectedEnv) -> Result<ExitCode, CommandFailure> {
-    let failed = |error: anyhow::Error| CommandFailure::new(FailureKind::Failed, error);
-    let mut stop = ShutdownSignal::new(StdinClose::Ignored).map_err(failed)?;
+    let mut stop = ShutdownSignal::new(StdinClose::Ignored).map_err(CommandFailure::failed)?;
     let environment = env.environment();
     let service = Service::new(config(), move || environment.clone());
     let link = lines::link(

@@ -106,16 +106,14 @@ impl CpCommand {
             operands.push(PathOperand::read(typed)?);
         }
         let Some((target, sources)) = operands.split_last() else {
-            return Err(CommandFailure::new(FailureKind::Usage, "missing target"));
+            return Err(CommandFailure::usage("missing target"));
         };
         if operands
             .iter()
             .all(|operand| matches!(operand, PathOperand::Local(_)))
         {
-            return Err(
-                CommandFailure::new(FailureKind::Usage, "every path is on this machine")
-                    .next("write `:` before a path in the environment, such as `:/srv/`"),
-            );
+            return Err(CommandFailure::usage("every path is on this machine")
+                .next("write `:` before a path in the environment, such as `:/srv/`"));
         }
         let mut endpoints = Vec::new();
         for operand in &operands {
@@ -126,7 +124,7 @@ impl CpCommand {
             let found = endpoints.iter().find(|(other, _)| other == operand);
             found.map(|(_, endpoint)| endpoint.clone())
         };
-        let missing = || CommandFailure::new(FailureKind::Failed, "lost track of an environment");
+        let missing = || CommandFailure::failed("lost track of an environment");
         let to = endpoint_of(target).ok_or_else(missing)?;
         let target = CopyTarget::find(to, target, sources.len()).await?;
         let trees = match self.recursive || self.archive {
@@ -217,7 +215,7 @@ impl CpCommand {
         let text = match (self.json, self.quiet) {
             (true, _) => {
                 let text = serde_json::to_string(&summary);
-                text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))? + "\n"
+                text.map_err(CommandFailure::failed)? + "\n"
             }
             (false, false) if StandardStream::Error.is_terminal() => summary_line(&summary),
             (false, _) => String::new(),
@@ -233,7 +231,7 @@ impl CpCommand {
             (Some(first), 1) if summary.files == 0 => Err(first),
             (Some(first), failed) => {
                 let what = format!("{first} ({failed} not copied, {} copied)", summary.files);
-                Err(CommandFailure::new(FailureKind::Failed, what))
+                Err(CommandFailure::failed(what))
             }
         }
     }
@@ -281,10 +279,8 @@ async fn copy_all(
     options: CopyOptions,
     progress: &CopyProgress,
 ) -> Result<(), CommandFailure> {
-    let failed = |error: io::Error| {
-        let what = format!("cannot listen for signals: {error}");
-        CommandFailure::new(FailureKind::Failed, what)
-    };
+    let failed =
+        |error: io::Error| CommandFailure::failed(format!("cannot listen for signals: {error}"));
     let mut signals = CopySignals::listen().map_err(failed)?;
     let deferred = DeferredMetadata::default();
     let copier = Copier::new(from, to, options, &deferred, progress);

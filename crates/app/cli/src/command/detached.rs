@@ -365,7 +365,7 @@ pub(crate) fn select_process(
                 "several sessions have a process `{}`",
                 typed.escape_default()
             );
-            return Err(CommandFailure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::usage(what)
                 .next("stop the others, or wait until their sessions have ended"));
         }
     }
@@ -377,7 +377,7 @@ pub(crate) fn select_process(
         [] => Err(unknown_process(&typed.to_string())),
         [one, other, ..] => {
             let what = format!("`{typed}` is ambiguous: `{}` or `{}`", id(one), id(other));
-            Err(CommandFailure::new(FailureKind::Usage, what).next("type more of the id"))
+            Err(CommandFailure::usage(what).next("type more of the id"))
         }
     }
 }
@@ -398,7 +398,7 @@ pub(crate) fn call_failure(error: ExecServerError) -> CommandFailure {
     if let ExecServerError::Remote(error) = &error {
         return match error.message.strip_prefix("unknown process id ") {
             Some(id) => unknown_process(id),
-            None => CommandFailure::new(FailureKind::Failed, &error.message),
+            None => CommandFailure::failed(&error.message),
         };
     }
     let failure = CommandFailure::from(error);

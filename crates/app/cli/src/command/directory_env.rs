@@ -21,7 +21,7 @@ use exec_settings::settings_source::{VariableLookup, allowed_directories};
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
-use crate::command::failure::{CommandFailure, FailureKind};
+use crate::command::failure::CommandFailure;
 
 /// Subdirectory that holds the file.
 const DIRECTORY: &str = ".exec-server";
@@ -95,13 +95,13 @@ impl DirectoryEnv {
     ) -> Result<Self, CommandFailure> {
         if self::name(name.as_bytes()).as_deref() != Some(name) {
             let what = format!("`{name}` cannot be the name of an environment");
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         }
         let content = format!("{name}\n");
         let path = create(directory, &content).map_err(|error| {
             let path = directory.join(DIRECTORY).join(FILE);
             let what = format!("cannot write `{}`: {error}", path.display());
-            CommandFailure::new(FailureKind::Failed, what)
+            CommandFailure::failed(what)
         })?;
         let mut env = Self::new(path, content.as_bytes(), lookup);
         env.allow(lookup)?;
@@ -111,11 +111,8 @@ impl DirectoryEnv {
     /// Allows the content that was read.
     pub(crate) fn allow(&mut self, lookup: VariableLookup<'_>) -> Result<(), CommandFailure> {
         let records = ApprovalRecords::find(lookup).ok_or_else(|| {
-            CommandFailure::new(
-                FailureKind::Failed,
-                "cannot determine the settings directory",
-            )
-            .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
+            CommandFailure::failed("cannot determine the settings directory")
+                .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
         })?;
         records
             .add(&self.path, &self.digest)
@@ -138,7 +135,7 @@ impl DirectoryEnv {
     pub(crate) fn remove(self, lookup: VariableLookup<'_>) -> Result<(), CommandFailure> {
         fs::remove_file(&self.path).map_err(|error| {
             let what = format!("cannot remove `{}`: {error}", self.path.display());
-            CommandFailure::new(FailureKind::Failed, what)
+            CommandFailure::failed(what)
         })?;
         if let Some(directory) = self.path.parent() {
             // Fails if the directory has other files.
@@ -321,7 +318,7 @@ impl ApprovalRecords {
 
     fn failed(&self, error: &io::Error) -> CommandFailure {
         let what = format!("cannot change `{}`: {error}", self.0.display());
-        CommandFailure::new(FailureKind::Failed, what)
+        CommandFailure::failed(what)
     }
 }
 

@@ -55,12 +55,12 @@ impl EditCommand {
         let RemotePath { env, path, .. } = operands.resolve(&self.file).await?;
         let Some(name) = path.file_name() else {
             let what = format!("`{}` is not a file", display_path(&path));
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         };
         let files = env.environment().files;
         let before = show_outages(&env.client, content(&*files, &path)).await?;
         let failed = |what: &str, error: std::io::Error| {
-            CommandFailure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
+            CommandFailure::failed(format!("cannot {what}: {error}"))
         };
         let draft = LocalDraft::write(&name, before.as_deref().unwrap_or_default())
             .map_err(|error| failed("keep a copy here", error))?;
@@ -84,7 +84,7 @@ impl EditCommand {
             Err(error) => Some(format!("cannot start the editor: {error}")),
         };
         if let Some(what) = problem {
-            let failure = CommandFailure::new(FailureKind::Failed, what);
+            let failure = CommandFailure::failed(what);
             if is_same {
                 draft.remove();
                 return Err(
@@ -132,12 +132,12 @@ async fn content(
     };
     if found.is_directory {
         let what = format!("`{}` is a directory", display_path(path));
-        return Err(CommandFailure::new(FailureKind::Failed, what).next("name a file in it"));
+        return Err(CommandFailure::failed(what).next("name a file in it"));
     }
     if found.size > MAX_BYTES {
         let most = MAX_BYTES >> 20;
         let what = format!("`{}` is larger than {most} MiB", display_path(path));
-        return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
+        return Err(CommandFailure::failed(what).next("copy it here with `cp`"));
     }
     let read = ReadFile {
         path: path.clone(),
@@ -164,7 +164,7 @@ async fn write_back(
             "`{}` was changed there meanwhile and is left alone",
             display_path(path)
         );
-        return Err(CommandFailure::new(FailureKind::Failed, what));
+        return Err(CommandFailure::failed(what));
     }
     let write = WriteFile {
         path: path.clone(),

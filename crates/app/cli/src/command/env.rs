@@ -153,8 +153,7 @@ impl EnvAddCommand {
     }
 
     fn id(&self) -> Result<EnvironmentId, CommandFailure> {
-        EnvironmentId::parse_user_defined(&self.name)
-            .map_err(|error| CommandFailure::new(FailureKind::Usage, error))
+        EnvironmentId::parse_user_defined(&self.name).map_err(CommandFailure::usage)
     }
 
     /// Checks that the file has no environment with this id.
@@ -163,15 +162,14 @@ impl EnvAddCommand {
             return Ok(());
         }
         let what = format!("`{id}` already exists in `{}`", file.path().display());
-        Err(CommandFailure::new(FailureKind::Failed, what)
+        Err(CommandFailure::failed(what)
             .next(format!("remove it first: exec-server env remove {id}")))
     }
 
     fn add(self, lookup: VariableLookup<'_>) -> Result<ExitCode, CommandFailure> {
-        let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
         let id = self.id()?;
         if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
-            return Err(usage("a hub requires a token".to_owned())
+            return Err(CommandFailure::usage("a hub requires a token".to_owned())
                 .next("pass --token-file FILE or --token-env VARIABLE"));
         }
         let file = EnvironmentsFile::open(lookup)?;
@@ -188,12 +186,12 @@ impl EnvAddCommand {
                     .next("edit it by hand");
             }
             // The existing content is valid, so the new entry is not.
-            usage(format!("cannot add `{id}`: {}", error.fault))
+            CommandFailure::usage(format!("cannot add `{id}`: {}", error.fault))
                 .next("`exec-server env add --help` shows examples")
         })?;
         if ids(&text).len() != before.len() + 1 {
             let what = format!("cannot append to `{}`", file.path().display());
-            return Err(CommandFailure::new(FailureKind::Failed, what).next("edit it by hand"));
+            return Err(CommandFailure::failed(what).next("edit it by hand"));
         }
         let hides = file.base().remotes.iter().any(|other| other.id == id);
         file.replace(&text)?;
@@ -234,7 +232,7 @@ impl EnvAddCommand {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             let path = path.to_str().ok_or_else(|| {
                 let what = format!("path `{}` is not UTF-8", path.display());
-                CommandFailure::new(FailureKind::Usage, what)
+                CommandFailure::usage(what)
             })?;
             keys.push(("auth_token_file", text(path)));
         }
@@ -282,7 +280,7 @@ impl EnvRemoveCommand {
             return Err(match others.any(|other| other.id.as_str() == name) {
                 true => {
                     let what = format!("`{name}` comes from the settings of Codex");
-                    CommandFailure::new(FailureKind::Failed, what)
+                    CommandFailure::failed(what)
                         .next("exec-server does not change those; remove it there by hand")
                 }
                 false => {
@@ -294,17 +292,14 @@ impl EnvRemoveCommand {
         };
         let Some(text) = without(file.text(), index) else {
             let what = format!("cannot determine which lines of `{displayed}` define `{name}`");
-            return Err(CommandFailure::new(FailureKind::Failed, what).next("remove them by hand"));
+            return Err(CommandFailure::failed(what).next("remove them by hand"));
         };
         if let Err(error) = file.parse_text(&text, lookup) {
             let is_default = matches!(error.fault, EnvironmentsFault::UnknownDefault(_));
             return Err(match is_default {
-                true => CommandFailure::new(
-                    FailureKind::Failed,
-                    format!("`{name}` is the default environment"),
-                )
-                .next("choose another one first: exec-server env default local"),
-                false => CommandFailure::new(FailureKind::Failed, error),
+                true => CommandFailure::failed(format!("`{name}` is the default environment"))
+                    .next("choose another one first: exec-server env default local"),
+                false => CommandFailure::failed(error),
             });
         }
         file.replace(&text)?;

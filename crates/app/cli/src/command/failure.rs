@@ -29,6 +29,16 @@ impl CommandFailure {
         }
     }
 
+    /// Creates a failure of no other kind.
+    pub fn failed(what: impl fmt::Display) -> Self {
+        Self::new(FailureKind::Failed, what)
+    }
+
+    /// Creates a failure for an invalid command line.
+    pub fn usage(what: impl fmt::Display) -> Self {
+        Self::new(FailureKind::Usage, what)
+    }
+
     /// Sets the next step.
     #[must_use]
     pub fn next(self, next: impl fmt::Display) -> Self {
@@ -139,13 +149,12 @@ impl From<ExecServerError> for CommandFailure {
 impl From<TunnelError> for CommandFailure {
     fn from(error: TunnelError) -> Self {
         match error {
-            TunnelError::Unsupported => Self::new(FailureKind::Failed, error)
-                .next("it needs an exec-server of this version there"),
-            TunnelError::Disconnected(_) => Self::new(FailureKind::Lost, error),
-            TunnelError::Remote(error) => Self::new(FailureKind::Failed, error.message),
-            TunnelError::Refused(_) | TunnelError::Host(_) | _ => {
-                Self::new(FailureKind::Failed, error)
+            TunnelError::Unsupported => {
+                Self::failed(error).next("it needs an exec-server of this version there")
             }
+            TunnelError::Disconnected(_) => Self::new(FailureKind::Lost, error),
+            TunnelError::Remote(error) => Self::failed(error.message),
+            TunnelError::Refused(_) | TunnelError::Host(_) | _ => Self::failed(error),
         }
     }
 }

@@ -58,7 +58,7 @@ impl MkdirCommand {
                 .is_some()
         {
             let what = format!("`{}` already exists", display_path(&operand.path));
-            return Err(CommandFailure::new(FailureKind::Failed, what));
+            return Err(CommandFailure::failed(what));
         }
         let mut attempts = 0;
         let created = retry_disconnected(|| {
@@ -109,12 +109,12 @@ impl MvCommand {
             resolved.push(operands.resolve(typed).await?);
         }
         let Some((target, sources)) = resolved.split_last() else {
-            return Err(CommandFailure::new(FailureKind::Usage, "missing target"));
+            return Err(CommandFailure::usage("missing target"));
         };
         if let Some(other) = sources.iter().find(|one| one.env.name != target.env.name) {
             let (from, to) = (&other.env.name, &target.env.name);
             let what = format!("cannot move from `{from}` to `{to}`");
-            return Err(CommandFailure::new(FailureKind::Usage, what).next(
+            return Err(CommandFailure::usage(what).next(
                 "copy it with `exec-server cp -r`, then remove it with `exec-server rm -r`",
             ));
         }
@@ -134,7 +134,7 @@ impl MvCommand {
         let is_directory = found.is_some_and(|found| found.is_directory);
         if !is_directory && sources.len() > 1 {
             let what = format!("`{}` is not a directory", display_path(&target.path));
-            return Err(CommandFailure::new(FailureKind::Failed, what));
+            return Err(CommandFailure::failed(what));
         }
         for source in sources {
             let to = match is_directory {
@@ -144,7 +144,7 @@ impl MvCommand {
                     to.ok_or_else(|| {
                         let what =
                             format!("`{}` has no file name to keep", display_path(&source.path));
-                        CommandFailure::new(FailureKind::Usage, what)
+                        CommandFailure::usage(what)
                     })?
                 }
                 false => target.path.clone(),
@@ -158,7 +158,7 @@ impl MvCommand {
         let files = source.env.environment().files;
         if source.path == to {
             let what = format!("`{}` is both source and target", display_path(&to));
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         }
         let rename = RenamePath {
             source_path: source.path.clone(),
@@ -184,7 +184,7 @@ impl MvCommand {
             }
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
                 let what = format!("the server of `{}` cannot rename", source.env.name);
-                Err(CommandFailure::new(FailureKind::Failed, what)
+                Err(CommandFailure::failed(what)
                     .next("run its own: exec-server run -- mv SOURCE TARGET"))
             }
             Err(error) => Err(file_failure(&error)),
@@ -249,7 +249,7 @@ impl RmCommand {
         };
         if is_directory && !self.recursive {
             let what = format!("`{}` is a directory", display_path(path));
-            return Err(CommandFailure::new(FailureKind::Failed, what).next("`rm -r` removes it"));
+            return Err(CommandFailure::failed(what).next("`rm -r` removes it"));
         }
         let mut attempts = 0;
         let removed = retry_disconnected(|| {
@@ -282,8 +282,7 @@ fn refuse_roots(operand: &RemotePath) -> Result<(), CommandFailure> {
     let is_dots = matches!(last, Some(b"." | b".."));
     if is_dots || operand.path.parent().is_none() {
         let what = format!("refusing to remove `{}`", operand.typed.display());
-        return Err(CommandFailure::new(FailureKind::Usage, what)
-            .next("name the directory itself, or its contents"));
+        return Err(CommandFailure::usage(what).next("name the directory itself, or its contents"));
     }
     Ok(())
 }

@@ -107,7 +107,7 @@ impl HistoryPurgeCommand {
     async fn run(self, env_args: &EnvArgs) -> Result<ExitCode, CommandFailure> {
         if self.ids.is_empty() && !self.all {
             let what = "nothing selected to remove";
-            return Err(CommandFailure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::usage(what)
                 .next("name processes that `exec-server history` lists, or pass --all"));
         }
         let env = ConnectedEnv::open(env_args).await?;
@@ -138,7 +138,7 @@ impl HistoryPurgeCommand {
             if found.running {
                 let id = found.process_id.as_str();
                 let what = format!("`{id}` is still running");
-                return Err(CommandFailure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::failed(what)
                     .next(format_args!("`{}` ends it", env.line("kill", &[id]))));
             }
             selected.push(found.process_id);
@@ -179,7 +179,7 @@ async fn recorded(env: &ConnectedEnv) -> Result<Vec<ProcessSummary>, CommandFail
         return Ok(recorded);
     }
     let what = format!("the server of `{}` keeps no history", env.name);
-    let failure = CommandFailure::new(FailureKind::Failed, what);
+    let failure = CommandFailure::failed(what);
     Err(match env.is_this_machine {
         true => failure.next("`exec-server doctor` tells why its state directory cannot be used"),
         false => failure.next("start it with --state-dir DIR, and --durable detached or all"),

@@ -43,13 +43,12 @@ pub struct RedeemedInvite {
 /// # Errors
 /// When the line is not such an invite, or would be sent unencrypted.
 pub fn read_invite(line: &str, role: InviteRole) -> Result<InviteLine, CommandFailure> {
-    let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
-    let invite: InviteLine = line
-        .parse()
-        .map_err(|error| usage(format!("{error}")).next("`exec-server hub invite` prints one"))?;
+    let invite: InviteLine = line.parse().map_err(|error| {
+        CommandFailure::usage(format!("{error}")).next("`exec-server hub invite` prints one")
+    })?;
     if invite.role != role {
         let what = format!("this invite is for the {} `{}`", invite.role, invite.name);
-        return Err(usage(what).next(match invite.role {
+        return Err(CommandFailure::usage(what).next(match invite.role {
             InviteRole::Executor => "on that machine run: exec-server join LINE",
             InviteRole::Harness => "use it with: exec-server env add NAME --invite LINE",
         }));
@@ -80,12 +79,11 @@ pub async fn redeem_invite(
     }
     let not_stored = |error: io::Error| {
         let what = format!("cannot store the token in `{}`: {error}", path.display());
-        CommandFailure::new(FailureKind::Failed, what).next("the invite was not used")
+        CommandFailure::failed(what).next("the invite was not used")
     };
     let claim_file = path.with_extension("claim");
     let claim = claim(&claim_file).map_err(not_stored)?;
-    let failed =
-        |error: anyhow::Error| CommandFailure::new(FailureKind::Failed, format!("{error:#}"));
+    let failed = |error: anyhow::Error| CommandFailure::failed(format!("{error:#}"));
     let network =
         OutboundNetwork::find(lookup, &invite.hub).map_err(|error| failed(error.into()))?;
     let http = network.http(&invite.hub).await.map_err(failed)?;
@@ -99,7 +97,7 @@ pub async fn redeem_invite(
     let token = format!("{}\n", response.token.expose());
     replace(path, token.as_bytes(), 0o600).map_err(|error| {
         let what = format!("cannot store the token in `{}`: {error}", path.display());
-        CommandFailure::new(FailureKind::Failed, what).next("then give the same line again")
+        CommandFailure::failed(what).next("then give the same line again")
     })?;
     // A leftover claim is harmless.
     drop(fs::remove_file(&claim_file));
@@ -111,11 +109,8 @@ pub async fn redeem_invite(
 fn token_file(invite: &InviteLine, lookup: VariableLookup<'_>) -> Result<PathBuf, CommandFailure> {
     let home = config_directory(lookup).and_then(|home| std::path::absolute(home).ok());
     let home = home.ok_or_else(|| {
-        CommandFailure::new(
-            FailureKind::Failed,
-            "cannot determine the settings directory",
-        )
-        .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
+        CommandFailure::failed("cannot determine the settings directory")
+            .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
     })?;
     let plain = |sign: char| match sign.is_ascii_alphanumeric() || "_-".contains(sign) {
         true => sign,

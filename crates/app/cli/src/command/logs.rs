@@ -17,7 +17,7 @@ use self::asciicast::AsciicastFile;
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached::{self, call_failure},
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     process_session::{
         OutputSink, ProcessSession, SessionEnd, SessionOwner, SignalListener, TerminalUse,
         output_failure, print_notice, show_outages,
@@ -125,11 +125,10 @@ async fn follow(
 ) -> Result<ExitCode, CommandFailure> {
     let (client, id) = (&env.client, &found.process_id);
     let attached = show_outages(client, client.attach(id.clone(), Some(after))).await;
-    let failed = |error| CommandFailure::new(FailureKind::Failed, error);
     let session = ProcessSession {
         client: client.clone(),
         process: attached.map_err(call_failure)?,
-        signals: SignalListener::listen().map_err(failed)?,
+        signals: SignalListener::listen().map_err(CommandFailure::failed)?,
         after,
         owner: SessionOwner::Server,
         input: None,
@@ -139,7 +138,7 @@ async fn follow(
         limit: None,
         notices: no_notices(),
     };
-    let end = session.run().await.map_err(failed)?;
+    let end = session.run().await.map_err(CommandFailure::failed)?;
     // `wait` reports the exit status.
     if matches!(end, SessionEnd::Exited(_) | SessionEnd::Closed) {
         return Ok(ExitCode::SUCCESS);

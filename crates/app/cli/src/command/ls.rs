@@ -59,7 +59,7 @@ impl LsCommand {
         let rows = show_outages(&env.client, self.rows(&*files, &path)).await?;
         if self.json {
             let text = serde_json::to_string_pretty(&rows);
-            let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+            let text = text.map_err(CommandFailure::failed)?;
             return write_result(&(text + "\n"));
         }
         let style = match (
@@ -102,7 +102,7 @@ impl LsCommand {
         }
         let listed = entries(files, path).await.map_err(failed)?;
         if let Some(error) = listed.errors.first().filter(|_| listed.entries.is_empty()) {
-            return Err(CommandFailure::new(FailureKind::Failed, &error.message));
+            return Err(CommandFailure::failed(&error.message));
         }
         if listed.truncated {
             print_notice("the listing is incomplete; `exec-server find --glob` searches by name");

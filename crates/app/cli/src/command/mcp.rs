@@ -132,7 +132,7 @@ impl McpCommand {
             && (self.allow_git || !self.writable.is_empty())
         {
             let what = "--writable and --allow-git need --sandbox workspace-write";
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         }
         let env = McpEnvironment::open(&self.env_args, self.in_process).await?;
         let workspace = env.workspace(&self.workspace, self.access(), self.network());
@@ -144,8 +144,7 @@ impl McpCommand {
         let (environment, options) = (env.environment, env.options);
         let version = env!("CARGO_PKG_VERSION");
         let tools = McpTools::with_options(environment, workspace, version, options);
-        let mut stop = ShutdownSignal::new(StdinClose::Ignored)
-            .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+        let mut stop = ShutdownSignal::new(StdinClose::Ignored).map_err(CommandFailure::failed)?;
         match http_server {
             Some(http_server) => http_server.serve(tools, &mut stop).await?,
             None => {
@@ -194,7 +193,7 @@ fn stdio_failure(error: exec_tools::mcp::McpStdioError) -> CommandFailure {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    CommandFailure::new(FailureKind::Failed, what)
+    CommandFailure::failed(what)
         .next("this command is meant to be started by an MCP client; --http serves several")
 }
 
@@ -232,7 +231,7 @@ impl McpHttpServer {
                 let what = format!(
                     "{address} is reachable from other machines, which could run commands here"
                 );
-                return Err(CommandFailure::new(FailureKind::Usage, what)
+                return Err(CommandFailure::usage(what)
                     .next("give --http-token-file, or listen on 127.0.0.1"));
             }
         };
@@ -257,8 +256,7 @@ impl McpHttpServer {
 
     /// Prints the URL and serves clients until shutdown.
     async fn serve(self, tools: McpTools, stop: &mut ShutdownSignal) -> Result<(), CommandFailure> {
-        let failed =
-            |error| CommandFailure::new(FailureKind::Failed, format!("cannot listen: {error}"));
+        let failed = |error| CommandFailure::failed(format!("cannot listen: {error}"));
         let listener = TcpListener::from_std(self.listener).map_err(failed)?;
         let url = format!("http://{}{}\n", self.address, McpHttpEndpoint::PATH);
         std::io::stdout()

@@ -29,7 +29,7 @@ impl PathOperand {
     pub(crate) fn read(typed: &OsStr) -> Result<Self, CommandFailure> {
         let bytes = typed.as_bytes();
         if bytes.is_empty() {
-            return Err(CommandFailure::new(FailureKind::Usage, "empty path"));
+            return Err(CommandFailure::usage("empty path"));
         }
         let mark = bytes.iter().position(|&byte| matches!(byte, b':' | b'/'));
         let Some(colon) = mark.filter(|&mark| bytes[mark] == b':') else {
@@ -42,7 +42,7 @@ impl PathOperand {
         };
         if !name.is_empty() && path.starts_with(b"//") {
             let what = format!("`{}` is a URL, not a path", typed.display());
-            return Err(CommandFailure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::usage(what)
                 .next("name the server with --env URL, and the path as `:/path`"));
         }
         let name = match name {
@@ -50,7 +50,7 @@ impl PathOperand {
             name => {
                 let wrong = || {
                     let what = format!("`{}` lacks the name of an environment", typed.display());
-                    CommandFailure::new(FailureKind::Usage, what)
+                    CommandFailure::usage(what)
                         .next("write `./` before a local file with a colon in its name")
                 };
                 Some(String::from_utf8(name.to_vec()).map_err(|_| wrong())?)

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn lines_fit_on_the_terminal_and_failures_are_lines() {
         let mut shown = overview("NAME\n");
-        let failure = CommandFailure::new(FailureKind::Failed, "line 3 is\nwrong".to_owned());
+        let failure = CommandFailure::failed("line 3 is\nwrong".to_owned());
         shown.environments = Err(failure.next("x".repeat(200)));
         let text = shown.text();
         assert!(text.contains("\n  line 3 is?wrong; xxx"), "{text}");

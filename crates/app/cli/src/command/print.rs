@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::command::failure::{CommandFailure, FailureKind};
+use crate::command::failure::CommandFailure;
 
 /// Prints text. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
@@ -19,10 +19,9 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(bytes).and_then(|()| stdout.flush());
     match printed {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let what = format!("cannot write to stdout: {error}");
-            Err(CommandFailure::new(FailureKind::Failed, what))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandFailure::failed(
+            format!("cannot write to stdout: {error}"),
+        )),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -42,7 +41,7 @@ pub(crate) fn printable(text: &str) -> String {
 /// Formats a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandFailure> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+    let text = text.map_err(CommandFailure::failed)?;
     Ok(format!("{text}\n"))
 }
 

@@ -472,7 +472,7 @@ pub(crate) fn output_failure(error: &io::Error) -> Result<ExitCode, CommandFailu
         return Ok(ExitCode::from(BROKEN_PIPE));
     }
     let what = format!("cannot write the output: {error}");
-    Err(CommandFailure::new(FailureKind::Failed, what))
+    Err(CommandFailure::failed(what))
 }
 
 /// Returns the failure of a command that reached its time limit.
@@ -496,9 +496,7 @@ fn lost(error: &ProcessError, owner: SessionOwner, attach: &str) -> CommandFailu
         (SessionOwner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the process keeps running as long as the server does; `{attach}` returns to it"
         )),
-        (SessionOwner::Client | SessionOwner::Server, _) => {
-            CommandFailure::new(FailureKind::Failed, error)
-        }
+        (SessionOwner::Client | SessionOwner::Server, _) => CommandFailure::failed(error),
     }
 }
 

@@ -11,7 +11,7 @@ use exec_wire::process::{ProcessState, ProcessSummary, ReleaseProcess};
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached,
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     process_session::{show_outages, write_result},
     terminal::{self, StandardStream},
 };
@@ -69,7 +69,7 @@ impl PsRmCommand {
             if let Some(running) = found.iter().find(|process| process.running) {
                 let id = running.process_id.as_str();
                 let what = format!("`{id}` is still running");
-                return Err(CommandFailure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::failed(what)
                     .next(format!("`{}` ends it", env.line("kill", &[id]))));
             }
             for process in found {
@@ -97,8 +97,7 @@ impl PsCommand {
             false => show_outages(&env.client, detached::list(&env.client)).await?,
         };
         if self.json {
-            let json = serde_json::to_string_pretty(&processes)
-                .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+            let json = serde_json::to_string_pretty(&processes).map_err(CommandFailure::failed)?;
             return write_result(&format!("{json}\n"));
         }
         write_result(&TableStyle::of_output().processes(&processes))

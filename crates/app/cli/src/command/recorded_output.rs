@@ -16,7 +16,7 @@ use exec_wire::{
 
 use crate::command::{
     detached::{call_failure, output_position},
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     process_session::show_outages,
 };
 
@@ -247,7 +247,7 @@ impl RecordedOutput {
         let untimed = page.chunks.iter().any(|chunk| chunk.at_ms.is_none());
         if times == ChunkTimes::Required && untimed {
             let what = format!("the times of `{}` are not recorded", self.id);
-            return Err(CommandFailure::new(FailureKind::Failed, what)
+            return Err(CommandFailure::failed(what)
                 .next("only durable processes record them; start it with --durable"));
         }
         Ok(page)

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached,
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     process_session::{
         OutputSink, SignalListener, StdinReader, exit_byte, output_failure, print_notice,
         show_outages, write_result_bytes,
@@ -62,7 +62,6 @@ const MAX_SPEED: f64 = 1000.0;
 impl ReplayCommand {
     /// Plays the output until it ends or the user ends it.
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
-        let failed = |error| CommandFailure::new(FailureKind::Failed, error);
         let env = ConnectedEnv::open(&self.env_args).await?;
         let client = &env.client;
         let found = show_outages(client, async {
@@ -80,11 +79,11 @@ impl ReplayCommand {
                 size.cols, size.rows
             ));
         }
-        let mut signals = SignalListener::listen().map_err(failed)?;
+        let mut signals = SignalListener::listen().map_err(CommandFailure::failed)?;
         let (raw, keys) = match StandardStream::Input.is_terminal() {
             true => (
-                RawTerminal::take().map_err(failed)?,
-                StdinReader::open().map_err(failed)?,
+                RawTerminal::take().map_err(CommandFailure::failed)?,
+                StdinReader::open().map_err(CommandFailure::failed)?,
             ),
             false => (None, None),
         };

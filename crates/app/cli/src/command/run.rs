@@ -110,7 +110,7 @@ impl RunCommand {
         if self.detach && self.env_args.ephemeral {
             let what = "--detach and --ephemeral contradict: an ephemeral server ends everything \
                         it runs when its connection ends";
-            return Err(CommandFailure::new(FailureKind::Usage, what).next("omit one of them"));
+            return Err(CommandFailure::usage(what).next("omit one of them"));
         }
         let env = ConnectedEnv::open(&self.env_args).await?;
         let request = StartRequest {
@@ -148,7 +148,7 @@ fn parse_name(name: &str) -> Result<ProcessId, CommandFailure> {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     let wrong = || {
         let what = format!("invalid id `{}`", name.escape_default());
-        CommandFailure::new(FailureKind::Usage, what).next(
+        CommandFailure::usage(what).next(
             "--name takes up to 64 letters, digits, `-`, `_` and `.`, and does not start with `-`",
         )
     };
@@ -249,7 +249,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// Starts a command, runs a session with it, and returns its status.
 pub(crate) async fn start_and_run(request: StartRequest<'_>) -> Result<ExitCode, CommandFailure> {
     let input = StdinReader::open();
-    let input = input.map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+    let input = input.map_err(CommandFailure::failed)?;
     run_session(request, input)
         .await
         .map(|outcome| outcome.status)
@@ -275,7 +275,6 @@ async fn run_session(
     request: StartRequest<'_>,
     input: Option<StdinReader>,
 ) -> Result<RunOutcome, CommandFailure> {
-    let failed = |error| CommandFailure::new(FailureKind::Failed, error);
     let stdin = match input {
         Some(_) => StdinMode::Piped,
         None => StdinMode::Null,
@@ -295,7 +294,7 @@ async fn run_session(
             );
         }
     }
-    let mut signals = SignalListener::listen().map_err(failed)?;
+    let mut signals = SignalListener::listen().map_err(CommandFailure::failed)?;
     let tunnels = CommandTunnels::bind(request.tunnels, env, &id).await?;
     let backend = request.backend();
     let started = tokio::select! {
@@ -325,7 +324,7 @@ async fn run_session(
         limit: request.limit.map(|DurationArg(limit)| limit),
         notices,
     };
-    let end = session.run().await.map_err(failed)?;
+    let end = session.run().await.map_err(CommandFailure::failed)?;
     forwards.drain().await;
     if matches!(end, SessionEnd::Detached) {
         if !request.tunnels.is_empty() {
@@ -443,9 +442,9 @@ fn start_failure(error: StartError, env: &ConnectedEnv) -> CommandFailure {
             explain_refusal(&format!("{context}: {source}"), true, &env.name)
         }
         StartError::EmptyArgv | StartError::EmptyProgram => {
-            CommandFailure::new(FailureKind::Usage, "the command name is empty")
+            CommandFailure::usage("the command name is empty")
         }
-        StartError::Cwd(error) => CommandFailure::new(FailureKind::Usage, error),
+        StartError::Cwd(error) => CommandFailure::usage(error),
         StartError::Disconnected(reason) => CommandFailure::new(FailureKind::Lost, reason).next(
             "the command may or may not have been started; the server terminates it soon if so",
         ),

@@ -89,11 +89,10 @@ impl TunnelCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         if self.process.is_none() && self.specs.contains(&TunnelArg::Auto) {
             let what = "`auto` needs a process whose ports it forwards";
-            return Err(CommandFailure::new(FailureKind::Usage, what)
+            return Err(CommandFailure::usage(what)
                 .next("`--process ID` names one that `exec-server ps` lists"));
         }
-        let mut signals = SignalListener::listen()
-            .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+        let mut signals = SignalListener::listen().map_err(CommandFailure::failed)?;
         raise_descriptor_limit();
         let mut disconnected = None;
         let served = async {
@@ -209,8 +208,7 @@ impl TunnelCommand {
 
     fn print(&self, line: &TunnelLine, env: &ConnectedEnv) -> Result<(), CommandFailure> {
         if self.json {
-            let text = serde_json::to_string(line)
-                .map_err(|error| CommandFailure::new(FailureKind::Failed, error))?;
+            let text = serde_json::to_string(line).map_err(CommandFailure::failed)?;
             return print(&format!("{text}\n"));
         }
         let text = line.text(&env.name, StandardStream::Output.is_terminal());
@@ -367,12 +365,10 @@ pub(crate) async fn shared_process(
     }
     let id = found.process_id.as_str();
     let what = format!("`{id}` belongs to another session");
-    Err(
-        CommandFailure::new(FailureKind::Failed, what).next(format_args!(
-            "start it with `--tunnel` or `--detach`, or take it over with `{}`",
-            env.line("attach", &[id])
-        )),
-    )
+    Err(CommandFailure::failed(what).next(format_args!(
+        "start it with `--tunnel` or `--detach`, or take it over with `{}`",
+        env.line("attach", &[id])
+    )))
 }
 
 fn process_host(env: &ConnectedEnv) -> ProcessHost {

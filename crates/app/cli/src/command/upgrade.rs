@@ -70,7 +70,7 @@ impl UpgradeCommand {
                     ..
                 }) => {
                     let what = format!("the old server goes on: {error}");
-                    return Err(CommandFailure::new(FailureKind::Failed, what));
+                    return Err(CommandFailure::failed(what));
                 }
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Ok(_) if Instant::now() >= deadline => {

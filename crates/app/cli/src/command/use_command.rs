@@ -77,8 +77,7 @@ fn allow(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
         None => {
             let path = env.path.display();
             let what = format!("`{path}` does not have one line with the name of an environment");
-            return Err(CommandFailure::new(FailureKind::Failed, what)
-                .next("write one with `exec-server use NAME`"));
+            return Err(CommandFailure::failed(what).next("write one with `exec-server use NAME`"));
         }
     };
     env.allow(lookup)?;
@@ -115,7 +114,7 @@ fn existing(lookup: VariableLookup<'_>) -> Result<DirectoryEnv, CommandFailure> 
             Err(CommandFailure::new(FailureKind::NotFound, what)
                 .next("write one with `exec-server use NAME`"))
         }
-        Err(error) => Err(CommandFailure::new(FailureKind::Failed, error)),
+        Err(error) => Err(CommandFailure::failed(error)),
     }
 }
 
@@ -143,7 +142,7 @@ fn current(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
 fn working_directory() -> Result<PathBuf, CommandFailure> {
     std::env::current_dir().map_err(|error: io::Error| {
         let what = format!("cannot determine the working directory: {error}");
-        CommandFailure::new(FailureKind::Failed, what)
+        CommandFailure::failed(what)
     })
 }
 

@@ -387,8 +387,7 @@ impl StopListener {
     fn listen() -> Result<Self, CommandFailure> {
         let listen = |one: Signal| {
             signal(SignalKind::from_raw(one.as_raw())).map_err(|error| {
-                let what = format!("cannot listen for signals: {error}");
-                CommandFailure::new(FailureKind::Failed, what)
+                CommandFailure::failed(format!("cannot listen for signals: {error}"))
             })
         };
         let ends = STOP_SIGNALS.into_iter().map(|one| Ok((one, listen(one)?)));

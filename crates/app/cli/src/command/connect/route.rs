@@ -98,9 +98,7 @@ impl EnvRoute {
 
     /// Returns the route to a place with a shell.
     pub(crate) fn target(text: &str) -> Result<Self, CommandFailure> {
-        let target = text
-            .parse()
-            .map_err(|error| CommandFailure::new(FailureKind::Usage, error))?;
+        let target = text.parse().map_err(CommandFailure::usage)?;
         Ok(Self {
             name: text.to_owned(),
             route_kind: RouteKind::Target(TargetEndpoint::new(target)),
@@ -116,8 +114,7 @@ impl EnvRoute {
             }
             RouteKind::Local(_) | RouteKind::Named(_) | RouteKind::Typed(_) => {
                 let what = format!("--ephemeral has no effect on `{}`", self.name);
-                Err(CommandFailure::new(FailureKind::Usage, what)
-                    .next("use it with a target such as ssh:HOST"))
+                Err(CommandFailure::usage(what).next("use it with a target such as ssh:HOST"))
             }
         }
     }
@@ -177,10 +174,9 @@ fn typed(
     env_args: &EnvArgs,
     lookup: VariableLookup<'_>,
 ) -> Result<EnvRoute, CommandFailure> {
-    let usage = |what: String| CommandFailure::new(FailureKind::Usage, what);
     let address: ServerAddress = url
         .parse()
-        .map_err(|error| usage(format!("invalid URL in --env: {error}")))?;
+        .map_err(|error| CommandFailure::usage(format!("invalid URL in --env: {error}")))?;
     let endpoint = UrlEndpoint {
         auth_bearer_token: token(env_args, lookup)?,
         ..UrlEndpoint::new(url)
@@ -254,11 +250,10 @@ pub(super) async fn read(
     files: &dyn ExecutorFileSystem,
 ) -> Result<PathUri, CommandFailure> {
     let displayed = typed.display();
-    let wrong = |why: &dyn std::fmt::Display| {
-        CommandFailure::new(FailureKind::Usage, format!("path `{displayed}`: {why}"))
-    };
+    let wrong =
+        |why: &dyn std::fmt::Display| CommandFailure::usage(format!("path `{displayed}`: {why}"));
     if typed.is_empty() {
-        return Err(CommandFailure::new(FailureKind::Usage, "empty path"));
+        return Err(CommandFailure::usage("empty path"));
     }
     if let Some(uri) = typed.to_str().filter(|text| text.starts_with("file:")) {
         return PathUri::parse(uri).map_err(|error| wrong(&error));
@@ -310,7 +305,7 @@ async fn resolve_parents(
     native: &Path,
     files: &dyn ExecutorFileSystem,
 ) -> Result<PathUri, CommandFailure> {
-    let wrong = |error: &dyn std::fmt::Display| CommandFailure::new(FailureKind::Usage, error);
+    let wrong = |error: &dyn std::fmt::Display| CommandFailure::usage(error);
     let mut path = PathUri::from_native(Path::new("/")).map_err(|error| wrong(&error))?;
     let mut is_real = true;
     for part in native.components() {

@@ -133,7 +133,7 @@ impl<'a> Copier<'a> {
                 "`{}` is not a valid file name",
                 self.to.display(&job.target)
             );
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
             self.copy_in_environment(&job, &part).await
@@ -166,7 +166,7 @@ impl<'a> Copier<'a> {
         if found.is_some_and(|found| found.is_symlink) {
             let target = self.to.display(&job.target);
             let what = format!("`{target}` is a link; a file does not replace it");
-            return Err(CommandFailure::new(FailureKind::Failed, what).next("remove it first"));
+            return Err(CommandFailure::failed(what).next("remove it first"));
         }
         Ok(())
     }
@@ -415,8 +415,7 @@ impl<'a> Copier<'a> {
                 self.remove(part).await;
                 let source = self.from.display(&job.source);
                 let what = format!("`{source}` changed while it was copied");
-                CommandFailure::new(FailureKind::Failed, what)
-                    .next("copy it again when nothing writes to it")
+                CommandFailure::failed(what).next("copy it again when nothing writes to it")
             }
         }
     }

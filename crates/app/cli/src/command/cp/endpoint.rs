@@ -199,7 +199,7 @@ impl CopyTarget {
         match found {
             Some(found) if must_be_directory && !found.is_directory => {
                 let what = format!("`{displayed}` is not a directory");
-                return Err(CommandFailure::new(FailureKind::Failed, what)
+                return Err(CommandFailure::failed(what)
                     .next("name a directory to copy several sources into"));
             }
             None if must_be_directory => {
@@ -235,17 +235,19 @@ impl CopyTarget {
         match (found.is_directory, found.is_file) {
             (true, _) if trees == DirectoryPolicy::Refused => {
                 let what = format!("`{displayed}` is a directory");
-                return Err(CommandFailure::new(FailureKind::Failed, what).next("copy it with -r"));
+                return Err(CommandFailure::failed(what).next("copy it with -r"));
             }
             (false, true) if operand.is_directory() => {
                 let what = format!("`{displayed}` is not a directory");
-                return Err(CommandFailure::new(FailureKind::Failed, what)
-                    .next("remove the trailing slash to copy the file"));
+                return Err(
+                    CommandFailure::failed(what).next("remove the trailing slash to copy the file")
+                );
             }
             (false, false) => {
                 let what = format!("`{displayed}` is neither a file nor a directory");
-                return Err(CommandFailure::new(FailureKind::Failed, what)
-                    .next("only files and directories are copied"));
+                return Err(
+                    CommandFailure::failed(what).next("only files and directories are copied")
+                );
             }
             (true, _) | (false, true) => {}
         }
@@ -258,9 +260,7 @@ impl CopyTarget {
             (true, TargetKind::File(path)) => {
                 let displayed = self.endpoint.display(&path);
                 let what = format!("`{displayed}` is a file; a directory does not replace it");
-                return Err(
-                    CommandFailure::new(FailureKind::Failed, what).next("choose another target")
-                );
+                return Err(CommandFailure::failed(what).next("choose another target"));
             }
         };
         let pair = CopyPair {
@@ -291,7 +291,7 @@ impl CopyTarget {
                         "`{}` has no name to use below `{directory}`",
                         source.as_str()
                     );
-                    CommandFailure::new(FailureKind::Usage, what)
+                    CommandFailure::usage(what)
                 })
             }
             Some(_) | None => Ok(self.path.clone()),
@@ -323,7 +323,7 @@ impl CopyTarget {
         } else {
             return Ok(());
         };
-        Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+        Err(CommandFailure::failed(what).next("choose another target"))
     }
 }
 
@@ -343,7 +343,7 @@ pub(super) fn check_duplicates(
             from.display(&pair.source),
             to.display(&pair.target)
         );
-        return Err(CommandFailure::new(FailureKind::Usage, what)
+        return Err(CommandFailure::usage(what)
             .next("copy them one after the other, or to different targets"));
     }
     Ok(())
@@ -381,7 +381,7 @@ async fn require_parent_directory(
             return Err(CommandFailure::new(FailureKind::NotFound, what).next("create it first"));
         }
     };
-    Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+    Err(CommandFailure::failed(what).next("choose another target"))
 }
 
 /// Whether directories are copied.
@@ -442,10 +442,8 @@ impl TargetKind {
         path: PathUri,
     ) -> Result<Self, CommandFailure> {
         let failed = |error: FileError| file_failure(&error);
-        let refused = |why: &str| {
-            let what = format!("`{}` {why}", endpoint.display(&path));
-            CommandFailure::new(FailureKind::Failed, what)
-        };
+        let refused =
+            |why: &str| CommandFailure::failed(format!("`{}` {why}", endpoint.display(&path)));
         let found = metadata_if_exists(&*endpoint.files, &path)
             .await
             .map_err(failed)?;
@@ -484,7 +482,7 @@ impl TargetKind {
             Self::Directory(path) => {
                 let displayed = endpoint.display(&path);
                 let what = format!("`{displayed}` is a directory; a file does not replace it");
-                Err(CommandFailure::new(FailureKind::Failed, what).next("choose another target"))
+                Err(CommandFailure::failed(what).next("choose another target"))
             }
         }
     }

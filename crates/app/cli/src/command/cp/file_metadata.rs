@@ -107,7 +107,7 @@ fn change_failure(what: &str, error: &FileError) -> CommandFailure {
         | FileError::Remote(_)
         | _ => &failure.what,
     };
-    CommandFailure::new(FailureKind::Failed, format!("cannot {what}: {why}"))
+    CommandFailure::failed(format!("cannot {what}: {why}"))
 }
 
 /// All permission bits.

@@ -63,7 +63,7 @@ impl StagedTree {
         let failed = |error: FileError| file_failure(&error);
         let Some(StagedPaths { part, journal }) = tree_parts(target, source) else {
             let what = format!("`{}` is not a valid directory name", to.display(target));
-            return Err(CommandFailure::new(FailureKind::Usage, what));
+            return Err(CommandFailure::usage(what));
         };
         if resume == ResumeMode::Nothing {
             for remains in [&part, &journal] {

@@ -379,9 +379,7 @@ impl<'a> TreeScan<'a> {
                 {
                     let displayed = self.to.display(&level.target);
                     let what = format!("`{displayed}` is a link; a directory does not replace it");
-                    return Err(
-                        CommandFailure::new(FailureKind::Failed, what).next("remove it first")
-                    );
+                    return Err(CommandFailure::failed(what).next("remove it first"));
                 }
                 (TargetState::Existing, Some(found)) if found.is_directory => {
                     return Ok(TargetState::Existing);
@@ -439,7 +437,7 @@ impl<'a> TreeScan<'a> {
     /// error.
     fn check(&self, level: &ScanLevel, found: &DirectoryListing) -> Result<(), CommandFailure> {
         for error in &found.errors {
-            let failure = CommandFailure::new(FailureKind::Failed, &error.message);
+            let failure = CommandFailure::failed(&error.message);
             self.progress.fail(failure);
         }
         if !found.truncated {
@@ -447,7 +445,7 @@ impl<'a> TreeScan<'a> {
         }
         let displayed = self.from.display(&level.source);
         let what = format!("directory `{displayed}` has too many entries to be listed");
-        let failure = CommandFailure::new(FailureKind::Failed, what);
+        let failure = CommandFailure::failed(what);
         Err(match (&self.from.env, level.source.to_native()) {
             (Some(env), Ok(path)) => failure.next(format!(
                 "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` copies it here",
@@ -462,8 +460,7 @@ impl<'a> TreeScan<'a> {
     fn unreadable_link(&self, path: &PathUri) -> CommandFailure {
         let displayed = self.from.display(path);
         let what = format!("cannot copy link `{displayed}`: its server does not report targets");
-        CommandFailure::new(FailureKind::Failed, what)
-            .next("`cp -L` copies the link targets instead")
+        CommandFailure::failed(what).next("`cp -L` copies the link targets instead")
     }
 
     fn skip(&self, entry: &ListedEntry, why: &str) {
@@ -479,7 +476,7 @@ impl<'a> TreeScan<'a> {
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<(), CommandFailure> {
         self.progress.expect(job.found.size);
-        let cancelled = |_| CommandFailure::new(FailureKind::Failed, "the copy was cancelled");
+        let cancelled = |_| CommandFailure::failed("the copy was cancelled");
         jobs.send(job).await.map_err(cancelled)
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::*;
+use crate::command::failure::FailureKind;
 
 /// A home with a project in it.
 struct Home(tempfile::TempDir);

@@ -37,11 +37,8 @@ impl EnvironmentsFile {
     /// Locks and reads the file, if it exists.
     pub(super) fn open(lookup: VariableLookup<'_>) -> Result<Self, CommandFailure> {
         let path = EnvironmentSelection::own_file(lookup).ok_or_else(|| {
-            CommandFailure::new(
-                FailureKind::Failed,
-                "cannot determine the directory of environments.toml",
-            )
-            .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
+            CommandFailure::failed("cannot determine the directory of environments.toml")
+                .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
         })?;
         let directory = path.parent().unwrap_or(Path::new("/"));
         let failed = |error: io::Error| failed(&path, &error);
@@ -163,7 +160,7 @@ fn lock(directory: &Path) -> io::Result<File> {
 
 fn failed(path: &Path, error: &io::Error) -> CommandFailure {
     let what = format!("cannot change `{}`: {error}", path.display());
-    CommandFailure::new(FailureKind::Failed, what)
+    CommandFailure::failed(what)
 }
 
 /// Returns the ids of the environments, in order.

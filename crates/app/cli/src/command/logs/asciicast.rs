@@ -14,7 +14,7 @@ use exec_wire::process::{OutputStream, ProcessSummary};
 use serde::Serialize;
 
 use crate::command::{
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     process_session::{output_failure, print_notice},
     ps::command_line,
     recorded_output::RecordedOutput,
@@ -46,7 +46,7 @@ impl AsciicastFile {
         };
         let file = options.mode(0o600).open(path).map_err(|error| {
             let what = format!("cannot create `{}`: {error}", path.display());
-            let failure = CommandFailure::new(FailureKind::Failed, what);
+            let failure = CommandFailure::failed(what);
             match error.kind() == io::ErrorKind::AlreadyExists {
                 true => failure.next("--force replaces it"),
                 false => failure,
@@ -85,7 +85,7 @@ impl AsciicastFile {
 
 fn write_failure(path: &Path, error: &io::Error) -> CommandFailure {
     let what = format!("cannot write `{}`: {error}", path.display());
-    CommandFailure::new(FailureKind::Failed, what)
+    CommandFailure::failed(what)
 }
 
 /// Writes header and events page by page. The inner error is one of the target.

@@ -56,7 +56,7 @@ impl McpEnvironment {
         match name.filter(|name| *name != LOCAL) {
             Some(name) if in_process => {
                 let what = format!("--in-process works on this machine, not in `{name}`");
-                Err(CommandFailure::new(FailureKind::Usage, what))
+                Err(CommandFailure::usage(what))
             }
             Some(_) => Ok(Self::remote(ConnectedEnv::open_unattended(env_args).await?)),
             None if in_process => Self::in_process().await,
@@ -77,9 +77,9 @@ impl McpEnvironment {
     /// This machine, in this process.
     async fn in_process() -> Result<Self, CommandFailure> {
         let environment = local_environment(&ExecServerRuntimePaths::default())
-            .map_err(|error| CommandFailure::new(FailureKind::Failed, format!("{error:#}")))?;
+            .map_err(|error| CommandFailure::failed(format!("{error:#}")))?;
         let info = environment.backend.info().await;
-        let info = info.map_err(|error| CommandFailure::new(FailureKind::Failed, error.message))?;
+        let info = info.map_err(|error| CommandFailure::failed(error.message))?;
         Ok(Self {
             environment,
             options: McpToolsOptions::default(),
@@ -146,7 +146,7 @@ impl McpEnvironment {
         }
         let wrong = |error: &dyn std::fmt::Display| {
             let what = format!("directory `{}`: {error}", typed.display());
-            CommandFailure::new(FailureKind::Usage, what)
+            CommandFailure::usage(what)
         };
         let absolute = path::absolute(typed).map_err(|error| wrong(&error))?;
         if !absolute.is_dir() {
@@ -164,11 +164,8 @@ impl McpEnvironment {
         let info = &self.info;
         let directory = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         directory.ok_or_else(|| {
-            CommandFailure::new(
-                FailureKind::Failed,
-                "the server reports no working directory",
-            )
-            .next("set --workspace")
+            CommandFailure::failed("the server reports no working directory")
+                .next("set --workspace")
         })
     }
 }
@@ -189,7 +186,7 @@ fn store(env: &ConnectedEnv) -> Option<Arc<dyn CommandStore>> {
 fn describe_machine() -> Result<EnvironmentInfo, CommandFailure> {
     let cwd = std::env::current_dir().map_err(|error| {
         let what = format!("cannot determine the working directory: {error}");
-        CommandFailure::new(FailureKind::Failed, what)
+        CommandFailure::failed(what)
     })?;
     let host = HostDescription::new(&HostFacts {
         env: &std::env::vars_os().collect(),

@@ -15,11 +15,7 @@ use exec_wire::{
 };
 
 use crate::{
-    command::{
-        connect::ConnectedEnv,
-        failure::{CommandFailure, FailureKind},
-        quantity::ByteSizeArg,
-    },
+    command::{connect::ConnectedEnv, failure::CommandFailure, quantity::ByteSizeArg},
     terminal_detection::DetectedTerminal,
 };
 
@@ -119,16 +115,15 @@ impl ExecArgs {
         if env.is_this_machine {
             let directory = std::env::current_dir().map_err(|error| {
                 let what = format!("cannot determine the working directory: {error}");
-                CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
+                CommandFailure::failed(what).next("choose one with -C")
             })?;
-            return PathUri::from_native(&directory)
-                .map_err(|error| CommandFailure::new(FailureKind::Failed, error));
+            return PathUri::from_native(&directory).map_err(CommandFailure::failed);
         }
         let info = &env.info;
         let directory = info.cwd.clone().or_else(|| info.user_home_dir.clone());
         directory.ok_or_else(|| {
             let what = format!("`{}` reports no working directory", env.name);
-            CommandFailure::new(FailureKind::Failed, what).next("choose one with -C")
+            CommandFailure::failed(what).next("choose one with -C")
         })
     }
 

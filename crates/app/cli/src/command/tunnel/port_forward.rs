@@ -25,10 +25,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::command::{
-    failure::{CommandFailure, FailureKind},
-    tunnel::tunnel_spec::TunnelSpec,
-};
+use crate::command::{failure::CommandFailure, tunnel::tunnel_spec::TunnelSpec};
 
 /// Connections of one command at once: two file descriptors each at most.
 const MAX_CONNECTIONS: usize = 1024;
@@ -453,7 +450,7 @@ fn is_occupied(error: &io::Error) -> bool {
 
 fn bind_failure(spec: &TunnelSpec, wanted: SocketAddr, error: &io::Error) -> CommandFailure {
     let what = format!("cannot listen on {wanted}: {error}");
-    let failure = CommandFailure::new(FailureKind::Failed, what);
+    let failure = CommandFailure::failed(what);
     match is_occupied(error) {
         true => failure.next(format_args!(
             "`{}` lets the system choose the port",

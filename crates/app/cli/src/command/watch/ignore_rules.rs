@@ -5,7 +5,7 @@ use exec_wire::{fs::ReadFile, path_uri::PathUri};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::command::{
-    failure::{CommandFailure, FailureKind},
+    failure::CommandFailure,
     files::{child_path, display_path, retry_disconnected},
 };
 
@@ -60,10 +60,7 @@ fn compile(globs: &[String]) -> Result<Gitignore, CommandFailure> {
 }
 
 fn invalid(glob: &str, error: &ignore::Error) -> CommandFailure {
-    CommandFailure::new(
-        FailureKind::Usage,
-        format!("invalid glob `{glob}`: {error}"),
-    )
+    CommandFailure::usage(format!("invalid glob `{glob}`: {error}"))
 }
 
 impl IgnoreRules {
@@ -121,6 +118,7 @@ impl IgnoreRules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::failure::FailureKind;
 
     #[test]
     fn version_control_data_and_ignored_files_do_not_count() {
