@@ -7,17 +7,14 @@ use std::{ffi::OsString, io, process::ExitCode};
 
 use bytes::Bytes;
 use clap::Args;
-use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFileRequest};
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_wire::{fs::OpenMode, limits, path_uri::PathUri, process::OutputStream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{
-        FileFingerprint, MAX_RETRIES, display_path, file_failure, metadata_if_exists,
-        retry_disconnected,
-    },
+    files::{FileFingerprint, MAX_RETRIES, display_path, metadata_if_exists, open_file},
     operand::{OperandResolver, RemotePath},
     process_session::{OutputSink, output_failure, show_outages},
 };
@@ -66,13 +63,18 @@ enum PrintError {
     Output(io::Error),
 }
 
+impl From<FileError> for PrintError {
+    fn from(error: FileError) -> Self {
+        Self::File(error.into())
+    }
+}
+
 async fn print(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     numbers: &mut Option<LineNumbers>,
 ) -> Result<(), PrintError> {
-    let failed = |error| PrintError::File(file_failure(&error));
-    let found = metadata_if_exists(files, path).await.map_err(failed)?;
+    let found = metadata_if_exists(files, path).await?;
     let wrong = |kind, why: &str| {
         PrintError::File(CommandFailure::new(
             kind,
@@ -92,19 +94,18 @@ async fn print(
     loop {
         let start = offset;
         match print_from(files, path, &mut offset, numbers).await {
-            Ok(()) => return Ok(()),
-            Err(CatError::Output(error)) => return Err(PrintError::Output(error)),
-            Err(CatError::Cut) if offset > start => retries_left = MAX_RETRIES,
-            Err(CatError::Cut) if retries_left > 0 => retries_left -= 1,
-            Err(CatError::Cut) => {
-                return Err(wrong(
-                    FailureKind::Lost,
-                    "was truncated: the connection is lost",
-                ));
-            }
-            Err(CatError::File(error)) => return Err(failed(error)),
+            Err(PrintError::File(failure)) if failure.kind == FailureKind::Lost => {}
+            outcome => return outcome,
         }
-        let now = metadata_if_exists(files, path).await.map_err(failed)?;
+        retries_left = match retries_left {
+            _ if offset > start => MAX_RETRIES,
+            0 => {
+                let why = "was truncated: the connection is lost";
+                return Err(wrong(FailureKind::Lost, why));
+            }
+            left => left - 1,
+        };
+        let now = metadata_if_exists(files, path).await?;
         if now.as_ref().map(FileFingerprint::from) != Some(before) {
             return Err(wrong(
                 FailureKind::Failed,
@@ -114,34 +115,14 @@ async fn print(
     }
 }
 
-enum CatError {
-    Cut,
-    File(FileError),
-    Output(io::Error),
-}
-
-impl From<FileError> for CatError {
-    fn from(error: FileError) -> Self {
-        if matches!(error, FileError::Disconnected(_)) {
-            return Self::Cut;
-        }
-        Self::File(error)
-    }
-}
-
 /// Prints the file from `offset` on, and advances the offset.
 async fn print_from(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     offset: &mut u64,
     numbers: &mut Option<LineNumbers>,
-) -> Result<(), CatError> {
-    let open = OpenFileRequest {
-        path: path.clone(),
-        mode: OpenMode::Read,
-        sandbox: None,
-    };
-    let file = retry_disconnected(|| files.open(open.clone())).await?;
+) -> Result<(), PrintError> {
+    let file = open_file(files, path, OpenMode::Read).await?;
     let offsets = (*offset..).step_by(limits::MAX_BLOCK_BYTES);
     let mut blocks = stream::iter(offsets)
         .map(|at| file.read_block(at, limits::MAX_BLOCK_BYTES))
@@ -152,20 +133,14 @@ async fn print_from(
             Some(numbers) => numbers.add(&block.data),
             None => block.data,
         };
-        write(data).await.map_err(CatError::Output)?;
+        let written = OutputSink.write(OutputStream::Stdout, data).await;
+        written.map_err(PrintError::Output)?;
         *offset += length;
         if eof {
             break;
         }
     }
     Ok(())
-}
-
-async fn write(data: Bytes) -> io::Result<()> {
-    match data.is_empty() {
-        true => Ok(()),
-        false => OutputSink.write(OutputStream::Stdout, data).await,
-    }
 }
 
 /// Numbers lines like `cat -n`, continuing across files.

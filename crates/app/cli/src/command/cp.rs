@@ -105,9 +105,6 @@ impl CpCommand {
         for typed in &self.paths {
             operands.push(PathOperand::read(typed)?);
         }
-        let Some((target, sources)) = operands.split_last() else {
-            return Err(CommandFailure::usage("missing target"));
-        };
         if operands
             .iter()
             .all(|operand| matches!(operand, PathOperand::Local(_)))
@@ -116,27 +113,23 @@ impl CpCommand {
                 .next("write `:` before a path in the environment, such as `:/srv/`"));
         }
         let mut endpoints = Vec::new();
-        for operand in &operands {
-            let endpoint = self.endpoint(operand, &endpoints).await?;
-            endpoints.push((operand.clone(), endpoint));
+        for operand in operands {
+            let endpoint = self.endpoint(&operand, &endpoints).await?;
+            endpoints.push((operand, endpoint));
         }
-        let endpoint_of = |operand: &PathOperand| {
-            let found = endpoints.iter().find(|(other, _)| other == operand);
-            found.map(|(_, endpoint)| endpoint.clone())
+        let Some(((target, to), sources)) = endpoints.split_last() else {
+            return Err(CommandFailure::usage("missing target"));
         };
-        let missing = || CommandFailure::failed("lost track of an environment");
-        let to = endpoint_of(target).ok_or_else(missing)?;
-        let target = CopyTarget::find(to, target, sources.len()).await?;
+        let target = CopyTarget::find(to.clone(), target, sources.len()).await?;
         let trees = match self.recursive || self.archive {
             true => DirectoryPolicy::Copied,
             false => DirectoryPolicy::Refused,
         };
         // Check everything before copying anything.
         let mut pairs = Vec::new();
-        for source in sources {
-            let from = endpoint_of(source).ok_or_else(missing)?;
-            let pair = target.pair(&from, source, trees).await?;
-            pairs.push((from, pair));
+        for (source, from) in sources {
+            let pair = target.pair(from, source, trees).await?;
+            pairs.push((from.clone(), pair));
         }
         check_duplicates(&pairs, &target.endpoint)?;
         let mut groups: Vec<(CopyEndpoint, Vec<_>)> = Vec::new();

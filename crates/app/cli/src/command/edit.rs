@@ -15,16 +15,13 @@ use std::{
 use bytes::Bytes;
 use clap::Args;
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
-use exec_wire::{
-    fs::{ReadFile, WriteFile},
-    path_uri::PathUri,
-};
+use exec_wire::{fs::WriteFile, path_uri::PathUri};
 use tokio::process::Command;
 
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{display_path, file_failure, metadata_if_exists, retry_disconnected},
+    files::{display_path, metadata_if_exists, read_file, retry_disconnected},
     operand::{OperandResolver, RemotePath},
     process_session::{print_notice, show_outages},
 };
@@ -126,8 +123,7 @@ async fn content(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<Option<Bytes>, CommandFailure> {
-    let failed = |error: FileError| file_failure(&error);
-    let Some(found) = metadata_if_exists(files, path).await.map_err(failed)? else {
+    let Some(found) = metadata_if_exists(files, path).await? else {
         return Ok(None);
     };
     if found.is_directory {
@@ -139,15 +135,10 @@ async fn content(
         let what = format!("`{}` is larger than {most} MiB", display_path(path));
         return Err(CommandFailure::failed(what).next("copy it here with `cp`"));
     }
-    let read = ReadFile {
-        path: path.clone(),
-        follow_symlinks: None,
-        sandbox: None,
-    };
-    match retry_disconnected(|| files.read_file(read.clone())).await {
+    match read_file(files, path).await {
         Ok(content) => Ok(Some(content)),
         Err(FileError::NotFound(_)) => Ok(None),
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -176,7 +167,7 @@ async fn write_back(
         sandbox: None,
     };
     let written = retry_disconnected(|| files.write_file(write.clone(), after.clone())).await;
-    written.map_err(|error| file_failure(&error))
+    written.map_err(CommandFailure::from)
 }
 
 /// Returns the configured editor.

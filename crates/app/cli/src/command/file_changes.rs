@@ -9,14 +9,14 @@ use clap::Args;
 use exec_env::filesystem::FileError;
 use exec_wire::{
     error::ErrorCode,
-    fs::{CreateDirectory, GetMetadata, RemovePath, RenamePath},
+    fs::{CreateDirectory, RemovePath, RenamePath},
     path_uri::PathUri,
 };
 
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{child_path, display_path, file_failure, metadata_if_exists, retry_disconnected},
+    files::{child_path, display_path, metadata_if_exists, retry_disconnected},
     operand::{OperandResolver, RemotePath},
     process_session::show_outages,
 };
@@ -50,13 +50,7 @@ impl MkdirCommand {
 
     async fn make(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
         let files = operand.env.environment().files;
-        let failed = |error: FileError| file_failure(&error);
-        if !self.parents
-            && metadata_if_exists(&*files, &operand.path)
-                .await
-                .map_err(failed)?
-                .is_some()
-        {
+        if !self.parents && metadata_if_exists(&*files, &operand.path).await?.is_some() {
             let what = format!("`{}` already exists", display_path(&operand.path));
             return Err(CommandFailure::failed(what));
         }
@@ -71,7 +65,7 @@ impl MkdirCommand {
                 sandbox: None,
             })
         });
-        created.await.map_err(failed)
+        created.await.map_err(CommandFailure::from)
     }
 }
 
@@ -129,8 +123,7 @@ impl MvCommand {
         target: &RemotePath,
     ) -> Result<(), CommandFailure> {
         let files = target.env.environment().files;
-        let found = metadata_if_exists(&*files, &target.path).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = metadata_if_exists(&*files, &target.path).await?;
         let is_directory = found.is_some_and(|found| found.is_directory);
         if !is_directory && sources.len() > 1 {
             let what = format!("`{}` is not a directory", display_path(&target.path));
@@ -187,7 +180,7 @@ impl MvCommand {
                 Err(CommandFailure::failed(what)
                     .next("run its own: exec-server run -- mv SOURCE TARGET"))
             }
-            Err(error) => Err(file_failure(&error)),
+            Err(error) => Err(CommandFailure::from(error)),
         }
     }
 }
@@ -234,19 +227,9 @@ impl RmCommand {
     async fn remove(&self, operand: &RemotePath) -> Result<(), CommandFailure> {
         let files = operand.env.environment().files;
         let path = &operand.path;
-        let get_metadata = GetMetadata {
-            path: path.clone(),
-            follow_symlinks: None,
-            details: false,
-            sandbox: None,
-        };
-        let found = retry_disconnected(|| files.metadata(get_metadata.clone())).await;
-        let is_directory = match &found {
-            Ok(found) => found.is_directory && !found.is_symlink,
-            // A dangling link is found when removing it.
-            Err(FileError::NotFound(_)) => false,
-            Err(error) => return Err(file_failure(error)),
-        };
+        // A dangling link is found when removing it.
+        let found = metadata_if_exists(&*files, path).await?;
+        let is_directory = found.is_some_and(|found| found.is_directory && !found.is_symlink);
         if is_directory && !self.recursive {
             let what = format!("`{}` is a directory", display_path(path));
             return Err(CommandFailure::failed(what).next("`rm -r` removes it"));
@@ -268,7 +251,7 @@ impl RmCommand {
                 let what = format!("`{}` does not exist", display_path(path));
                 return CommandFailure::new(FailureKind::NotFound, what);
             }
-            file_failure(&error)
+            CommandFailure::from(error)
         })
     }
 }

@@ -8,11 +8,13 @@ mod tests;
 use std::{
     ffi::OsStr,
     os::unix::ffi::{OsStrExt, OsStringExt},
+    sync::Arc,
 };
 
-use exec_env::filesystem::{ExecutorFileSystem, FileError, FileFuture};
+use bytes::Bytes;
+use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFile, OpenFileRequest};
 use exec_wire::{
-    fs::{CanonicalizePath, FileMetadata, GetMetadata},
+    fs::{CanonicalizePath, FileMetadata, GetMetadata, OpenMode, ReadFile},
     path_uri::PathUri,
 };
 
@@ -25,9 +27,10 @@ pub(crate) use self::entries::{DirectoryListing, ListedEntry, ListedEntryKind, e
 pub(crate) const MAX_RETRIES: u32 = 8;
 
 /// Repeats an idempotent request while the connection is lost during it.
-pub(crate) async fn retry_disconnected<T>(
-    mut request: impl FnMut() -> FileFuture<T>,
-) -> Result<T, FileError> {
+pub(crate) async fn retry_disconnected<T, F>(mut request: impl FnMut() -> F) -> Result<T, FileError>
+where
+    F: Future<Output = Result<T, FileError>>,
+{
     let mut retries_left = MAX_RETRIES;
     loop {
         match request().await {
@@ -37,18 +40,20 @@ pub(crate) async fn retry_disconnected<T>(
     }
 }
 
-/// Converts a file error. The text names the file; OS error numbers are removed.
-pub(crate) fn file_failure(error: &FileError) -> CommandFailure {
-    let text = one_line(&error.to_string());
-    let failure = |kind| CommandFailure::new(kind, plain(&text));
-    match error {
-        FileError::NotFound(_) => failure(FailureKind::NotFound),
-        FileError::Disconnected(_) => {
-            failure(FailureKind::Lost).next("run the same command again to resume")
-        }
-        FileError::Refused(_) => failure(FailureKind::Usage),
-        FileError::Invalid(_) | FileError::Host(_) | FileError::Remote(_) | _ => {
-            failure(FailureKind::Failed)
+impl From<FileError> for CommandFailure {
+    /// Converts a file error. The text names the file; OS error numbers are removed.
+    fn from(error: FileError) -> Self {
+        let text = one_line(&error.to_string());
+        let failure = |kind| Self::new(kind, plain(&text));
+        match error {
+            FileError::NotFound(_) => failure(FailureKind::NotFound),
+            FileError::Disconnected(_) => {
+                failure(FailureKind::Lost).next("run the same command again to resume")
+            }
+            FileError::Refused(_) => failure(FailureKind::Usage),
+            FileError::Invalid(_) | FileError::Host(_) | FileError::Remote(_) | _ => {
+                failure(FailureKind::Failed)
+            }
         }
     }
 }
@@ -103,6 +108,45 @@ pub(crate) async fn metadata_if_exists(
     }
 }
 
+/// Reads a whole file.
+pub(crate) async fn read_file(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Bytes, FileError> {
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    retry_disconnected(|| files.read_file(read.clone())).await
+}
+
+/// Opens a file.
+pub(crate) async fn open_file(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+    mode: OpenMode,
+) -> Result<Arc<dyn OpenFile>, FileError> {
+    let open = OpenFileRequest {
+        path: path.clone(),
+        mode,
+        sandbox: None,
+    };
+    retry_disconnected(|| files.open(open.clone())).await
+}
+
+/// Resolves every link of a path.
+pub(crate) async fn canonicalize(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<PathUri, FileError> {
+    let canonicalize = CanonicalizePath {
+        path: path.clone(),
+        sandbox: None,
+    };
+    retry_disconnected(|| files.canonicalize(canonicalize.clone())).await
+}
+
 /// Returns whether a path at which nothing was found is a dangling link.
 pub(crate) async fn is_dangling_link(
     files: &dyn ExecutorFileSystem,
@@ -112,11 +156,7 @@ pub(crate) async fn is_dangling_link(
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(false);
     };
-    let canonicalize = CanonicalizePath {
-        path: parent,
-        sandbox: None,
-    };
-    let parent = match retry_disconnected(|| files.canonicalize(canonicalize.clone())).await {
+    let parent = match canonicalize(files, &parent).await {
         Ok(parent) => parent,
         Err(error @ FileError::Disconnected(_)) => return Err(error),
         Err(_) => return Ok(false),

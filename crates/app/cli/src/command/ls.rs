@@ -14,9 +14,7 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{
-        ListedEntryKind, display_path, entries, file_failure, is_dangling_link, metadata_if_exists,
-    },
+    files::{ListedEntryKind, display_path, entries, is_dangling_link, metadata_if_exists},
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{print_notice, show_outages, write_result, write_result_bytes},
@@ -86,11 +84,10 @@ impl LsCommand {
         files: &dyn ExecutorFileSystem,
         path: &PathUri,
     ) -> Result<Vec<ListingRow>, CommandFailure> {
-        let failed = |error| file_failure(&error);
-        let found = metadata_if_exists(files, path).await.map_err(failed)?;
+        let found = metadata_if_exists(files, path).await?;
         let name = path.file_name().unwrap_or_default();
         let Some(found) = found else {
-            if is_dangling_link(files, path).await.map_err(failed)? {
+            if is_dangling_link(files, path).await? {
                 return Ok(vec![ListingRow::dangling_link(&name, path.clone())]);
             }
             let what = format!("cannot list `{}`: it does not exist", display_path(path));
@@ -100,7 +97,7 @@ impl LsCommand {
         if !found.is_directory {
             return Ok(vec![ListingRow::new(&name, path.clone(), found)]);
         }
-        let listed = entries(files, path).await.map_err(failed)?;
+        let listed = entries(files, path).await?;
         if let Some(error) = listed.errors.first().filter(|_| listed.entries.is_empty()) {
             return Err(CommandFailure::failed(&error.message));
         }
@@ -120,7 +117,7 @@ impl LsCommand {
             .buffered(CONCURRENT_LOOKUPS);
         let mut rows = Vec::new();
         while let Some((entry, found)) = lookups.next().await {
-            match found.map_err(failed)? {
+            match found? {
                 Some(found) => rows.push(ListingRow::new(&entry.name, entry.path, found)),
                 None if entry.kind == ListedEntryKind::DanglingLink => {
                     rows.push(ListingRow::dangling_link(&entry.name, entry.path));

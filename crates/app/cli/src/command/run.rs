@@ -19,7 +19,7 @@ use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached,
     failure::{CommandFailure, FailureKind},
-    files::{display_path, file_failure, metadata_if_exists},
+    files::{display_path, metadata_if_exists},
     process_session::{
         DetachKeys, GRACE, ProcessSession, SessionEnd, SessionOwner, SignalListener, StdinReader,
         TerminalUse, exit_byte, print_notice, write_result,
@@ -396,7 +396,7 @@ impl StartRequest<'_> {
             Ok(Some(found)) if found.is_directory => return Ok(()),
             Ok(Some(_)) => format!("`{}` is not a directory", display_path(directory)),
             Ok(None) => format!("directory `{}` does not exist", display_path(directory)),
-            Err(error) => return Err(file_failure(&error)),
+            Err(error) => return Err(CommandFailure::from(error)),
         };
         Err(CommandFailure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
     }

@@ -13,9 +13,7 @@ use serde_json::json;
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{
-        display_path, display_relative, file_failure, relative_path_bytes, retry_disconnected,
-    },
+    files::{display_path, display_relative, relative_path_bytes, retry_disconnected},
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{print_notice, show_outages, write_result, write_result_bytes},
@@ -109,7 +107,7 @@ impl GrepCommand {
         };
         let found = retry_disconnected(|| files.search(search.clone()));
         let found = show_outages(&env.client, found).await;
-        let found = found.map_err(|error| usage_if_failed(file_failure(&error)))?;
+        let found = found.map_err(|error| usage_if_failed(CommandFailure::from(error)))?;
         self.print(&operand, &found)?;
         Ok(match found.matches.is_empty() {
             true => FailureKind::Failed.into(),
@@ -331,8 +329,7 @@ impl FindCommand {
             sandbox: None,
         };
         let found = retry_disconnected(|| files.find(find.clone()));
-        let found = show_outages(&env.client, found).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = show_outages(&env.client, found).await?;
         self.print(&operand, &found)
     }
 

@@ -32,7 +32,7 @@ use tokio::{
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     failure::{CommandFailure, FailureKind},
-    files::{display_path, file_failure, retry_disconnected},
+    files::{display_path, retry_disconnected},
     process_session::{GRACE, TerminalUse, exit_byte, print_notice, show_outages, write_result},
     quantity::DurationArg,
     run::{self, ExecArgs, RunOutcome, StartRequest},
@@ -319,7 +319,7 @@ impl FileWatch {
             };
             let watcher = retry_disconnected(|| files.watch(watch.clone())).await;
             let watcher = watcher.map_err(|error| {
-                let failure = file_failure(&error);
+                let failure = CommandFailure::from(error);
                 let what = format!("cannot watch `{}`: {}", display_path(root), failure.what);
                 CommandFailure { what, ..failure }
             })?;

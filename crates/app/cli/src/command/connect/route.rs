@@ -7,10 +7,7 @@ use std::{
 };
 
 use exec_connect::{connector::ServerLifetime, target::Target};
-use exec_env::{
-    credential::CredentialVariable,
-    filesystem::{ExecutorFileSystem, FileError},
-};
+use exec_env::{credential::CredentialVariable, filesystem::ExecutorFileSystem};
 use exec_environments::manager::EnvironmentId;
 use exec_settings::{
     environments::{
@@ -21,12 +18,12 @@ use exec_settings::{
     settings_source::{self, VariableLookup},
 };
 use exec_transport::connect::{BearerToken, ServerAddress};
-use exec_wire::{environment::EnvironmentInfo, fs::CanonicalizePath, path_uri::PathUri};
+use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 
 use crate::command::{
     connect::EnvArgs,
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, retry_disconnected},
+    files::canonicalize,
 };
 
 /// Environment and the way to connect to it.
@@ -317,9 +314,7 @@ async fn resolve_parents(
             }
             Component::ParentDir => {
                 if !is_real {
-                    path = canonicalize(&path, files)
-                        .await
-                        .map_err(|error| file_failure(&error))?;
+                    path = canonicalize(files, &path).await?;
                 }
                 // The parent of the root is the root.
                 path = path.parent().unwrap_or(path);
@@ -329,17 +324,6 @@ async fn resolve_parents(
         }
     }
     Ok(path)
-}
-
-async fn canonicalize(
-    path: &PathUri,
-    files: &dyn ExecutorFileSystem,
-) -> Result<PathUri, FileError> {
-    let request = CanonicalizePath {
-        path: path.clone(),
-        sandbox: None,
-    };
-    retry_disconnected(|| files.canonicalize(request.clone())).await
 }
 
 /// Joins two paths. An empty `rest` adds no slash.

@@ -3,9 +3,9 @@
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFile, OpenFileRequest};
+use exec_env::filesystem::{ExecutorFileSystem, FileError, OpenFile};
 use exec_wire::{
-    fs::{CopyPath, OpenMode, ReadFile, RemovePath, RenamePath, WriteFile},
+    fs::{CopyPath, FileMetadata, OpenMode, RenamePath, WriteFile},
     limits,
     path_uri::PathUri,
 };
@@ -22,10 +22,7 @@ use crate::command::{
         tree_scan::CopyJob,
     },
     failure::{CommandFailure, FailureKind},
-    files::{
-        FileFingerprint, MAX_RETRIES, display_path, file_failure, metadata_if_exists,
-        retry_disconnected,
-    },
+    files::{FileFingerprint, MAX_RETRIES, display_path, open_file, read_file, retry_disconnected},
 };
 
 /// Files up to this size are read and written whole: two calls and a rename.
@@ -136,9 +133,10 @@ impl<'a> Copier<'a> {
             return Err(CommandFailure::usage(what));
         };
         let copied = if self.from.is(self.to) && !job.found.is_symlink {
-            self.copy_in_environment(&job, &part).await
+            self.copy_at_once(&part, self.copy_within(&job, &part))
+                .await
         } else if job.found.size <= SMALL_BYTES {
-            self.copy_small(&job, &part).await
+            self.copy_at_once(&part, self.copy_small(&job, &part)).await
         } else {
             self.copy_large(&job, &part).await
         };
@@ -161,8 +159,7 @@ impl<'a> Copier<'a> {
         if !self.from.has_unreliable_listing(self.to) {
             return Ok(());
         }
-        let found = metadata_if_exists(&*self.to.files, &job.target).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = self.to.metadata(&job.target).await?;
         if found.is_some_and(|found| found.is_symlink) {
             let target = self.to.display(&job.target);
             let what = format!("`{target}` is a link; a file does not replace it");
@@ -180,8 +177,7 @@ impl<'a> Copier<'a> {
         {
             return Ok(false);
         }
-        let found = metadata_if_exists(&*self.to.files, &job.target).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = self.to.metadata(&job.target).await?;
         Ok(found.is_some_and(|found| found.is_file && found.size == job.found.size))
     }
 
@@ -201,44 +197,21 @@ impl<'a> Copier<'a> {
             };
             let to = second.as_ref().unwrap_or(self.to);
             for part in &parts {
-                remove(to, part).await;
+                drop(to.remove(part).await);
             }
         };
         let cleaned = future::join(journaled, removed);
         drop(tokio::time::timeout(CLEAN_UP_TIMEOUT, cleaned).await);
     }
 
-    /// Copies within one environment.
-    async fn copy_in_environment(
+    /// Copies in a way that cannot be resumed.
+    async fn copy_at_once(
         &self,
-        job: &CopyJob,
         part: &PathUri,
+        copy: impl Future<Output = Result<(), CommandFailure>>,
     ) -> Result<(), CommandFailure> {
         self.unresumable.borrow_mut().insert(part.clone());
-        let copied = self.copy_within(job, part).await;
-        self.unresumable.borrow_mut().remove(part);
-        copied
-    }
-
-    async fn copy_within(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        let copy = CopyPath {
-            source_path: job.source.clone(),
-            destination_path: part.clone(),
-            recursive: false,
-            sandbox: None,
-        };
-        let copied = retry_disconnected(|| self.to.files.copy(copy.clone())).await;
-        if let Err(error) = copied {
-            self.remove(part).await;
-            return Err(file_failure(&error));
-        }
-        self.progress.written(job.found.size);
-        self.finish(job, part).await
-    }
-
-    async fn copy_small(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        self.unresumable.borrow_mut().insert(part.clone());
-        let copied = self.copy_whole(job, part).await;
+        let copied = copy.await;
         if copied.is_err() {
             self.remove(part).await;
         }
@@ -246,24 +219,31 @@ impl<'a> Copier<'a> {
         copied
     }
 
-    async fn copy_whole(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
-        let read = ReadFile {
-            path: job.source.clone(),
-            follow_symlinks: None,
+    /// Copies within one environment.
+    async fn copy_within(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
+        let copy = CopyPath {
+            source_path: job.source.clone(),
+            destination_path: part.clone(),
+            recursive: false,
             sandbox: None,
         };
-        let data = retry_disconnected(|| self.from.files.read_file(read.clone())).await;
-        let data = data.map_err(|error| file_failure(&error))?;
+        retry_disconnected(|| self.to.files.copy(copy.clone())).await?;
+        self.progress.written(job.found.size);
+        self.finish(job, part).await
+    }
+
+    async fn copy_small(&self, job: &CopyJob, part: &PathUri) -> Result<(), CommandFailure> {
+        let data = read_file(&*self.from.files, &job.source).await?;
         let length = data.len() as u64;
         let write = whole_file_write(part, job.found.mode.map(|mode| mode & 0o777));
         let mut written =
-            retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
+            retry_disconnected(|| write_with_mode(&*self.to.files, &write, &data)).await;
         if let (Err(FileError::Invalid(_)), Some(_)) = (&written, write.mode) {
             // Before a disconnect it may have received a mode without write permission.
             self.remove(part).await;
-            written = retry_disconnected(|| write_with_mode(&self.to.files, &write, &data)).await;
+            written = retry_disconnected(|| write_with_mode(&*self.to.files, &write, &data)).await;
         }
-        written.map_err(|error| file_failure(&error))?;
+        written?;
         self.progress.written(length);
         self.finish(job, part).await
     }
@@ -272,10 +252,7 @@ impl<'a> Copier<'a> {
         // The semaphore is never closed.
         let _permit = self.large.acquire().await;
         self.progress.begin(&name_of(&job.target));
-        let mut copied_bytes = self
-            .resumable(job, part)
-            .await
-            .map_err(|error| file_failure(&error))?;
+        let mut copied_bytes = self.resumable(job, part).await?;
         self.progress.resumed(copied_bytes);
         let mut failures = 0;
         loop {
@@ -318,7 +295,7 @@ impl<'a> Copier<'a> {
         if self.options.resume == ResumeMode::Nothing {
             return Ok(0);
         }
-        let length = match metadata_if_exists(&*self.to.files, part).await? {
+        let length = match self.to.metadata(part).await? {
             Some(found) if found.is_file && found.size <= job.found.size => found.size,
             Some(_) | None => return Ok(0),
         };
@@ -327,8 +304,8 @@ impl<'a> Copier<'a> {
         let mut retries_left = MAX_RETRIES;
         loop {
             let compared = async {
-                let source = open(&self.from.files, &job.source, OpenMode::Read).await?;
-                let target = open(&self.to.files, part, OpenMode::Read).await?;
+                let source = open_file(&*self.from.files, &job.source, OpenMode::Read).await?;
+                let target = open_file(&*self.to.files, part, OpenMode::Read).await?;
                 Ok(same_blocks(&source, &target, 0, beginning).await?
                     && same_blocks(&source, &target, end, length).await?)
             };
@@ -354,7 +331,7 @@ impl<'a> Copier<'a> {
         copied_bytes: &mut u64,
         blocks: BlockSize,
     ) -> Result<(), CopyError> {
-        let source = open(&self.from.files, &job.source, OpenMode::Read).await;
+        let source = open_file(&*self.from.files, &job.source, OpenMode::Read).await;
         let source = source.map_err(CopyError::Source)?;
         let target = self
             .open_part(job, part, copied_bytes)
@@ -375,7 +352,7 @@ impl<'a> Copier<'a> {
         copied_bytes: &mut u64,
     ) -> Result<Arc<dyn OpenFile>, FileError> {
         if *copied_bytes > 0 {
-            match open(&self.to.files, part, OpenMode::Update).await {
+            match open_file(&*self.to.files, part, OpenMode::Update).await {
                 // Older servers write files only from their beginning.
                 Err(FileError::Refused(_)) => *copied_bytes = 0,
                 opened => return opened,
@@ -383,14 +360,13 @@ impl<'a> Copier<'a> {
         }
         // It must stay writable and readable for the owner until it is complete.
         let mode = job.found.mode.map(|mode| mode & 0o777 | OWNER);
-        let empty = whole_file_write(part, mode);
-        retry_disconnected(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
-        open(&self.to.files, part, OpenMode::Replace).await
+        let (empty, data) = (whole_file_write(part, mode), Bytes::new());
+        retry_disconnected(|| write_with_mode(&*self.to.files, &empty, &data)).await?;
+        open_file(&*self.to.files, part, OpenMode::Replace).await
     }
 
     async fn is_unchanged(&self, job: &CopyJob) -> Result<bool, CommandFailure> {
-        let now = metadata_if_exists(&*self.from.files, &job.source).await;
-        let now = now.map_err(|error| file_failure(&error))?;
+        let now = self.from.metadata(&job.source).await?;
         let before = FileFingerprint::from(&job.found);
         Ok(now.is_some_and(|now| FileFingerprint::from(&now) == before))
     }
@@ -403,13 +379,13 @@ impl<'a> Copier<'a> {
         error: CopyError,
     ) -> CommandFailure {
         match error {
-            CopyError::Source(error @ FileError::Disconnected(_))
-            | CopyError::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
-            CopyError::Source(error) => file_failure(&error),
+            CopyError::Source(error) | CopyError::Target(error @ FileError::Disconnected(_)) => {
+                error.into()
+            }
             CopyError::Target(error) => {
                 // A block after the failed one may have been written.
                 self.remove(part).await;
-                file_failure(&error)
+                CommandFailure::from(error)
             }
             CopyError::Shorter => {
                 self.remove(part).await;
@@ -434,28 +410,19 @@ impl<'a> Copier<'a> {
             overwrite: true,
             sandbox: None,
         };
-        let outcome = match self.to.rename(&rename).await {
-            // A retry after a disconnect may find that the first attempt succeeded.
-            Err(FileError::NotFound(text)) => {
-                match metadata_if_exists(&*self.to.files, &job.target).await {
-                    Ok(Some(found)) if found.size == job.found.size => Ok(()),
-                    Ok(_) => Err(FileError::NotFound(text)),
-                    Err(error) => Err(error),
-                }
-            }
-            outcome => outcome,
-        };
-        if let Err(error) = outcome {
+        let is_source = |found: &FileMetadata| found.size == job.found.size;
+        if let Err(error) = self.to.rename(rename, is_source).await {
             if !matches!(error, FileError::Disconnected(_)) {
                 self.remove(part).await;
             }
-            return Err(file_failure(&error));
+            return Err(CommandFailure::from(error));
         }
         Ok(())
     }
 
+    /// Removes a partial file. Errors are ignored: nothing can be done about them.
     async fn remove(&self, part: &PathUri) {
-        remove(self.to, part).await;
+        drop(self.to.remove(part).await);
     }
 }
 
@@ -470,18 +437,6 @@ pub(super) fn name_target(
         what: failure.what.replace(&part, &target),
         ..failure
     }
-}
-
-/// Removes a partial file. Errors are ignored: nothing can be done about them.
-async fn remove(to: &CopyEndpoint, part: &PathUri) {
-    let remove = RemovePath {
-        path: part.clone(),
-        recursive: Some(false),
-        force: Some(true),
-        follow_symlinks: None,
-        sandbox: None,
-    };
-    drop(to.files.remove(remove).await);
 }
 
 fn name_of(path: &PathUri) -> String {
@@ -502,37 +457,19 @@ fn whole_file_write(path: &PathUri, mode: Option<u32>) -> WriteFile {
 }
 
 /// Writes a whole file, without the mode if the server cannot set it.
-fn write_with_mode(
-    files: &Arc<dyn ExecutorFileSystem>,
+async fn write_with_mode(
+    files: &dyn ExecutorFileSystem,
     write: &WriteFile,
     data: &Bytes,
-) -> exec_env::filesystem::FileFuture<()> {
-    use futures_util::future::FutureExt;
-    let (files, write, data) = (Arc::clone(files), write.clone(), data.clone());
-    async move {
-        match files.write_file(write.clone(), data.clone()).await {
-            Err(FileError::Refused(_)) if write.mode.is_some() => {
-                let plain = WriteFile {
-                    mode: None,
-                    ..write
-                };
-                files.write_file(plain, data).await
-            }
-            outcome => outcome,
+) -> Result<(), FileError> {
+    match files.write_file(write.clone(), data.clone()).await {
+        Err(FileError::Refused(_)) if write.mode.is_some() => {
+            let plain = WriteFile {
+                mode: None,
+                ..write.clone()
+            };
+            files.write_file(plain, data.clone()).await
         }
+        outcome => outcome,
     }
-    .boxed()
-}
-
-async fn open(
-    files: &Arc<dyn ExecutorFileSystem>,
-    path: &PathUri,
-    mode: OpenMode,
-) -> Result<Arc<dyn OpenFile>, FileError> {
-    let open = OpenFileRequest {
-        path: path.clone(),
-        mode,
-        sandbox: None,
-    };
-    retry_disconnected(|| files.open(open.clone())).await
 }

@@ -6,16 +6,16 @@ use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
 use exec_wire::{
     error::ErrorCode,
-    fs::{CanonicalizePath, CopyPath, FileMetadata, RenamePath, SetMetadata},
+    fs::{CopyPath, FileMetadata, RemovePath, RenamePath, SetMetadata},
     path_uri::PathUri,
 };
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    cp::staged_tree::{TargetState, remove},
+    cp::staged_tree::TargetState,
     failure::{CommandFailure, FailureKind},
     files::{
-        DirectoryListing, child_path, display_path, entries, file_failure, is_dangling_link,
+        DirectoryListing, canonicalize, child_path, display_path, entries, is_dangling_link,
         metadata_if_exists, retry_disconnected,
     },
     operand::PathOperand,
@@ -62,9 +62,14 @@ impl CopyEndpoint {
     }
 
     /// Renames a path. A server without rename, such as the stock one, copies instead, which is not
-    /// atomic.
-    pub(super) async fn rename(&self, rename: &RenamePath) -> Result<(), FileError> {
-        match retry_disconnected(|| self.files.rename(rename.clone())).await {
+    /// atomic. A retry after a disconnect may find that the first attempt succeeded: `is_source`
+    /// judges what is at the destination then.
+    pub(super) async fn rename(
+        &self,
+        rename: RenamePath,
+        is_source: impl Fn(&FileMetadata) -> bool,
+    ) -> Result<(), FileError> {
+        let renamed = match retry_disconnected(|| self.files.rename(rename.clone())).await {
             Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
                 let copy = CopyPath {
                     source_path: rename.source_path.clone(),
@@ -72,11 +77,33 @@ impl CopyEndpoint {
                     recursive: true,
                     sandbox: None,
                 };
-                retry_disconnected(|| self.files.copy(copy.clone())).await?;
-                remove(self, &rename.source_path).await
+                match retry_disconnected(|| self.files.copy(copy.clone())).await {
+                    Ok(()) => self.remove(&rename.source_path).await,
+                    Err(error) => Err(error),
+                }
+            }
+            outcome => outcome,
+        };
+        match renamed {
+            Err(FileError::NotFound(text)) => {
+                let found = self.metadata(&rename.destination_path).await?;
+                let is_done = found.as_ref().is_some_and(is_source);
+                is_done.then_some(()).ok_or(FileError::NotFound(text))
             }
             outcome => outcome,
         }
+    }
+
+    /// Removes remains of an earlier run, or of a failed copy.
+    pub(super) async fn remove(&self, path: &PathUri) -> Result<(), FileError> {
+        let remove = RemovePath {
+            path: path.clone(),
+            recursive: Some(true),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        retry_disconnected(|| self.files.remove(remove.clone())).await
     }
 
     /// Returns whether the files are on this machine, with or without a server.
@@ -102,6 +129,11 @@ impl CopyEndpoint {
     /// server of this endpoint controls where its links point.
     pub(super) fn has_unreliable_listing(&self, to: &Self) -> bool {
         !self.is_this_machine() && !self.is(to)
+    }
+
+    /// Returns metadata, following links; `None` if the path does not exist.
+    pub(super) async fn metadata(&self, path: &PathUri) -> Result<Option<FileMetadata>, FileError> {
+        metadata_if_exists(&*self.files, path).await
     }
 
     /// Lists a directory.
@@ -192,8 +224,7 @@ impl CopyTarget {
         sources: usize,
     ) -> Result<Self, CommandFailure> {
         let path = endpoint.path(operand).await?;
-        let found = metadata_if_exists(&*endpoint.files, &path).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = endpoint.metadata(&path).await?;
         let displayed = endpoint.display(&path);
         let must_be_directory = sources > 1 || operand.is_directory();
         match found {
@@ -227,8 +258,7 @@ impl CopyTarget {
     ) -> Result<CopyPair, CommandFailure> {
         let source = from.path(operand).await?;
         let displayed = from.display(&source);
-        let found = metadata_if_exists(&*from.files, &source).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = from.metadata(&source).await?;
         let Some(found) = found else {
             return Err(source_missing(from, &source).await);
         };
@@ -304,13 +334,8 @@ impl CopyTarget {
         from: &CopyEndpoint,
         pair: &CopyPair,
     ) -> Result<(), CommandFailure> {
-        let failed = |error| file_failure(&error);
-        let source = resolved_path(&*from.files, &pair.source)
-            .await
-            .map_err(failed)?;
-        let target = resolved_path(&*self.endpoint.files, &pair.target)
-            .await
-            .map_err(failed)?;
+        let source = resolved_path(&*from.files, &pair.source).await?;
+        let target = resolved_path(&*self.endpoint.files, &pair.target).await?;
         let (Some(source), Some(target)) = (source, target) else {
             return Ok(());
         };
@@ -372,8 +397,8 @@ async fn require_parent_directory(
     let Some(above) = path.parent() else {
         return Ok(());
     };
-    let found = metadata_if_exists(&*endpoint.files, &above).await;
-    let what = match found.map_err(|error| file_failure(&error))? {
+    let found = endpoint.metadata(&above).await;
+    let what = match found? {
         Some(found) if found.is_directory => return Ok(()),
         Some(_) => format!("`{}` is not a directory", endpoint.display(&above)),
         None => {
@@ -401,11 +426,7 @@ pub(super) async fn resolved_path(
     let mut missing = Vec::new();
     let mut existing = path.clone();
     loop {
-        let request = CanonicalizePath {
-            path: existing.clone(),
-            sandbox: None,
-        };
-        match retry_disconnected(|| files.canonicalize(request.clone())).await {
+        match canonicalize(files, &existing).await {
             Ok(resolved_path) => {
                 let mut names = missing.iter().rev();
                 return Ok(names.try_fold(resolved_path, |path, name: &Vec<u8>| {
@@ -441,16 +462,11 @@ impl TargetKind {
         endpoint: &CopyEndpoint,
         path: PathUri,
     ) -> Result<Self, CommandFailure> {
-        let failed = |error: FileError| file_failure(&error);
         let refused =
             |why: &str| CommandFailure::failed(format!("`{}` {why}", endpoint.display(&path)));
-        let found = metadata_if_exists(&*endpoint.files, &path)
-            .await
-            .map_err(failed)?;
+        let found = endpoint.metadata(&path).await?;
         let Some(found) = found else {
-            let is_dangling = is_dangling_link(&*endpoint.files, &path)
-                .await
-                .map_err(failed)?;
+            let is_dangling = is_dangling_link(&*endpoint.files, &path).await?;
             return match is_dangling {
                 true => Err(refused("is a dangling link")
                     .next("remove it, or name the file it should point to")),
@@ -466,13 +482,7 @@ impl TargetKind {
         if !found.is_symlink {
             return Ok(Self::File(path));
         }
-        let canonicalize = CanonicalizePath {
-            path: path.clone(),
-            sandbox: None,
-        };
-        let resolved =
-            retry_disconnected(|| endpoint.files.canonicalize(canonicalize.clone())).await;
-        resolved.map(Self::File).map_err(failed)
+        Ok(Self::File(canonicalize(&*endpoint.files, &path).await?))
     }
 
     /// Returns the path to write a file to.

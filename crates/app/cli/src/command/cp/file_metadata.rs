@@ -18,7 +18,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::command::{
     cp::{endpoint::CopyEndpoint, staged_tree::TargetState},
     failure::{CommandFailure, FailureKind},
-    files::{file_failure, metadata_if_exists, retry_disconnected},
+    files::retry_disconnected,
 };
 
 /// Links and times set concurrently.
@@ -64,7 +64,7 @@ impl DeferredMetadata {
                 let created = retry_disconnected(|| to.files.create_symlink(create.clone())).await;
                 created.err().map(|error| {
                     let what = format!("create link `{}`", to.display(&create.path));
-                    let failure = change_failure(&what, &error);
+                    let failure = change_failure(&what, error);
                     match failure.kind == FailureKind::Lost {
                         true => failure,
                         false => failure.next("`cp -L` copies the link targets instead"),
@@ -85,7 +85,7 @@ impl DeferredMetadata {
             .try_for_each_concurrent(CONCURRENT_CHANGES, |(path, time)| async move {
                 let set = to.set_metadata(&path, None, Some(time)).await;
                 set.map_err(|error| {
-                    change_failure(&format!("set the time of `{}`", to.display(&path)), &error)
+                    change_failure(&format!("set the time of `{}`", to.display(&path)), error)
                 })
             })
             .await
@@ -93,19 +93,16 @@ impl DeferredMetadata {
 }
 
 /// Explains why a change failed.
-fn change_failure(what: &str, error: &FileError) -> CommandFailure {
-    let failure = file_failure(error);
-    let why = match error {
-        FileError::Disconnected(_) => return failure,
-        FileError::Remote(error) if error.code == ErrorCode::METHOD_NOT_FOUND => {
-            "its server does not support it"
-        }
-        FileError::NotFound(_)
-        | FileError::Invalid(_)
-        | FileError::Refused(_)
-        | FileError::Host(_)
-        | FileError::Remote(_)
-        | _ => &failure.what,
+fn change_failure(what: &str, error: FileError) -> CommandFailure {
+    let is_unsupported = matches!(
+        &error,
+        FileError::Remote(error) if error.code == ErrorCode::METHOD_NOT_FOUND
+    );
+    let failure = CommandFailure::from(error);
+    let why = match is_unsupported {
+        _ if failure.kind == FailureKind::Lost => return failure,
+        true => "its server does not support it",
+        false => &failure.what,
     };
     CommandFailure::failed(format!("cannot {what}: {why}"))
 }
@@ -188,8 +185,7 @@ impl<'a> FileModes<'a> {
         if let (TargetState::New, Some(default_mode)) = (target_state, self.default_mode.get()) {
             return Ok(Some(default_mode));
         }
-        let found = metadata_if_exists(&*self.to.files, directory).await;
-        let found = found.map_err(|error| file_failure(&error))?;
+        let found = self.to.metadata(directory).await?;
         let mode = found.and_then(|found| found.mode);
         if target_state == TargetState::New {
             self.default_mode.set(mode);
@@ -201,7 +197,7 @@ impl<'a> FileModes<'a> {
         let set = self.to.set_metadata(path, Some(mode), None).await;
         set.map_err(|error| {
             let what = format!("set mode {mode:03o} of `{}`", self.to.display(path));
-            change_failure(&what, &error)
+            change_failure(&what, error)
         })
     }
 }

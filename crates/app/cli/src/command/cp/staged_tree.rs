@@ -13,9 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_env::filesystem::{FileError, OpenFileRequest};
+use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{OpenMode, ReadFile, RemovePath, RenamePath},
+    fs::{OpenMode, RenamePath},
     path_uri::PathUri,
 };
 
@@ -25,7 +25,7 @@ use crate::command::{
         endpoint::CopyEndpoint,
     },
     failure::{CommandFailure, FailureKind},
-    files::{FileFingerprint, child_path, file_failure, metadata_if_exists, retry_disconnected},
+    files::{FileFingerprint, child_path, open_file, read_file},
 };
 
 /// What existed at the target before the copy.
@@ -60,28 +60,24 @@ impl StagedTree {
         source: &str,
         resume: ResumeMode,
     ) -> Result<(Self, TargetState), CommandFailure> {
-        let failed = |error: FileError| file_failure(&error);
         let Some(StagedPaths { part, journal }) = tree_parts(target, source) else {
             let what = format!("`{}` is not a valid directory name", to.display(target));
             return Err(CommandFailure::usage(what));
         };
         if resume == ResumeMode::Nothing {
             for remains in [&part, &journal] {
-                remove(to, remains).await.map_err(failed)?;
+                to.remove(remains).await?;
             }
         }
-        let is_begun = metadata_if_exists(&*to.files, &part)
-            .await
-            .map_err(failed)?
-            .is_some();
+        let is_begun = to.metadata(&part).await?.is_some();
         let (journal, target_state) = match is_begun {
             true => {
-                let journal = CopyJournal::read(to, journal).await.map_err(failed)?;
+                let journal = CopyJournal::read(to, journal).await?;
                 (journal, TargetState::Resumed)
             }
             false => {
                 // A journal without its tree is useless.
-                remove(to, &journal).await.map_err(failed)?;
+                to.remove(&journal).await?;
                 (CopyJournal::new(to, journal), TargetState::New)
             }
         };
@@ -110,19 +106,9 @@ impl StagedTree {
             overwrite: false,
             sandbox: None,
         };
-        let outcome = match to.rename(&rename).await {
-            // A retry after a disconnect may find that the first attempt succeeded.
-            Err(FileError::NotFound(text)) => {
-                match metadata_if_exists(&*to.files, &self.target).await {
-                    Ok(Some(found)) if found.is_directory => Ok(()),
-                    Ok(_) => Err(FileError::NotFound(text)),
-                    Err(error) => Err(error),
-                }
-            }
-            outcome => outcome,
-        };
-        outcome.map_err(|error| {
-            let failure = file_failure(&error);
+        let renamed = to.rename(rename, |found| found.is_directory).await;
+        renamed.map_err(|error| {
+            let failure = CommandFailure::from(error);
             match failure.kind == FailureKind::Lost {
                 true => failure,
                 false => failure.next(format!(
@@ -134,18 +120,6 @@ impl StagedTree {
         self.journal.remove().await;
         Ok(())
     }
-}
-
-/// Removes remains of an earlier run.
-pub(super) async fn remove(to: &CopyEndpoint, path: &PathUri) -> Result<(), FileError> {
-    let remove = RemovePath {
-        path: path.clone(),
-        recursive: Some(true),
-        force: Some(true),
-        follow_symlinks: None,
-        sandbox: None,
-    };
-    retry_disconnected(|| to.files.remove(remove.clone())).await
 }
 
 /// Keys per journal write: a killed run repeats at most this many files.
@@ -192,12 +166,7 @@ impl CopyJournal {
 
     /// Reads the journal of an earlier run. An unreadable one counts as empty.
     pub(super) async fn read(endpoint: &CopyEndpoint, path: PathUri) -> Result<Self, FileError> {
-        let read = ReadFile {
-            path: path.clone(),
-            follow_symlinks: None,
-            sandbox: None,
-        };
-        let content = match retry_disconnected(|| endpoint.files.read_file(read.clone())).await {
+        let content = match read_file(&*endpoint.files, &path).await {
             Ok(content) => content,
             Err(error @ FileError::Disconnected(_)) => return Err(error),
             Err(_) => Bytes::new(),
@@ -235,26 +204,15 @@ impl CopyJournal {
             return;
         }
         self.end.set(offset + data.len() as u64);
-        let open = OpenFileRequest {
-            path: self.path.clone(),
-            mode: OpenMode::Update,
-            sandbox: None,
-        };
-        if let Ok(file) = retry_disconnected(|| self.endpoint.files.open(open.clone())).await {
+        let opened = open_file(&*self.endpoint.files, &self.path, OpenMode::Update).await;
+        if let Ok(file) = opened {
             drop(file.write_block(offset, data).await);
         }
     }
 
     /// Removes the journal after everything is copied.
     pub(super) async fn remove(&self) {
-        let remove = RemovePath {
-            path: self.path.clone(),
-            recursive: Some(false),
-            force: Some(true),
-            follow_symlinks: None,
-            sandbox: None,
-        };
-        drop(retry_disconnected(|| self.endpoint.files.remove(remove.clone())).await);
+        drop(self.endpoint.remove(&self.path).await);
     }
 }
 

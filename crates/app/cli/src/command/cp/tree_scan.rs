@@ -12,7 +12,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{CanonicalizePath, CreateDirectory, FileMetadata},
+    fs::{CreateDirectory, FileMetadata},
     path_uri::PathUri,
 };
 use futures_util::{StreamExt, future::join3, stream};
@@ -21,15 +21,15 @@ use tokio::sync::mpsc;
 use crate::command::{
     cp::{
         CopyProgress,
-        copier::{CopyOptions, KeepTimes, ResumeMode},
+        copier::{CopyOptions, KeepTimes},
         endpoint::{CopyEndpoint, CopyPair, resolved_path},
         file_metadata::{DeferredMetadata, FileModes, LinkMode},
-        staged_tree::{StagedTree, TargetState, part_of, remove, tree_parts},
+        staged_tree::{StagedTree, TargetState, part_of, tree_parts},
     },
     failure::{CommandFailure, FailureKind},
     files::{
-        DirectoryListing, ListedEntry, ListedEntryKind, child_path, file_failure,
-        metadata_if_exists, retry_disconnected,
+        DirectoryListing, ListedEntry, ListedEntryKind, canonicalize, child_path,
+        retry_disconnected,
     },
 };
 
@@ -60,7 +60,7 @@ pub(super) struct CopyJob {
 pub(super) struct TreeScan<'a> {
     from: &'a CopyEndpoint,
     to: &'a CopyEndpoint,
-    resume: ResumeMode,
+    options: CopyOptions,
     progress: &'a CopyProgress,
     modes: FileModes<'a>,
     /// Resolved target directories that are also below a source.
@@ -68,10 +68,7 @@ pub(super) struct TreeScan<'a> {
     /// How often links led to each directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<StagedTree>>>,
-    link_mode: LinkMode,
     deferred: &'a DeferredMetadata,
-    /// Whether directories keep the times of their sources.
-    times: KeepTimes,
 }
 
 /// Directory to list.
@@ -97,9 +94,7 @@ impl<'a> TreeScan<'a> {
         Self {
             from,
             to,
-            resume: options.resume,
-            link_mode: options.links,
-            times: options.times,
+            options,
             deferred,
             progress,
             modes: FileModes::new(to),
@@ -118,8 +113,7 @@ impl<'a> TreeScan<'a> {
             let parts = tree_parts(&pair.target, &self.from.display(&pair.source));
             let part = parts.map(|parts| parts.part);
             for path in part.iter().chain([&pair.target]) {
-                let resolved = resolved_path(&*self.to.files, path).await;
-                let resolved = resolved.map_err(|error| file_failure(&error))?;
+                let resolved = resolved_path(&*self.to.files, path).await?;
                 self.excluded.extend(resolved);
             }
         }
@@ -204,7 +198,7 @@ impl<'a> TreeScan<'a> {
         }
         let source = self.from.display(&root.source);
         let (tree, target_state) =
-            StagedTree::begin(self.to, &root.target, &source, self.resume).await?;
+            StagedTree::begin(self.to, &root.target, &source, self.options.resume).await?;
         let tree = Rc::new(tree);
         self.trees.borrow_mut().push(Rc::clone(&tree));
         root.target = tree.part.clone();
@@ -219,22 +213,16 @@ impl<'a> TreeScan<'a> {
         level: &ScanLevel,
         jobs: &mpsc::Sender<CopyJob>,
     ) -> Result<Vec<ScanLevel>, CommandFailure> {
-        let failed = |error: FileError| file_failure(&error);
-        let canonicalize = CanonicalizePath {
-            path: level.source.clone(),
-            sandbox: None,
-        };
         let (resolved_path, found, source) = join3(
-            retry_disconnected(|| self.from.files.canonicalize(canonicalize.clone())),
+            canonicalize(&*self.from.files, &level.source),
             self.from.entries(&level.source),
-            metadata_if_exists(&*self.from.files, &level.source),
+            self.from.metadata(&level.source),
         )
         .await;
-        let (resolved_path, found) = (resolved_path.map_err(failed)?, found.map_err(failed)?);
-        let source = source.map_err(failed)?;
+        let (resolved_path, found, source) = (resolved_path?, found?, source?);
         let mode = source.as_ref().and_then(|source| source.mode);
         let is_linked = level.is_linked || is_link_target(&resolved_path, level);
-        if is_linked && self.link_mode == LinkMode::Keep {
+        if is_linked && self.options.links == LinkMode::Keep {
             return Err(self.unreadable_link(&level.source));
         }
         if let Some(why) = self.skip_reason(&resolved_path, level, is_linked) {
@@ -247,7 +235,7 @@ impl<'a> TreeScan<'a> {
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
         }
-        if let (KeepTimes::Yes, Some(source)) = (self.times, source) {
+        if let (KeepTimes::Yes, Some(source)) = (self.options.times, source) {
             self.deferred.add_time(&level.target, source.modified_at_ms);
         }
         self.progress.directory();
@@ -261,7 +249,7 @@ impl<'a> TreeScan<'a> {
                 self.skip(&entry, "its name is not valid at the target");
                 continue;
             };
-            if let (LinkMode::Keep, Some(leads_to)) = (self.link_mode, &entry.link_target) {
+            if let (LinkMode::Keep, Some(leads_to)) = (self.options.links, &entry.link_target) {
                 self.deferred.add_link(target, leads_to.clone());
                 names.insert(entry.name, entry.kind);
                 continue;
@@ -297,17 +285,17 @@ impl<'a> TreeScan<'a> {
         directories.reverse();
         let mut lookups = stream::iter(files)
             .map(|(source, target)| async {
-                let found = metadata_if_exists(&*self.from.files, &source).await;
+                let found = self.from.metadata(&source).await;
                 (source, target, found)
             })
             .buffered(CONCURRENT_LOOKUPS);
         let mut ready = Vec::new();
         while let Some((source, target, found)) = lookups.next().await {
             // Removed meanwhile: nothing to copy.
-            let Some(found) = found.map_err(failed)? else {
+            let Some(found) = found? else {
                 continue;
             };
-            if found.is_symlink && self.link_mode == LinkMode::Keep {
+            if found.is_symlink && self.options.links == LinkMode::Keep {
                 self.progress.fail(self.unreadable_link(&source));
                 continue;
             }
@@ -325,7 +313,7 @@ impl<'a> TreeScan<'a> {
             }
         }
         if target_state == TargetState::Resumed {
-            self.clear(level, &names, &ready).await.map_err(failed)?;
+            self.clear(level, &names, &ready).await?;
         }
         for job in ready {
             drop(self.queue_job(job, jobs).await);
@@ -365,10 +353,8 @@ impl<'a> TreeScan<'a> {
         level: &ScanLevel,
         mode: Option<u32>,
     ) -> Result<TargetState, CommandFailure> {
-        let failed = |error: FileError| file_failure(&error);
         if level.target_state != TargetState::New {
-            let found = metadata_if_exists(&*self.to.files, &level.target).await;
-            let found = found.map_err(failed)?;
+            let found = self.to.metadata(&level.target).await?;
             // A name that was a link in an earlier run may be a directory now: nothing is written
             // through the old link.
             let is_link =
@@ -385,7 +371,7 @@ impl<'a> TreeScan<'a> {
                     return Ok(TargetState::Existing);
                 }
                 (TargetState::Resumed, Some(_)) if is_link => {
-                    remove(self.to, &level.target).await.map_err(failed)?;
+                    self.to.remove(&level.target).await?;
                 }
                 (TargetState::Existing | TargetState::Resumed | TargetState::New, _) => {}
             }
@@ -398,7 +384,7 @@ impl<'a> TreeScan<'a> {
             sandbox: None,
         };
         let created = retry_disconnected(|| self.to.files.create_directory(create.clone())).await;
-        created.map_err(failed)?;
+        created?;
         let target_state = match level.target_state {
             TargetState::Existing | TargetState::New => TargetState::New,
             TargetState::Resumed => TargetState::Resumed,
@@ -427,7 +413,7 @@ impl<'a> TreeScan<'a> {
             let is_part = entry.kind == ListedEntryKind::File && parts.contains(&entry.name);
             let is_expected = is_part || names.get(&entry.name) == Some(&entry.kind);
             if !is_expected {
-                remove(self.to, &entry.path).await?;
+                self.to.remove(&entry.path).await?;
             }
         }
         Ok(())

@@ -45,14 +45,14 @@ async fn retries_are_limited_and_other_errors_fail_at_once() {
 #[test]
 fn missing_file_has_its_own_kind_and_no_error_number() {
     let text = "cannot open `/none`: No such file or directory (os error 2)".to_owned();
-    let failure = file_failure(&FileError::NotFound(text));
+    let failure = CommandFailure::from(FileError::NotFound(text));
     assert_eq!(failure.kind, FailureKind::NotFound);
     assert_eq!(
         failure.what,
         "cannot open `/none`: No such file or directory"
     );
     let text = "cannot open `/x`: Permission denied (os error 13)".to_owned();
-    let failure = file_failure(&FileError::Invalid(text));
+    let failure = CommandFailure::from(FileError::Invalid(text));
     assert_eq!(failure.kind, FailureKind::Failed);
     assert_eq!(failure.what, "cannot open `/x`: Permission denied");
 }
@@ -60,7 +60,7 @@ fn missing_file_has_its_own_kind_and_no_error_number() {
 #[test]
 fn multi_line_error_is_joined() {
     let text = "pattern cannot be used:\n    (\n    ^\nunclosed group".to_owned();
-    let failure = file_failure(&FileError::Refused(text));
+    let failure = CommandFailure::from(FileError::Refused(text));
     assert_eq!(failure.kind, FailureKind::Usage);
     assert_eq!(failure.what, "pattern cannot be used: ( ^ unclosed group");
 }

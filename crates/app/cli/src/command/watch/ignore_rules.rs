@@ -1,12 +1,12 @@
 //! Filters changes by ignore files and options.
 
 use exec_env::filesystem::ExecutorFileSystem;
-use exec_wire::{fs::ReadFile, path_uri::PathUri};
+use exec_wire::path_uri::PathUri;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::command::{
     failure::CommandFailure,
-    files::{child_path, display_path, retry_disconnected},
+    files::{child_path, display_path, read_file},
 };
 
 /// Ignore files in a watched directory.
@@ -75,13 +75,7 @@ impl IgnoreRules {
             let Some(path) = child_path(root, name.as_bytes()) else {
                 continue;
             };
-            let read = ReadFile {
-                path,
-                follow_symlinks: None,
-                sandbox: None,
-            };
-            let content = retry_disconnected(|| files.read_file(read.clone())).await;
-            let content = content.unwrap_or_default();
+            let content = read_file(files, &path).await.unwrap_or_default();
             for line in String::from_utf8_lossy(&content).lines() {
                 // An invalid line ignores nothing, like in git.
                 drop(rules.add_line(None, line));
