@@ -129,10 +129,9 @@ impl CompletionList {
         match &route.route_kind {
             RouteKind::Local(socket) => drop(SocketPath::connect(socket.path()).ok()?),
             // It would start programs here and there, which may ask for a password.
-            RouteKind::Target(_)
-            | RouteKind::Named(EnvEndpoint::Target(_) | EnvEndpoint::Program(_)) => return None,
-            RouteKind::Named(EnvEndpoint::Url(_) | EnvEndpoint::Relay(_)) | RouteKind::Typed(_) => {
-            }
+            RouteKind::Named(EnvEndpoint::Target(_) | EnvEndpoint::Program(_))
+            | RouteKind::Typed(EnvEndpoint::Target(_)) => return None,
+            RouteKind::Named(_) | RouteKind::Typed(_) => {}
         }
         let env = ConnectedEnv::connect_route(route, TerminalPrompts::Forbidden).await;
         let env = env.ok()?;

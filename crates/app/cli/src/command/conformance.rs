@@ -231,15 +231,17 @@ impl ConformanceCommand {
             ephemeral: false,
         };
         let route = EnvRoute::find(&env_args, &|name| std::env::var_os(name))?;
-        let url = match route.route_kind {
-            RouteKind::Typed(url) | RouteKind::Named(EnvEndpoint::Url(url)) => url,
-            RouteKind::Named(EnvEndpoint::Program(program)) => {
+        let endpoint = match route.route_kind {
+            RouteKind::Named(endpoint) | RouteKind::Typed(endpoint) => Some(endpoint),
+            RouteKind::Local(_) => None,
+        };
+        let url = match endpoint {
+            Some(EnvEndpoint::Url(url)) => url,
+            Some(EnvEndpoint::Program(program)) => {
                 let args = StdioExecServerConnectArgs::from(program);
                 return Ok(Box::new(args.connector()));
             }
-            RouteKind::Local(_)
-            | RouteKind::Target(_)
-            | RouteKind::Named(EnvEndpoint::Relay(_) | EnvEndpoint::Target(_)) => {
+            Some(EnvEndpoint::Relay(_) | EnvEndpoint::Target(_)) | None => {
                 return Err(CommandFailure::usage(format!("`{target}` has no URL"))
                     .next("give the ws:// or unix:// URL of the server itself"));
             }
@@ -249,9 +251,7 @@ impl ConformanceCommand {
             ..url.into()
         };
         let connector = args.connector();
-        Ok(Box::new(connector.map_err(|error| {
-            CommandFailure::usage(error.to_string())
-        })?))
+        Ok(Box::new(connector.map_err(CommandFailure::usage)?))
     }
 }
 

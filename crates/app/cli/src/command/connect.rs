@@ -152,13 +152,7 @@ impl ConnectedEnv {
                 let connecting = connect(&name, endpoint, EnvOrigin::Named, prompts);
                 (connecting.await?, false)
             }
-            RouteKind::Typed(url) => {
-                let endpoint = EnvEndpoint::Url(url);
-                let connecting = connect(&name, endpoint, EnvOrigin::Typed, prompts);
-                (connecting.await?, false)
-            }
-            RouteKind::Target(target) => {
-                let endpoint = EnvEndpoint::Target(target);
+            RouteKind::Typed(endpoint) => {
                 let connecting = connect(&name, endpoint, EnvOrigin::Typed, prompts);
                 (connecting.await?, false)
             }

@@ -42,10 +42,8 @@ pub(crate) enum RouteKind {
     Local(LocalSocket),
     /// Server that a file or a variable names.
     Named(EnvEndpoint),
-    /// Server at a typed URL.
-    Typed(UrlEndpoint),
-    /// Typed place with a shell.
-    Target(TargetEndpoint),
+    /// Typed URL, or typed place with a shell.
+    Typed(EnvEndpoint),
 }
 
 impl EnvRoute {
@@ -98,14 +96,15 @@ impl EnvRoute {
         let target = text.parse().map_err(CommandFailure::usage)?;
         Ok(Self {
             name: text.to_owned(),
-            route_kind: RouteKind::Target(TargetEndpoint::new(target)),
+            route_kind: RouteKind::Typed(EnvEndpoint::Target(TargetEndpoint::new(target))),
         })
     }
 
     /// Makes the server there end with its connection.
     fn make_ephemeral(&mut self) -> Result<(), CommandFailure> {
         match &mut self.route_kind {
-            RouteKind::Target(endpoint) | RouteKind::Named(EnvEndpoint::Target(endpoint)) => {
+            RouteKind::Named(EnvEndpoint::Target(endpoint))
+            | RouteKind::Typed(EnvEndpoint::Target(endpoint)) => {
                 endpoint.lifetime = ServerLifetime::Ephemeral;
                 Ok(())
             }
@@ -180,7 +179,7 @@ fn typed(
     };
     Ok(EnvRoute {
         name: address.to_string(),
-        route_kind: RouteKind::Typed(endpoint),
+        route_kind: RouteKind::Typed(EnvEndpoint::Url(endpoint)),
     })
 }
 

@@ -157,11 +157,11 @@ fn url_name_and_default_resolve_to_routes() {
     let set = [("EXEC_SERVER_TOKEN", "t0ken")];
     let typed = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
     assert_eq!(typed.name, "wss://h:1");
-    let RouteKind::Typed(UrlEndpoint {
+    let RouteKind::Typed(EnvEndpoint::Url(UrlEndpoint {
         auth_bearer_token: Some(_),
         url,
         ..
-    }) = typed.route_kind
+    })) = typed.route_kind
     else {
         panic!("{:?}", typed.route_kind);
     };
@@ -195,10 +195,7 @@ fn token_applies_to_the_url_variable() {
     let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().route_kind {
         RouteKind::Named(EnvEndpoint::Url(url)) => url.auth_bearer_token.is_some(),
-        route_kind @ (RouteKind::Local(_)
-        | RouteKind::Named(_)
-        | RouteKind::Typed(_)
-        | RouteKind::Target(_)) => {
+        route_kind @ (RouteKind::Local(_) | RouteKind::Named(_) | RouteKind::Typed(_)) => {
             panic!("{route_kind:?}")
         }
     };

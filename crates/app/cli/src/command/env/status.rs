@@ -220,12 +220,7 @@ fn table(rows: Vec<EnvRow>) -> TextTable {
             row.directory.is_some().then_some("this directory"),
         ];
         let uses: Vec<_> = uses.into_iter().flatten().collect();
-        table.push([
-            row.name,
-            row.kind.as_str().to_owned(),
-            row.address,
-            uses.join(", "),
-        ]);
+        table.push([row.name, row.kind.to_owned(), row.address, uses.join(", ")]);
     }
     table
 }
@@ -246,8 +241,8 @@ pub fn warn_of_foreign_keys(lookup: VariableLookup<'_>) {
 pub(super) struct EnvRow {
     /// Name.
     pub(super) name: String,
-    /// Kind of connection.
-    pub(super) kind: EnvKind,
+    /// Kind of connection: `local`, `url`, `hub`, `command` or `target`; else `unknown`.
+    pub(super) kind: &'static str,
     /// Address.
     #[serde(rename = "place")]
     pub(super) address: String,
@@ -256,38 +251,6 @@ pub(super) struct EnvRow {
     /// The directory that uses it: the working directory, or one above it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) directory: Option<PathBuf>,
-}
-
-/// Kind of connection to an environment.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum EnvKind {
-    /// This machine.
-    Local,
-    /// Server at a URL.
-    Url,
-    /// Executor behind a hub.
-    Hub,
-    /// Program that is started.
-    Command,
-    /// Not known here.
-    Unknown,
-    /// Place with a shell.
-    Target,
-}
-
-impl EnvKind {
-    /// Returns the name of the kind.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Url => "url",
-            Self::Hub => "hub",
-            Self::Command => "command",
-            Self::Unknown => "unknown",
-            Self::Target => "target",
-        }
-    }
 }
 
 /// Lists the selected environments and that of the working directory.
@@ -307,14 +270,9 @@ fn rows_here(lookup: VariableLookup<'_>) -> Result<Vec<EnvRow>, CommandFailure> 
         ..EnvArgs::default()
     };
     let (kind, address) = match EnvRoute::find(&env_args, lookup).map(|route| route.route_kind) {
-        Ok(RouteKind::Local(socket)) => (
-            EnvKind::Local,
-            format!("unix://{}", socket.path().display()),
-        ),
-        Ok(RouteKind::Named(endpoint)) => kind_and_address(&endpoint),
-        Ok(RouteKind::Typed(url)) => kind_and_address(&EnvEndpoint::Url(url)),
-        Ok(RouteKind::Target(target)) => kind_and_address(&EnvEndpoint::Target(target)),
-        Err(failure) => (EnvKind::Unknown, failure.what),
+        Ok(RouteKind::Local(socket)) => ("local", format!("unix://{}", socket.path().display())),
+        Ok(RouteKind::Named(endpoint) | RouteKind::Typed(endpoint)) => kind_and_address(&endpoint),
+        Err(failure) => ("unknown", failure.what),
     };
     rows.push(EnvRow {
         name,
@@ -339,7 +297,7 @@ pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>)
     if selection.local {
         let socket = LocalSocket::find(lookup);
         let address = format!("unix://{}", socket.path().display());
-        rows.push(row(&EnvironmentId::local(), EnvKind::Local, address));
+        rows.push(row(&EnvironmentId::local(), "local", address));
     }
     for remote in &selection.remotes {
         let (kind, address) = kind_and_address(&remote.endpoint);
@@ -348,24 +306,24 @@ pub(super) fn rows(selection: &EnvironmentSelection, lookup: VariableLookup<'_>)
     rows
 }
 
-fn kind_and_address(endpoint: &EnvEndpoint) -> (EnvKind, String) {
+fn kind_and_address(endpoint: &EnvEndpoint) -> (&'static str, String) {
     match endpoint {
         // Path and query may be secret; the address omits them.
         EnvEndpoint::Url(url) => {
             let address = url.url.parse::<ServerAddress>();
             let displayed = address.map_or_else(|error| error.to_string(), |url| url.to_string());
-            (EnvKind::Url, displayed)
+            ("url", displayed)
         }
         EnvEndpoint::Relay(relay) => {
             let (hub, id) = (&relay.registry_url, &relay.environment_id);
-            (EnvKind::Hub, format!("{id} at {hub}"))
+            ("hub", format!("{id} at {hub}"))
         }
         EnvEndpoint::Program(endpoint) => {
             let program = &endpoint.program;
             let words = [&program.program].into_iter().chain(&program.args);
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-            (EnvKind::Command, words.join(" "))
+            ("command", words.join(" "))
         }
-        EnvEndpoint::Target(endpoint) => (EnvKind::Target, endpoint.target.to_string()),
+        EnvEndpoint::Target(endpoint) => ("target", endpoint.target.to_string()),
     }
 }
