@@ -31,7 +31,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::command::{
-    bench::report::{LatencySamples, Measurement, MeasurementNumbers, MeasurementOutcome, table},
+    bench::report::{LatencySamples, Measurement, MeasurementOutcome, table},
     connect::{ConnectedEnv, EnvArgs},
     failure::{CommandFailure, FailureKind},
     print::{json, print},
@@ -70,13 +70,14 @@ impl BenchCommand {
         let measurements = all(&measure).await;
         let text = match self.json {
             true => json(&BenchReport {
-                environment: name,
-                measurements: measurements.iter().map(MeasurementNumbers::from).collect(),
+                environment: &name,
+                measurements: &measurements,
             })?,
             false => format!("{name}\n{}", table(&measurements)),
         };
         print(&text)?;
-        let is_failed = |one: &Measurement| matches!(one.outcome, MeasurementOutcome::Failed(_));
+        let is_failed =
+            |one: &Measurement| matches!(one.outcome, MeasurementOutcome::Failed { .. });
         Ok(match measurements.iter().any(is_failed) {
             true => FailureKind::Failed.into(),
             false => ExitCode::SUCCESS,
@@ -89,7 +90,9 @@ async fn all(measure: &BenchRunner) -> Vec<Measurement> {
     let entry = |name, typical, outcome: Result<MeasurementOutcome, CommandFailure>| Measurement {
         name,
         typical,
-        outcome: outcome.unwrap_or_else(|failure| MeasurementOutcome::Failed(failure.to_string())),
+        outcome: outcome.unwrap_or_else(|failure| MeasurementOutcome::Failed {
+            error: failure.to_string(),
+        }),
     };
     vec![
         entry("call", "0.05 ms", measure.call().await),
@@ -107,10 +110,10 @@ async fn all(measure: &BenchRunner) -> Vec<Measurement> {
 
 /// Output of `--json`.
 #[derive(Serialize)]
-struct BenchReport {
-    environment: String,
+struct BenchReport<'a> {
+    environment: &'a str,
     #[serde(rename = "measured")]
-    measurements: Vec<MeasurementNumbers>,
+    measurements: &'a [Measurement],
 }
 
 /// Number of measurements that share the total time.
@@ -142,55 +145,56 @@ impl BenchRunner {
         }
     }
 
-    /// Measures the latency of a no-op call.
-    async fn call(&self) -> Result<MeasurementOutcome, CommandFailure> {
+    /// Measures the latency of an iteration.
+    async fn repeat(
+        &self,
+        mut iterate: impl AsyncFnMut() -> Result<(), CommandFailure>,
+    ) -> Result<MeasurementOutcome, CommandFailure> {
         let mut samples = LatencySamples::default();
         let until = Instant::now() + self.span;
         while Instant::now() < until && !samples.is_full() {
             let started = Instant::now();
-            self.env.client.status().await?;
+            iterate().await?;
             samples.push(started.elapsed());
         }
         Ok(MeasurementOutcome::of_times(samples))
+    }
+
+    /// Measures the latency of a no-op call.
+    async fn call(&self) -> Result<MeasurementOutcome, CommandFailure> {
+        self.repeat(async || Ok(self.env.client.status().await.map(drop)?))
+            .await
     }
 
     /// Measures a no-op command from start to exit.
     async fn command(&self) -> Result<MeasurementOutcome, CommandFailure> {
-        let mut samples = LatencySamples::default();
-        let until = Instant::now() + self.span;
-        while Instant::now() < until && !samples.is_full() {
-            let started = Instant::now();
+        self.repeat(async || {
             let process = self.start(&["true"], None).await?;
             let ended = process.wait(WaitUntil::Exited, Some(TIMEOUT)).await;
             let status = ended.map_err(CommandFailure::failed)?;
-            let code = status.exit.map(|exit| exit.code);
-            if code != Some(0) {
-                return Err(CommandFailure::failed(format!(
+            match status.exit.map(|exit| exit.code) {
+                Some(0) => Ok(()),
+                code => Err(CommandFailure::failed(format!(
                     "`true` ended with {code:?}"
-                )));
+                ))),
             }
-            samples.push(started.elapsed());
-        }
-        Ok(MeasurementOutcome::of_times(samples))
+        })
+        .await
     }
 
     /// Measures the latency of a keystroke until its echo arrives.
     async fn keystroke(&self) -> Result<MeasurementOutcome, CommandFailure> {
-        let cat = self
-            .start(&["cat"], Some(TerminalSize { rows: 24, cols: 80 }))
-            .await?;
+        let size = TerminalSize { rows: 24, cols: 80 };
+        let cat = self.start(&["cat"], Some(size)).await?;
         let mut events = follow(&*cat);
-        let mut samples = LatencySamples::default();
-        let until = Instant::now() + self.span;
-        while Instant::now() < until && !samples.is_full() {
-            let typed = Instant::now();
+        let measured = self.repeat(async || {
             let queued = cat.write(None, Bytes::from_static(b"x")).await;
             queued.map_err(CommandFailure::failed)?;
-            next_output(&mut events).await?;
-            samples.push(typed.elapsed());
-        }
+            next_output(&mut events).await.map(drop)
+        });
+        let measured = measured.await?;
         end(&*cat).await?;
-        Ok(MeasurementOutcome::of_times(samples))
+        Ok(measured)
     }
 
     /// Measures the throughput of command output.

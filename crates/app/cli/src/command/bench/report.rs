@@ -7,18 +7,21 @@ use serde::Serialize;
 use crate::command::print::TextTable;
 
 /// Result of one measurement.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Measurement {
     /// Name of the measurement.
     pub(super) name: &'static str,
     /// Result.
+    #[serde(flatten)]
     pub(super) outcome: MeasurementOutcome,
     /// Typical value with server and client on one machine.
+    #[serde(skip)]
     pub(super) typical: &'static str,
 }
 
 /// Outcome of a measurement.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 pub(super) enum MeasurementOutcome {
     /// Latency of one iteration.
     Time {
@@ -37,59 +40,10 @@ pub(super) enum MeasurementOutcome {
         bytes_per_second: u64,
     },
     /// The measurement failed.
-    Failed(String),
-}
-
-/// JSON form of a measurement. Fields that do not apply are absent.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct MeasurementNumbers {
-    name: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    runs: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p50_micros: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p99_micros: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes_per_second: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl From<&Measurement> for MeasurementNumbers {
-    fn from(measurements: &Measurement) -> Self {
-        let name = measurements.name;
-        match measurements.outcome.clone() {
-            MeasurementOutcome::Time {
-                runs,
-                p50_micros,
-                p99_micros,
-            } => Self {
-                name,
-                runs: Some(runs),
-                p50_micros: Some(p50_micros),
-                p99_micros: Some(p99_micros),
-                ..Self::default()
-            },
-            MeasurementOutcome::Rate {
-                bytes,
-                bytes_per_second,
-            } => Self {
-                name,
-                bytes: Some(bytes),
-                bytes_per_second: Some(bytes_per_second),
-                ..Self::default()
-            },
-            MeasurementOutcome::Failed(error) => Self {
-                name,
-                error: Some(error),
-                ..Self::default()
-            },
-        }
-    }
+    Failed {
+        /// Why.
+        error: String,
+    },
 }
 
 impl MeasurementOutcome {
@@ -134,7 +88,7 @@ pub(super) fn table(measurements: &[Measurement]) -> TextTable {
             MeasurementOutcome::Rate {
                 bytes_per_second, ..
             } => [String::new(), String::new(), rate(*bytes_per_second)],
-            MeasurementOutcome::Failed(error) => {
+            MeasurementOutcome::Failed { error } => {
                 table.push([(*name).to_owned(), format!("failed: {error}")]);
                 continue;
             }
