@@ -17,4 +17,4 @@ pub mod error;
 mod shell_command;
 pub mod target;
 
-pub use self::shell_command::{PromptMode, TargetPrograms};
+pub use self::shell_command::{PromptMode, TargetPrograms, shell_quoted};

@@ -193,19 +193,19 @@ fn run(name: &str, instead: Option<&OsString>, arguments: Vec<OsString>) -> Vec<
 
 /// Joins words to a line for the login shell of another machine.
 fn shell_line(words: &[OsString]) -> OsString {
-    let mut line = OsString::new();
-    for word in words {
-        if !line.is_empty() {
-            line.push(" ");
-        }
-        let text = word.to_string_lossy();
-        let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
-        match !text.is_empty() && text.chars().all(is_plain) {
-            true => line.push(word),
-            false => line.push(format!("'{}'", text.replace('\'', r"'\''"))),
-        }
+    let words = words
+        .iter()
+        .map(|word| shell_quoted(&word.to_string_lossy()));
+    words.collect::<Vec<_>>().join(" ").into()
+}
+
+/// Quotes a word for a shell.
+pub fn shell_quoted(word: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
-    line
 }
 
 #[cfg(test)]

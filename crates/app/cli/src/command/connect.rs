@@ -22,6 +22,7 @@ use exec_client::{
     client::ExecServerClient,
     error::{ConnectError, ExecServerError},
 };
+use exec_connect::shell_quoted;
 use exec_env::environment::Environment;
 use exec_settings::{
     background_server::{self, OutdatedServer},
@@ -170,16 +171,10 @@ impl ConnectedEnv {
 
     /// Returns a command line that the user can type for this environment.
     pub(crate) fn line(&self, command: &str, arguments: &[&str]) -> String {
-        let mut line = format!("exec-server {command}");
-        for word in self.env_name.iter().flat_map(|name| ["-E", name]) {
-            line.push(' ');
-            line.push_str(&shell_quoted(word));
-        }
-        for word in arguments {
-            line.push(' ');
-            line.push_str(&shell_quoted(word));
-        }
-        line
+        let env = self.env_name.iter().flat_map(|name| ["-E", name]);
+        let words = ["exec-server", command].into_iter().chain(env);
+        let words = words.chain(arguments.iter().copied()).map(shell_quoted);
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the environment's backend, files, HTTP client and catalog.
@@ -192,10 +187,7 @@ impl ConnectedEnv {
     /// bytes that are not UTF-8; the host resolves `..` after a symbolic link.
     pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, CommandFailure> {
         let base = match self.is_this_machine {
-            true => Some(std::env::current_dir().map_err(|error| {
-                let what = format!("cannot determine the working directory: {error}");
-                CommandFailure::failed(what)
-            })?),
+            true => Some(working_directory()?),
             false => None,
         };
         let files = self.environment().files;
@@ -203,13 +195,11 @@ impl ConnectedEnv {
     }
 }
 
-/// Quotes a word for a shell.
-fn shell_quoted(word: &str) -> String {
-    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
+/// Returns the working directory of this program.
+pub(crate) fn working_directory() -> Result<PathBuf, CommandFailure> {
+    std::env::current_dir().map_err(|error| {
+        CommandFailure::failed(format!("cannot determine the working directory: {error}"))
+    })
 }
 
 async fn connect(
@@ -281,6 +271,14 @@ pub struct EnvArgs {
 const ENVIRONMENT: &str = "Environment";
 
 impl EnvArgs {
+    /// Names another environment.
+    pub(crate) fn with_env(&self, name: &str) -> Self {
+        Self {
+            env: Some(name.to_owned()),
+            ..self.clone()
+        }
+    }
+
     /// Names the environment of the working directory unless flag or variable name one. Returns the
     /// file that did.
     pub(crate) fn with_directory(

@@ -187,18 +187,16 @@ impl CpCommand {
             PathOperand::Local(_) => Ok(CopyEndpoint::local()),
             PathOperand::Remote(None, _) => CopyEndpoint::connect(self.env_args.clone()).await,
             PathOperand::Remote(Some(name), path) => {
-                let env_args = EnvArgs {
-                    env: Some(name.clone()),
-                    ..self.env_args.clone()
-                };
-                CopyEndpoint::connect(env_args).await.map_err(|failure| {
-                    let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
-                    let file = format!("{name}:{}", path.display());
-                    match is_unknown && std::path::Path::new(&file).exists() {
-                        true => failure.next(format!("write `./{file}` for the local file")),
-                        false => failure,
-                    }
-                })
+                CopyEndpoint::connect(self.env_args.with_env(name))
+                    .await
+                    .map_err(|failure| {
+                        let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
+                        let file = format!("{name}:{}", path.display());
+                        match is_unknown && std::path::Path::new(&file).exists() {
+                            true => failure.next(format!("write `./{file}` for the local file")),
+                            false => failure,
+                        }
+                    })
             }
         }
     }

@@ -149,13 +149,7 @@ impl<'a> OperandResolver<'a> {
         }
         let opened = match name {
             None => ConnectedEnv::open(self.env_args).await,
-            Some(name) => {
-                let env_args = EnvArgs {
-                    env: Some(name.to_owned()),
-                    ..self.env_args.clone()
-                };
-                ConnectedEnv::open(&env_args).await
-            }
+            Some(name) => ConnectedEnv::open(&self.env_args.with_env(name)).await,
         };
         let is_name = name.is_some();
         let env = opened.map_err(|failure| {

@@ -1,12 +1,12 @@
 //! `exec-server use`: sets the environment of a directory.
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use exec_settings::settings_source::VariableLookup;
 
 use crate::command::{
-    connect::{EnvArgs, EnvRoute},
+    connect::{EnvArgs, EnvRoute, working_directory},
     directory_env::DirectoryEnv,
     failure::{CommandFailure, FailureKind},
     print::{print, printable},
@@ -86,10 +86,7 @@ fn allow(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
 
 /// Checks that the name is known.
 fn resolve(name: &str, lookup: VariableLookup<'_>) -> Result<(), CommandFailure> {
-    let env_args = EnvArgs {
-        env: Some(name.to_owned()),
-        ..EnvArgs::default()
-    };
+    let env_args = EnvArgs::default().with_env(name);
     EnvRoute::find(&env_args, lookup).map(drop)
 }
 
@@ -137,13 +134,6 @@ fn current(lookup: VariableLookup<'_>) -> Result<String, CommandFailure> {
         printable(&route.name),
         printable(&source)
     ))
-}
-
-fn working_directory() -> Result<PathBuf, CommandFailure> {
-    std::env::current_dir().map_err(|error: io::Error| {
-        let what = format!("cannot determine the working directory: {error}");
-        CommandFailure::failed(what)
-    })
 }
 
 const EXAMPLES: &str = "\

@@ -265,10 +265,7 @@ fn rows_here(lookup: VariableLookup<'_>) -> Result<Vec<EnvRow>, CommandFailure> 
         row.directory = directory;
         return Ok(rows);
     }
-    let env_args = EnvArgs {
-        env: Some(name.clone()),
-        ..EnvArgs::default()
-    };
+    let env_args = EnvArgs::default().with_env(&name);
     let (kind, address) = match EnvRoute::find(&env_args, lookup).map(|route| route.route_kind) {
         Ok(RouteKind::Local(socket)) => ("local", format!("unix://{}", socket.path().display())),
         Ok(RouteKind::Named(endpoint) | RouteKind::Typed(endpoint)) => kind_and_address(&endpoint),

@@ -27,7 +27,7 @@ use exec_wire::{
 
 use super::detached_commands::DetachedCommands;
 use crate::command::{
-    connect::{ConnectedEnv, EnvArgs},
+    connect::{ConnectedEnv, EnvArgs, working_directory},
     failure::{CommandFailure, FailureKind},
     process_session::print_notice,
 };
@@ -184,10 +184,7 @@ fn store(env: &ConnectedEnv) -> Option<Arc<dyn CommandStore>> {
 /// server: what a spawner leaves behind is killed, and so would be the server that this process has
 /// started.
 fn describe_machine() -> Result<EnvironmentInfo, CommandFailure> {
-    let cwd = std::env::current_dir().map_err(|error| {
-        let what = format!("cannot determine the working directory: {error}");
-        CommandFailure::failed(what)
-    })?;
+    let cwd = working_directory()?;
     let host = HostDescription::new(&HostFacts {
         env: &std::env::vars_os().collect(),
         // Without the file, shell and home come from the environment.

@@ -15,7 +15,11 @@ use exec_wire::{
 };
 
 use crate::{
-    command::{connect::ConnectedEnv, failure::CommandFailure, quantity::ByteSizeArg},
+    command::{
+        connect::{ConnectedEnv, working_directory},
+        failure::CommandFailure,
+        quantity::ByteSizeArg,
+    },
     terminal_detection::DetectedTerminal,
 };
 
@@ -113,10 +117,8 @@ impl ExecArgs {
             return env.path(typed).await;
         }
         if env.is_this_machine {
-            let directory = std::env::current_dir().map_err(|error| {
-                let what = format!("cannot determine the working directory: {error}");
-                CommandFailure::failed(what).next("choose one with -C")
-            })?;
+            let directory = working_directory();
+            let directory = directory.map_err(|failure| failure.next("choose one with -C"))?;
             return PathUri::from_native(&directory).map_err(CommandFailure::failed);
         }
         let info = &env.info;
