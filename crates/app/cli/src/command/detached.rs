@@ -390,6 +390,13 @@ fn unknown_process(id: &str) -> CommandFailure {
     )
 }
 
+/// Refuses to remove a process that runs.
+pub(crate) fn still_running(env: &ConnectedEnv, id: &ProcessId) -> CommandFailure {
+    let kill = env.line("kill", &[id.as_str()]);
+    CommandFailure::failed(format!("`{id}` is still running"))
+        .next(format_args!("`{kill}` ends it"))
+}
+
 /// Converts the error of a call into a message for the user.
 pub(crate) fn call_failure(error: ExecServerError) -> CommandFailure {
     if let ExecServerError::UnknownProcess(id) = &error {

@@ -8,7 +8,7 @@ use exec_wire::process::{ProcessSummary, PurgeHistory};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
-    detached::{self, call_failure, select_process},
+    detached::{self, call_failure, select_process, still_running},
     failure::{CommandFailure, FailureKind},
     print::json,
     process_session::{show_outages, write_result},
@@ -136,10 +136,7 @@ impl HistoryPurgeCommand {
             let found =
                 select_process(&by_id, typed).map_err(|failure| unrecorded(failure, typed))?;
             if found.running {
-                let id = found.process_id.as_str();
-                let what = format!("`{id}` is still running");
-                return Err(CommandFailure::failed(what)
-                    .next(format_args!("`{}` ends it", env.line("kill", &[id]))));
+                return Err(still_running(env, &found.process_id));
             }
             selected.push(found.process_id);
         }

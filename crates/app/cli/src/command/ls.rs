@@ -16,9 +16,9 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
     files::{ListedEntryKind, display_path, entries, is_dangling_link, metadata_if_exists},
     operand::{OperandResolver, RemotePath},
-    print::printable,
+    print::{json, printable},
     process_session::{print_notice, show_outages, write_result, write_result_bytes},
-    terminal::{StandardStream, has_colours},
+    terminal::OutputStyle,
 };
 
 /// Concurrent metadata requests.
@@ -56,18 +56,9 @@ impl LsCommand {
         let files = env.environment().files;
         let rows = show_outages(&env.client, self.rows(&*files, &path)).await?;
         if self.json {
-            let text = serde_json::to_string_pretty(&rows);
-            let text = text.map_err(CommandFailure::failed)?;
-            return write_result(&(text + "\n"));
+            return write_result(&json(&rows)?);
         }
-        let style = match (
-            StandardStream::Output.is_terminal(),
-            has_colours(StandardStream::Output),
-        ) {
-            (true, true) => RowStyle::Colours,
-            (true, false) => RowStyle::Printable,
-            (false, _) => RowStyle::Plain,
-        };
+        let style = OutputStyle::of_stdout();
         let mut text = Vec::new();
         for row in &rows {
             text.extend(match self.long {
@@ -156,17 +147,6 @@ struct ListingRow {
     mode: Option<u32>,
 }
 
-/// How a row is printed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum RowStyle {
-    /// With colours and without control characters.
-    Colours,
-    /// Without colours and control characters.
-    Printable,
-    /// Unchanged.
-    Plain,
-}
-
 impl ListingRow {
     fn new(name: &[u8], uri: PathUri, found: FileMetadata) -> Self {
         Self {
@@ -199,7 +179,7 @@ impl ListingRow {
     }
 
     /// Formats the name.
-    fn short(&self, style: RowStyle) -> Vec<u8> {
+    fn short(&self, style: OutputStyle) -> Vec<u8> {
         let mark = match (self.kind, self.link) {
             ("directory", _) => "/",
             (_, true) => "@",
@@ -207,11 +187,11 @@ impl ListingRow {
         };
         let text = match (style, self.kind) {
             // A consumer may open the file, so print the exact bytes.
-            (RowStyle::Plain, _) => return self.bytes.clone(),
-            (RowStyle::Colours, "directory") => {
+            (OutputStyle::Plain, _) => return self.bytes.clone(),
+            (OutputStyle::Colours, "directory") => {
                 format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
             }
-            (RowStyle::Colours | RowStyle::Printable, _) => {
+            (OutputStyle::Colours | OutputStyle::Printable, _) => {
                 format!("{}{mark}", printable(&self.name))
             }
         };
@@ -219,7 +199,7 @@ impl ListingRow {
     }
 
     /// Formats mode, size, time and name.
-    fn long(&self, style: RowStyle) -> Vec<u8> {
+    fn long(&self, style: OutputStyle) -> Vec<u8> {
         let kind = match (self.link, self.kind) {
             (true, _) => 'l',
             (_, "directory") => 'd',
@@ -283,13 +263,13 @@ mod tests {
     #[test]
     fn long_row_shows_mode_size_time_and_name() {
         assert_eq!(
-            row("x", FILE).long(RowStyle::Plain),
+            row("x", FILE).long(OutputStyle::Plain),
             b"-rwxr-xr--           42 1970-01-01 00:00 x"
         );
         let unknown = FileMetadata { mode: None, ..FILE };
         assert!(
             row("x", unknown)
-                .long(RowStyle::Plain)
+                .long(OutputStyle::Plain)
                 .starts_with(b"-?????????")
         );
     }
@@ -300,8 +280,8 @@ mod tests {
             is_symlink: true,
             ..FILE
         };
-        assert_eq!(row("a\nb", link.clone()).short(RowStyle::Plain), b"a\nb");
-        assert_eq!(row("a\nb", link).short(RowStyle::Printable), b"a?b@");
+        assert_eq!(row("a\nb", link.clone()).short(OutputStyle::Plain), b"a\nb");
+        assert_eq!(row("a\nb", link).short(OutputStyle::Printable), b"a?b@");
     }
 
     #[test]
@@ -312,15 +292,15 @@ mod tests {
             ..FILE
         };
         let row = row("d", directory);
-        assert_eq!(row.short(RowStyle::Colours), b"\x1b[1;34md\x1b[0m/");
-        assert_eq!(row.short(RowStyle::Printable), b"d/");
+        assert_eq!(row.short(OutputStyle::Colours), b"\x1b[1;34md\x1b[0m/");
+        assert_eq!(row.short(OutputStyle::Printable), b"d/");
     }
 
     #[test]
     fn non_utf8_name_is_printed_unchanged() {
         let uri = PathUri::parse("file:///srv/%FF").unwrap();
         assert_eq!(
-            ListingRow::new(b"\xff", uri, FILE).short(RowStyle::Plain),
+            ListingRow::new(b"\xff", uri, FILE).short(OutputStyle::Plain),
             b"\xff"
         );
     }

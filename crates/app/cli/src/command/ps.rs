@@ -12,6 +12,7 @@ use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     detached,
     failure::CommandFailure,
+    print::{TextTable, json},
     process_session::{show_outages, write_result},
     terminal::{self, StandardStream},
 };
@@ -67,10 +68,7 @@ impl PsRmCommand {
             // Check all of them before removing any.
             let found = detached::find(client, &self.ids).await?;
             if let Some(running) = found.iter().find(|process| process.running) {
-                let id = running.process_id.as_str();
-                let what = format!("`{id}` is still running");
-                return Err(CommandFailure::failed(what)
-                    .next(format!("`{}` ends it", env.line("kill", &[id]))));
+                return Err(detached::still_running(env, &running.process_id));
             }
             for process in found {
                 let forgotten = client.call(ReleaseProcess {
@@ -97,8 +95,7 @@ impl PsCommand {
             false => show_outages(&env.client, detached::list(&env.client)).await?,
         };
         if self.json {
-            let json = serde_json::to_string_pretty(&processes).map_err(CommandFailure::failed)?;
-            return write_result(&format!("{json}\n"));
+            return write_result(&json(&processes)?);
         }
         write_result(&TableStyle::of_output().processes(&processes))
     }
@@ -147,34 +144,20 @@ impl TableStyle {
 
     /// Formats a table.
     pub(crate) fn table(self, head: [&str; 7], rows: Vec<[String; 7]>) -> String {
-        let mut widths = head.map(str::len);
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
+        let mut table = TextTable::new(&head);
+        for row in rows {
+            table.push(row);
         }
-        let head = self.line(&head.map(str::to_owned), widths);
-        let mut text = match self.colours {
-            true => format!("\x1b[1m{head}\x1b[0m\n"),
-            false => format!("{head}\n"),
-        };
-        for row in &rows {
-            text.push_str(&self.line(row, widths));
-            text.push('\n');
+        let columns = self.columns.unwrap_or(usize::MAX);
+        let mut text = String::new();
+        for (index, line) in table.to_string().lines().enumerate() {
+            let line: String = line.chars().take(columns).collect();
+            text.push_str(&match index == 0 && self.colours {
+                true => format!("\x1b[1m{line}\x1b[0m\n"),
+                false => format!("{line}\n"),
+            });
         }
         text
-    }
-
-    fn line(self, cells: &[String; 7], widths: [usize; 7]) -> String {
-        let mut line = String::new();
-        for (cell, width) in cells.iter().zip(widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        let line = line.trim_end();
-        match self.columns {
-            Some(columns) => line.chars().take(columns).collect(),
-            None => line.to_owned(),
-        }
     }
 
     fn row(self, process: &ProcessSummary) -> [String; 7] {

@@ -17,7 +17,7 @@ use crate::command::{
     operand::{OperandResolver, RemotePath},
     print::printable,
     process_session::{print_notice, show_outages, write_result, write_result_bytes},
-    terminal::{StandardStream, has_colours},
+    terminal::{OutputStyle, StandardStream},
 };
 
 /// Searches files for lines that match a pattern.
@@ -141,11 +141,7 @@ impl GrepCommand {
             let text = json!({"matches": matches, "truncated": found.truncated});
             return write_result(&format!("{text}\n"));
         }
-        let style = match StandardStream::Output.is_terminal() {
-            true if has_colours(StandardStream::Output) => LineStyle::Terminal,
-            true => LineStyle::Sober,
-            false => LineStyle::Plain,
-        };
+        let style = OutputStyle::of_stdout();
         let typed = operand.typed.to_string_lossy();
         let below = names(&typed, &operand.path);
         let names = |path: &PathUri| format!("{}{}", operand.prefix, below(path));
@@ -174,23 +170,12 @@ fn number(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// How lines are printed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum LineStyle {
-    /// With colours and without control characters.
-    Terminal,
-    /// Without colours and control characters.
-    Sober,
-    /// Unchanged.
-    Plain,
-}
-
 /// Formats matches like `grep -n`.
 fn lines(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     context: usize,
-    style: LineStyle,
+    style: OutputStyle,
 ) -> String {
     let mut text = String::new();
     let mut last: Option<(&PathUri, u64)> = None;
@@ -231,15 +216,15 @@ fn summary(
     matches: &[SearchMatch],
     name: impl Fn(&PathUri) -> String,
     counts: bool,
-    style: LineStyle,
+    style: OutputStyle,
 ) -> String {
     let files = matches.chunk_by(|one, other| one.path == other.path);
     let line = |file: &[SearchMatch]| {
         let name = name(&file[0].path);
         let name = match style {
-            LineStyle::Plain => name,
-            LineStyle::Sober => printable(&name),
-            LineStyle::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
+            OutputStyle::Plain => name,
+            OutputStyle::Printable => printable(&name),
+            OutputStyle::Colours => format!("\x1b[35m{}\x1b[0m", printable(&name)),
         };
         match counts {
             true => format!("{name}:{}\n", file.len()),
@@ -249,14 +234,14 @@ fn summary(
     files.map(line).collect()
 }
 
-fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, style: LineStyle) {
+fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, style: OutputStyle) {
     text.push_str(&match style {
-        LineStyle::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
-        LineStyle::Sober => {
+        OutputStyle::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
+        OutputStyle::Printable => {
             let (name, content) = (printable(name), without_commands(content));
             format!("{name}{mark}{line}{mark}{content}\n")
         }
-        LineStyle::Terminal => {
+        OutputStyle::Colours => {
             let (name, content) = (printable(name), without_commands(content));
             format!("\x1b[35m{name}\x1b[0m{mark}\x1b[32m{line}\x1b[0m{mark}{content}\n")
         }
@@ -388,7 +373,7 @@ mod tests {
             found("file:///a", 9, &["8"], &[]),
             found("file:///b", 1, &[], &[]),
         ];
-        let text = lines(&matches, name, 2, LineStyle::Plain);
+        let text = lines(&matches, name, 2, OutputStyle::Plain);
         let expected =
             "a-1-1\na:2:hit 2\na-3-3\na:4:hit 4\na-5-5\n--\na-8-8\na:9:hit 9\n--\nb:1:hit 1\n";
         assert_eq!(text, expected);
@@ -400,7 +385,7 @@ mod tests {
             found("file:///a", 2, &[], &[]),
             found("file:///b", 7, &[], &[]),
         ];
-        let text = lines(&matches, name, 0, LineStyle::Plain);
+        let text = lines(&matches, name, 0, OutputStyle::Plain);
         assert_eq!(text, "a:2:hit 2\nb:7:hit 7\n");
     }
 

@@ -94,6 +94,28 @@ impl Drop for RawTerminal {
     }
 }
 
+/// How text of servers is printed to stdout.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum OutputStyle {
+    /// With colours and without control characters.
+    Colours,
+    /// Without colours and control characters.
+    Printable,
+    /// Unchanged.
+    Plain,
+}
+
+impl OutputStyle {
+    /// Returns the style that suits stdout.
+    pub(crate) fn of_stdout() -> Self {
+        match StandardStream::Output.is_terminal() {
+            true if has_colours(StandardStream::Output) => Self::Colours,
+            true => Self::Printable,
+            false => Self::Plain,
+        }
+    }
+}
+
 /// Returns whether to use colours: on a terminal, unless `NO_COLOR` is set.
 pub(crate) fn has_colours(standard: StandardStream) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
