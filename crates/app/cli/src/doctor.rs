@@ -178,7 +178,7 @@ pub async fn examine_remote(
     let env = ConnectedEnv::open(env_args).await?;
     let argv = ["/bin/sh", "-c", SCRIPT, "doctor"];
     let argv = argv.iter().chain(options);
-    let outcome = run::run_without_input(StartRequest {
+    let request = StartRequest {
         env: &env,
         exec_args: &ExecArgs::default(),
         id: run::new_id(),
@@ -188,8 +188,8 @@ pub async fn examine_remote(
         keys: None,
         durability: ProcessDurability::NotDurable,
         tunnels: &[],
-    })
-    .await?;
+    };
+    let outcome = run::run_session(request, None).await?;
     Ok(outcome.status)
 }
 

@@ -16,7 +16,7 @@ use crate::command::{
     failure::{CommandFailure, FailureKind},
     files::{FileFingerprint, MAX_RETRIES, display_path, metadata_if_exists, open_file},
     operand::{OperandResolver, RemotePath},
-    process_session::{OutputSink, output_failure, show_outages},
+    process_session::{output_failure, show_outages, write_output},
 };
 
 /// Blocks requested ahead of the printed position.
@@ -133,7 +133,7 @@ async fn print_from(
             Some(numbers) => numbers.add(&block.data),
             None => block.data,
         };
-        let written = OutputSink.write(OutputStream::Stdout, data).await;
+        let written = write_output(OutputStream::Stdout, data).await;
         written.map_err(PrintError::Output)?;
         *offset += length;
         if eof {

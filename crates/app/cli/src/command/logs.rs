@@ -19,8 +19,8 @@ use crate::command::{
     detached::{self, call_failure},
     failure::CommandFailure,
     process_session::{
-        OutputSink, ProcessSession, SessionEnd, SessionOwner, SignalListener, TerminalUse,
-        output_failure, print_notice, show_outages,
+        ProcessSession, SessionEnd, SessionOwner, SignalListener, TerminalUse, output_failure,
+        print_notice, show_outages, write_output,
     },
     recorded_output::{ChunkTimes, RecordedOutput},
     tunnel::no_notices,
@@ -102,7 +102,7 @@ impl LogsCommand {
                     Some(remaining) => remaining.take(chunk.data),
                     None => chunk.data,
                 };
-                if let Err(error) = OutputSink.write(chunk.stream, data).await {
+                if let Err(error) = write_output(chunk.stream, data).await {
                     return output_failure(&error);
                 }
                 if remaining.is_some_and(LineLimit::is_reached) {

@@ -43,7 +43,7 @@ pub use self::input::{DetachKeys, DetachKeysError};
 pub(crate) use self::{
     input::StdinReader,
     output::{
-        ConnectionNotice, NoticeWriter, OutputSink, print_notice, show_outages, write_result,
+        ConnectionNotice, NoticeWriter, print_notice, show_outages, write_output, write_result,
         write_result_bytes,
     },
     signals::SignalListener,
@@ -383,7 +383,7 @@ impl OutputDisplay<'_> {
                         self.modes.borrow_mut().feed(&chunk.data);
                     }
                     self.writer.observe(chunk.stream, &chunk.data);
-                    if let Err(error) = OutputSink.write(chunk.stream, chunk.data).await {
+                    if let Err(error) = write_output(chunk.stream, chunk.data).await {
                         return SessionEnd::OutputFailed(error);
                     }
                 }

@@ -11,8 +11,8 @@ use crate::command::{
     detached,
     failure::CommandFailure,
     process_session::{
-        OutputSink, SignalListener, StdinReader, exit_byte, output_failure, print_notice,
-        show_outages, write_result_bytes,
+        SignalListener, StdinReader, output_failure, print_notice, show_outages, write_output,
+        write_result_bytes,
     },
     quantity::DurationArg,
     recorded_output::{ChunkTimes, RecordedChunk, RecordedOutput},
@@ -97,7 +97,7 @@ impl ReplayCommand {
             let mut ended_by_key = pin!(quit_key(keys));
             tokio::select! {
                 biased;
-                number = signals.exit_requested() => Ok(ExitCode::from(exit_byte(128 + number))),
+                status = signals.exit_requested() => Ok(status),
                 () = &mut ended_by_key => Ok(ExitCode::SUCCESS),
                 outcome = &mut played => outcome,
             }
@@ -169,7 +169,7 @@ impl Player {
             }
             OutputStream::Stdout | OutputStream::Stderr => chunk.data,
         };
-        OutputSink.write(chunk.stream, data).await
+        write_output(chunk.stream, data).await
     }
 }
 

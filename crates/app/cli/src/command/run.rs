@@ -22,7 +22,7 @@ use crate::command::{
     files::{display_path, metadata_if_exists},
     process_session::{
         DetachKeys, GRACE, ProcessSession, SessionEnd, SessionOwner, SignalListener, StdinReader,
-        TerminalUse, exit_byte, print_notice, write_result,
+        TerminalUse, print_notice, write_result,
     },
     quantity::DurationArg,
     terminal::{self, StandardStream},
@@ -255,13 +255,6 @@ pub(crate) async fn start_and_run(request: StartRequest<'_>) -> Result<ExitCode,
         .map(|outcome| outcome.status)
 }
 
-/// The same without forwarding input, for a command that is not the last one.
-pub(crate) async fn run_without_input(
-    request: StartRequest<'_>,
-) -> Result<RunOutcome, CommandFailure> {
-    run_session(request, None).await
-}
-
 /// Result of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunOutcome {
@@ -271,7 +264,8 @@ pub(crate) struct RunOutcome {
     pub(crate) is_unread: bool,
 }
 
-async fn run_session(
+/// Runs a command and forwards its output, and the input if there is one.
+pub(crate) async fn run_session(
     request: StartRequest<'_>,
     input: Option<StdinReader>,
 ) -> Result<RunOutcome, CommandFailure> {
@@ -301,10 +295,7 @@ async fn run_session(
         biased;
         started = backend.start(command) => started,
         // The command has not been shown yet, and does not continue.
-        number = signals.exit_requested() => return Ok(RunOutcome {
-            status: ExitCode::from(exit_byte(128 + number)),
-            is_unread: false,
-        }),
+        status = signals.exit_requested() => return Ok(RunOutcome { status, is_unread: false }),
     };
     let started = started.map_err(|error| start_failure(error, env))?;
     let on_terminal = request.terminal == TerminalUse::Pty && StandardStream::Input.is_terminal();

@@ -24,7 +24,7 @@ use crate::command::{
     detached,
     failure::{CommandFailure, FailureKind},
     print::{print, printable},
-    process_session::{SignalListener, exit_byte, print_notice, show_outages},
+    process_session::{SignalListener, print_notice, show_outages},
     terminal::StandardStream,
     tunnel::{
         port_forward::{
@@ -102,7 +102,7 @@ impl TunnelCommand {
         };
         let outcome = tokio::select! {
             biased;
-            number = signals.exit_requested() => Ok(ExitCode::from(exit_byte(128 + number))),
+            status = signals.exit_requested() => Ok(status),
             failure = served => failure,
         };
         if let Some(disconnected) = disconnected {

@@ -7,7 +7,7 @@
 mod ignore_rules;
 mod trigger;
 
-use std::{ffi::OsString, process::ExitCode, task::Poll, time::Duration};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::Args;
 use exec_client::backend::ProcessDurability;
@@ -20,20 +20,17 @@ use exec_wire::{
 };
 use futures_util::{
     StreamExt,
-    future::FutureExt,
     stream::{BoxStream, SelectAll, select_all},
 };
-use rustix::process::{Signal, getpid, kill_process};
-use tokio::{
-    signal::unix::{self, SignalKind, signal},
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use crate::command::{
     connect::{ConnectedEnv, EnvArgs},
     failure::{CommandFailure, FailureKind},
     files::{display_path, retry_disconnected},
-    process_session::{GRACE, TerminalUse, exit_byte, print_notice, show_outages, write_result},
+    process_session::{
+        GRACE, SignalListener, TerminalUse, print_notice, show_outages, write_result,
+    },
     quantity::DurationArg,
     run::{self, ExecArgs, RunOutcome, StartRequest},
     terminal::StandardStream,
@@ -109,7 +106,9 @@ impl WatchCommand {
     pub(crate) async fn run(self) -> Result<ExitCode, CommandFailure> {
         let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
         let env = ConnectedEnv::open(&self.env_args).await?;
-        let mut stop = StopListener::listen()?;
+        let mut stop = SignalListener::listen().map_err(|error| {
+            CommandFailure::failed(format!("cannot listen for signals: {error}"))
+        })?;
         let files = env.environment().files;
         let begin = async {
             let roots = self.roots(&env).await?;
@@ -119,7 +118,7 @@ impl WatchCommand {
         };
         let (roots, mut watched) = tokio::select! {
             biased;
-            status = stop.recv() => return Ok(status),
+            status = stop.exit_requested() => return Ok(status),
             watching = begin => watching?,
         };
         let mut trigger = RerunTrigger::default();
@@ -132,7 +131,7 @@ impl WatchCommand {
             {
                 RunEnd::Finished(outcome) => outcome,
                 RunEnd::Overtaken => {
-                    if let Some(status) = stop.is_stop_requested() {
+                    if let Some(status) = stop.missed_exit_request() {
                         return Ok(status);
                     }
                     quick_restarts = match started.elapsed() < QUICK_RESTART {
@@ -146,12 +145,12 @@ impl WatchCommand {
             if outcome.is_unread {
                 return Ok(outcome.status);
             }
-            if let Some(status) = stop.is_stop_requested() {
+            if let Some(status) = stop.missed_exit_request() {
                 return Ok(status);
             }
             let (changed, lost) = tokio::select! {
                 biased;
-                status = stop.recv() => return Ok(status),
+                status = stop.exit_requested() => return Ok(status),
                 pending = watched.collect_changes(SETTLE_TIME.max(self.debounce.0)) => pending,
             };
             let mut next = trigger.handle_run(&changed, lost);
@@ -161,14 +160,14 @@ impl WatchCommand {
             while next != TriggerDecision::Run {
                 let first = tokio::select! {
                     biased;
-                    status = stop.recv() => return Ok(status),
+                    status = stop.exit_requested() => return Ok(status),
                     first = show_outages(&env.client, watched.next()) => first,
                 };
                 let Some(first) = first else {
                     // The watched path was removed, or the session is gone: watch again.
                     watched = tokio::select! {
                         biased;
-                        status = stop.recv() => return Ok(status),
+                        status = stop.exit_requested() => return Ok(status),
                         watched = FileWatch::begin(&*files, &roots, &filter) => watched?,
                     };
                     next = trigger.handle_idle(&[], EventLoss::Some);
@@ -177,7 +176,7 @@ impl WatchCommand {
                 watched.take(first);
                 let (changed, lost) = tokio::select! {
                     biased;
-                    status = stop.recv() => return Ok(status),
+                    status = stop.exit_requested() => return Ok(status),
                     pending = watched.collect_changes(self.debounce.0) => pending,
                 };
                 next = trigger.handle_idle(&changed, lost);
@@ -284,7 +283,7 @@ impl WatchCommand {
             durability: ProcessDurability::ServerDefault,
             tunnels: &[],
         };
-        run::run_without_input(request).await
+        run::run_session(request, None).await
     }
 }
 
@@ -370,59 +369,4 @@ impl FileWatch {
         let lost = std::mem::replace(&mut self.lost, EventLoss::None);
         (std::mem::take(&mut self.pending), lost)
     }
-}
-
-/// Signals that end the program.
-const STOP_SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-
-/// Listens for those signals.
-#[derive(Debug)]
-struct StopListener {
-    ends: Vec<(Signal, unix::Signal)>,
-    stop: unix::Signal,
-}
-
-impl StopListener {
-    /// Registers the handlers.
-    fn listen() -> Result<Self, CommandFailure> {
-        let listen = |one: Signal| {
-            signal(SignalKind::from_raw(one.as_raw())).map_err(|error| {
-                CommandFailure::failed(format!("cannot listen for signals: {error}"))
-            })
-        };
-        let ends = STOP_SIGNALS.into_iter().map(|one| Ok((one, listen(one)?)));
-        Ok(Self {
-            ends: ends.collect::<Result<_, CommandFailure>>()?,
-            stop: listen(Signal::TSTP)?,
-        })
-    }
-
-    /// Waits for a signal and returns the exit status. Suspends on SIGTSTP. Cancel-safe.
-    async fn recv(&mut self) -> ExitCode {
-        loop {
-            tokio::select! {
-                status = end(&mut self.ends) => return status,
-                // Execution continues after SIGCONT.
-                _ = self.stop.recv() => drop(kill_process(getpid(), Signal::STOP)),
-            }
-        }
-    }
-
-    /// Returns the exit status if a signal arrived while a command ran, which received it as well.
-    fn is_stop_requested(&mut self) -> Option<ExitCode> {
-        while self.stop.recv().now_or_never().is_some() {}
-        end(&mut self.ends).now_or_never()
-    }
-}
-
-async fn end(ends: &mut [(Signal, unix::Signal)]) -> ExitCode {
-    std::future::poll_fn(|context| {
-        for (signal, received) in &mut *ends {
-            if received.poll_recv(context).is_ready() {
-                return Poll::Ready(ExitCode::from(exit_byte(128 + signal.as_raw())));
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }

@@ -21,23 +21,17 @@ use crate::command::{
 /// Bytes that a ready pipe accepts without blocking: the smallest `PIPE_BUF` on Linux.
 const SMALL_BYTES: usize = 4096;
 
-/// Destination of process output.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OutputSink;
-
-impl OutputSink {
-    /// Writes a whole chunk to the descriptor of its stream.
-    pub(crate) async fn write(self, stream: OutputStream, data: Bytes) -> io::Result<()> {
-        let fd = match stream {
-            OutputStream::Stdout | OutputStream::Pty => StandardStream::Output.fd(),
-            OutputStream::Stderr => StandardStream::Error.fd(),
-        };
-        if data.len() <= SMALL_BYTES && is_writable(fd)? {
-            return write_all(fd, &data);
-        }
-        let written = tokio::task::spawn_blocking(move || write_all(fd, &data)).await;
-        written.map_err(io::Error::other)?
+/// Writes a whole chunk of process output to the descriptor of its stream.
+pub(crate) async fn write_output(stream: OutputStream, data: Bytes) -> io::Result<()> {
+    let fd = match stream {
+        OutputStream::Stdout | OutputStream::Pty => StandardStream::Output.fd(),
+        OutputStream::Stderr => StandardStream::Error.fd(),
+    };
+    if data.len() <= SMALL_BYTES && is_writable(fd)? {
+        return write_all(fd, &data);
     }
+    let written = tokio::task::spawn_blocking(move || write_all(fd, &data)).await;
+    written.map_err(io::Error::other)?
 }
 
 /// Writes everything, also to a non-blocking descriptor.

@@ -1,13 +1,16 @@
 //! Signals to this program: which ones are forwarded, and when repeated ones end it.
 
-use std::{collections::VecDeque, io, time::Duration};
+use std::{collections::VecDeque, io, process::ExitCode, time::Duration};
 
 use exec_wire::process::ProcessSignal;
+use futures_util::future::FutureExt;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::{
     signal::unix::{self, SignalKind, signal},
     time::Instant,
 };
+
+use crate::command::process_session::exit_byte;
 
 /// Listens for signals to this program.
 #[derive(Debug)]
@@ -38,6 +41,11 @@ pub(super) struct ForwardedSignal {
 }
 
 impl ForwardedSignal {
+    /// Returns the status of a program that the signal ended.
+    fn status(self) -> ExitCode {
+        ExitCode::from(exit_byte(128 + self.number))
+    }
+
     /// Returns whether the signal asks to exit.
     pub(super) fn ends(self) -> bool {
         match self.signal {
@@ -81,14 +89,27 @@ impl SignalListener {
         })
     }
 
-    /// Waits for a signal that asks to exit, and returns its number. Ignores others.
-    pub(crate) async fn exit_requested(&mut self) -> i32 {
+    /// Waits for a signal that asks to exit, and returns the status. Suspends on SIGTSTP, ignores
+    /// others. Cancel-safe.
+    pub(crate) async fn exit_requested(&mut self) -> ExitCode {
         loop {
             match self.next().await {
-                SignalEvent::Forwarded(forwarded) if forwarded.ends() => return forwarded.number,
+                SignalEvent::Forwarded(forwarded) if forwarded.ends() => return forwarded.status(),
                 // Execution continues after SIGCONT.
                 SignalEvent::Stop => drop(kill_process(getpid(), Signal::STOP)),
                 SignalEvent::Forwarded(_) | SignalEvent::Window => {}
+            }
+        }
+    }
+
+    /// Returns the status if a signal asked to exit while a command ran, which received it as well.
+    pub(crate) fn missed_exit_request(&mut self) -> Option<ExitCode> {
+        loop {
+            match self.next().now_or_never()? {
+                SignalEvent::Forwarded(forwarded) if forwarded.ends() => {
+                    return Some(forwarded.status());
+                }
+                SignalEvent::Forwarded(_) | SignalEvent::Window | SignalEvent::Stop => {}
             }
         }
     }
