@@ -135,23 +135,7 @@ impl TerminalKind {
 
     /// Returns whether it always supports 24-bit colours.
     pub(crate) fn has_truecolor(self) -> bool {
-        match self {
-            Self::Alacritty
-            | Self::Foot
-            | Self::Ghostty
-            | Self::Vte
-            | Self::ITerm2
-            | Self::JetBrains
-            | Self::Kitty
-            | Self::Konsole
-            | Self::Mintty
-            | Self::VsCode
-            | Self::Warp
-            | Self::WezTerm
-            | Self::WindowsTerminal
-            | Self::Zed => true,
-            Self::AppleTerminal | Self::LinuxConsole | Self::Xterm => false,
-        }
+        !matches!(self, Self::AppleTerminal | Self::LinuxConsole | Self::Xterm)
     }
 
     /// Finds the terminal with this value of `TERM_PROGRAM`.
@@ -197,7 +181,7 @@ impl Multiplexer {
     /// Detects the multiplexer. Which one is innermost cannot be determined; tmux sets the most
     /// variables.
     pub(crate) fn detect(lookup: VariableLookup<'_>) -> Option<Self> {
-        let is_set = |name| lookup(name).is_some_and(|value| !value.is_empty());
+        let is_set = |name| is_set(lookup, name);
         let program = text(lookup, "TERM_PROGRAM");
         let is_tmux = program.as_deref() == Some("tmux");
         if is_tmux || is_set("TMUX") || is_set("TMUX_PANE") {
@@ -306,10 +290,9 @@ impl DetectedTerminal {
         let program = text(lookup, "TERM_PROGRAM").filter(|name| name != "tmux");
         let program_kind = program.as_deref().and_then(TerminalKind::of_program);
         let marked = || MARKS.iter().find(|(name, _, _)| is_set(lookup, name));
-        let (kind, version) = match (program_kind, &program) {
-            (Some(kind), _) => (Some(kind), own_version(lookup)),
-            (None, Some(_)) => (None, own_version(lookup)),
-            (None, None) => match marked() {
+        let (kind, version) = match &program {
+            Some(_) => (program_kind, text(lookup, "TERM_PROGRAM_VERSION")),
+            None => match marked() {
                 Some((_, kind, version)) => {
                     (Some(*kind), version.and_then(|name| text(lookup, name)))
                 }
@@ -332,10 +315,6 @@ impl DetectedTerminal {
 
 fn is_set(lookup: VariableLookup<'_>, name: &str) -> bool {
     lookup(name).is_some_and(|value| !value.is_empty())
-}
-
-fn own_version(lookup: VariableLookup<'_>) -> Option<String> {
-    text(lookup, "TERM_PROGRAM_VERSION")
 }
 
 /// Returns the version from a terminal's own variable.

@@ -243,25 +243,14 @@ impl ClosedCause {
 
 impl fmt::Display for ClosedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = match self.cause {
-            ClosedCause::HostKeyChanged => Some("its host key has changed"),
-            ClosedCause::HostKeyUnknown => Some("its host key is not known"),
-            ClosedCause::NoShell => Some("there is no `sh`"),
-            ClosedCause::Denied
-            | ClosedCause::Network
-            | ClosedCause::NoContainer
-            | ClosedCause::NotRunning
-            | ClosedCause::NoPod
-            | ClosedCause::Forbidden
-            | ClosedCause::NoEngine
-            | ClosedCause::NoProgram
-            | ClosedCause::NoPrompt
-            | ClosedCause::Other => None,
-        };
-        match (words, &self.line) {
-            (Some(words), _) => f.write_str(words)?,
-            (None, Some(line)) if self.cause != ClosedCause::Other => f.write_str(line)?,
-            (None, _) => write!(f, "it closed the connection: its program {}", self.exit)?,
+        match (self.cause, &self.line) {
+            (ClosedCause::HostKeyChanged, _) => f.write_str("its host key has changed")?,
+            (ClosedCause::HostKeyUnknown, _) => f.write_str("its host key is not known")?,
+            (ClosedCause::NoShell, _) => f.write_str("there is no `sh`")?,
+            (ClosedCause::Other, _) | (_, None) => {
+                write!(f, "it closed the connection: its program {}", self.exit)?;
+            }
+            (_, Some(line)) => f.write_str(line)?,
         }
         write!(f, "; {}", self.cause.next_step())
     }

@@ -1,6 +1,6 @@
 //! Errors of commands, as shown to users.
 
-use std::{fmt, process::ExitCode};
+use std::{error::Error, fmt, process::ExitCode};
 
 use exec_client::error::{ConnectError, ExecServerError};
 use exec_env::tunnel::TunnelError;
@@ -60,7 +60,7 @@ impl fmt::Display for CommandFailure {
     }
 }
 
-impl std::error::Error for CommandFailure {}
+impl Error for CommandFailure {}
 
 /// Kinds of failures. Each has its own exit status, following `sysexits.h` and shells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -157,4 +157,15 @@ impl From<TunnelError> for CommandFailure {
             TunnelError::Refused(_) | TunnelError::Host(_) | _ => Self::failed(error),
         }
     }
+}
+
+/// Returns the text of an error with those of its causes.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
 }

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 use crate::command::{
     directory_env::{hex, replace},
-    failure::{CommandFailure, FailureKind},
+    failure::{CommandFailure, FailureKind, with_causes},
 };
 
 /// A redeemed invite.
@@ -165,55 +165,41 @@ const CLAIM_BYTES: usize = 64;
 fn failure(hub: &BaseUrl, error: &RedeemInviteError) -> CommandFailure {
     use RedeemInviteError as E;
     let new_one = "ask for another one: exec-server hub invite";
-    let fail = |kind, what: String| CommandFailure::new(kind, what);
     match error {
-        E::InTheClear => fail(
+        E::InTheClear => CommandFailure::new(
             FailureKind::Usage,
             format!("refusing to send an invite to `{hub}` unencrypted"),
         )
         .next("give the hub a certificate, or a proxy with https:// and --public-url"),
-        E::Used => fail(FailureKind::NotAllowed, "the invite has been used".to_owned())
+        E::Used => CommandFailure::new(FailureKind::NotAllowed, "the invite has been used")
             .next(format!("{new_one}; if you did not use it, revoke it: exec-server hub token revoke")),
-        E::Expired => fail(FailureKind::NotAllowed, "the invite has expired".to_owned()).next(new_one),
-        E::Unknown => fail(
+        E::Expired => {
+            CommandFailure::new(FailureKind::NotAllowed, "the invite has expired").next(new_one)
+        }
+        E::Unknown => CommandFailure::new(
             FailureKind::NotAllowed,
             format!("the hub at `{hub}` does not know this invite: it was revoked, or another hub answers there"),
         )
         .next(new_one),
-        E::Limited => fail(
+        E::Limited => CommandFailure::new(
             FailureKind::Unreachable,
             format!("too many attempts from this address at the hub `{hub}`"),
         )
         .next("try again in a minute"),
-        E::NotAHub(_) | E::Malformed => fail(
+        E::NotAHub(_) | E::Malformed => CommandFailure::new(
             FailureKind::Unreachable,
             format!("cannot redeem the invite at `{hub}`: {error}"),
         )
         .next("check the URL of the hub and its version"),
-        E::Exchange(source) if source.is_unreachable() => fail(
+        E::Exchange(source) if source.is_unreachable() => CommandFailure::new(
             FailureKind::Unreachable,
             format!("cannot reach the hub at `{hub}`: nothing answers"),
         )
         .next("start it, or check the network; the invite stays valid until it expires"),
-        E::Refused { .. } | E::Exchange(_) | _ => fail(
+        E::Refused { .. } | E::Exchange(_) | _ => CommandFailure::new(
             FailureKind::Unreachable,
-            format!("cannot redeem the invite at `{hub}`: {:#}", Chain(error)),
+            format!("cannot redeem the invite at `{hub}`: {}", with_causes(error)),
         )
         .next("give the same line again; SSL_CERT_FILE names certificates to trust"),
-    }
-}
-
-/// An error with its sources.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
     }
 }

@@ -159,15 +159,7 @@ impl McpCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the file with the token for clients.
-    fn token_file(&self) -> Option<&PathBuf> {
-        self.http_token_file.as_ref()
-    }
-
     /// Returns additional host names.
-    fn hosts(&self) -> &[String] {
-        &self.http_host
-    }
 
     fn access(&self) -> WorkspaceAccess {
         match self.sandbox {
@@ -214,7 +206,7 @@ struct McpHttpServer {
 impl McpHttpServer {
     /// Binds the socket.
     fn open(address: SocketAddr, line: &McpCommand) -> Result<Self, CommandFailure> {
-        let auth = match line.token_file() {
+        let auth = match &line.http_token_file {
             Some(path) => {
                 let unreadable = |why: &dyn std::fmt::Display| {
                     let what = format!("cannot read the token in `{}`: {why}", path.display());
@@ -244,7 +236,7 @@ impl McpHttpServer {
             let what = format!("cannot listen on {address}: {error}");
             CommandFailure::new(FailureKind::Unreachable, what).next("port 0 picks a free one")
         })?;
-        let mut hosts = line.hosts().to_vec();
+        let mut hosts = line.http_host.clone();
         hosts.push(address.ip().to_string());
         Ok(Self {
             listener,

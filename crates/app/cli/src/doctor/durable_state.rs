@@ -1,13 +1,13 @@
 //! The durable state of a server: its directory, and its keeper. Looking at it changes nothing, and
 //! works while a server uses it.
 
-use std::{error::Error, path::PathBuf};
+use std::path::PathBuf;
 
 use exec_journal::{StateDir, StateDirError};
 use exec_spawn::keeper::KeeperClient;
 use serde::Serialize;
 
-use crate::command::ps::bytes as format_bytes;
+use crate::command::{failure::with_causes, ps::bytes as format_bytes};
 
 /// Durable state of a server.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -93,16 +93,6 @@ impl DurableStateStatus {
             keeper,
         ]
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

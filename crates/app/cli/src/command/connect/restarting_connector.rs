@@ -50,14 +50,20 @@ struct RestartingConnector {
 }
 
 impl RestartingConnector {
-    /// Starts the server unless it answers. The caller's attempt reports any failure.
-    async fn ensure_server(&self) {
-        if let Err(error) = background_server::connect(&self.socket, &self.client).await {
-            tracing::warn!(
-                %error,
-                "failed to start the server of this machine"
-            );
+    /// Connects. If nothing listens, starts the server and tries again: the second attempt reports
+    /// any failure.
+    async fn connect_or_start(
+        &self,
+        connect: fn(&RemoteConnector) -> BoxFuture<'_, Result<Link, ConnectError>>,
+    ) -> Result<Link, ConnectError> {
+        match connect(&self.remote).await {
+            Err(ConnectError::Unreachable { .. }) => {}
+            outcome => return outcome,
         }
+        if let Err(error) = background_server::connect(&self.socket, &self.client).await {
+            tracing::warn!(%error, "failed to start the server of this machine");
+        }
+        connect(&self.remote).await
     }
 }
 
@@ -67,29 +73,11 @@ impl ServerConnector for RestartingConnector {
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        async move {
-            match self.remote.reconnect().await {
-                Err(ConnectError::Unreachable { .. }) => {
-                    self.ensure_server().await;
-                    self.remote.reconnect().await
-                }
-                outcome => outcome,
-            }
-        }
-        .boxed()
+        self.connect_or_start(RemoteConnector::reconnect).boxed()
     }
 
     fn renew(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        async move {
-            match self.remote.renew().await {
-                Err(ConnectError::Unreachable { .. }) => {
-                    self.ensure_server().await;
-                    self.remote.renew().await
-                }
-                outcome => outcome,
-            }
-        }
-        .boxed()
+        self.connect_or_start(RemoteConnector::renew).boxed()
     }
 
     fn continuity(&self) -> SessionContinuity {

@@ -22,12 +22,7 @@ use crate::command::{
 
 /// File that receives a recording.
 #[derive(Debug)]
-pub(super) struct AsciicastFile {
-    target: AsciicastTarget,
-}
-
-#[derive(Debug)]
-enum AsciicastTarget {
+pub(super) enum AsciicastFile {
     Stdout,
     File(PathBuf, File),
 }
@@ -36,8 +31,7 @@ impl AsciicastFile {
     /// Creates the file, readable for this account only. `-` is stdout.
     pub(super) fn create(path: &Path, replaces: bool) -> Result<Self, CommandFailure> {
         if path.as_os_str() == "-" {
-            let target = AsciicastTarget::Stdout;
-            return Ok(Self { target });
+            return Ok(Self::Stdout);
         }
         let mut options = OpenOptions::new();
         let options = match replaces {
@@ -57,8 +51,7 @@ impl AsciicastFile {
             false => Ok(()),
         });
         secured.map_err(|error| write_failure(path, &error))?;
-        let target = AsciicastTarget::File(path.to_owned(), file);
-        Ok(Self { target })
+        Ok(Self::File(path.to_owned(), file))
     }
 
     /// Writes the output of a process.
@@ -67,14 +60,12 @@ impl AsciicastFile {
         process: &ProcessSummary,
         output: RecordedOutput,
     ) -> Result<ExitCode, CommandFailure> {
-        match self.target {
-            AsciicastTarget::Stdout => {
-                match record(process, output, &mut io::stdout().lock()).await? {
-                    Ok(()) => Ok(ExitCode::SUCCESS),
-                    Err(error) => output_failure(&error),
-                }
-            }
-            AsciicastTarget::File(path, file) => {
+        match self {
+            Self::Stdout => match record(process, output, &mut io::stdout().lock()).await? {
+                Ok(()) => Ok(ExitCode::SUCCESS),
+                Err(error) => output_failure(&error),
+            },
+            Self::File(path, file) => {
                 let written = record(process, output, &mut BufWriter::new(file)).await?;
                 written.map_err(|error| write_failure(&path, &error))?;
                 Ok(ExitCode::SUCCESS)
