@@ -7,6 +7,7 @@ mod ssh_hosts;
 mod target_candidates;
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -104,12 +105,10 @@ impl CompletionList {
                 let found = found.ok().flatten().unwrap_or_default();
                 let is_wanted = |process: &&ProcessSummary| is_wanted(line, process.running);
                 let found = found.iter().filter(is_wanted);
-                let mut ids: Vec<_> = found
+                let ids: BTreeSet<_> = found
                     .map(|process| process.process_id.to_string())
                     .collect();
-                ids.sort_unstable();
-                ids.dedup();
-                ids
+                ids.into_iter().collect()
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
     fs::{self, DirBuilder},
     io,
     os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{ExitCode, ExitStatus},
 };
 
@@ -63,13 +63,13 @@ impl EditCommand {
             .map_err(|error| failed("keep a copy here", error))?;
         let edited = draft.edit(&editor()).await;
         let with_draft = |failure: CommandFailure| {
-            let draft_path = draft.path().display().to_string();
+            let draft_path = draft.file.display().to_string();
             let line = env.line("cp", &[&draft_path, &format!(":{}", display_path(&path))]);
             failure.next(format!(
                 "your changes are kept in {draft_path}; `{line}` uploads them"
             ))
         };
-        let after = draft.read();
+        let after = fs::read(&draft.file);
         let is_same = match (&after, &before) {
             (Ok(after), Some(before)) => after[..] == before[..],
             (Ok(after), None) => after.is_empty(),
@@ -203,11 +203,6 @@ impl LocalDraft {
         }
     }
 
-    /// Returns the path of the copy.
-    fn path(&self) -> &Path {
-        &self.file
-    }
-
     /// Runs the editor. Like `git`, starts it through the shell, so it may have arguments.
     async fn edit(&self, editor: &OsStr) -> io::Result<ExitStatus> {
         let mut line = OsString::from(editor);
@@ -225,11 +220,6 @@ impl LocalDraft {
                 pressed = tokio::signal::ctrl_c() => pressed?,
             }
         }
-    }
-
-    /// Reads the current content; some editors replace the file.
-    fn read(&self) -> io::Result<Vec<u8>> {
-        fs::read(&self.file)
     }
 
     /// Removes the copy and files that the editor left next to it.

@@ -158,10 +158,10 @@ impl EnvAddCommand {
 
     /// Checks that the file has no environment with this id.
     fn check_new(file: &EnvironmentsFile, id: &EnvironmentId) -> Result<(), CommandFailure> {
-        if ids(file.text()).iter().all(|other| other != id.as_str()) {
+        if ids(&file.text).iter().all(|other| other != id.as_str()) {
             return Ok(());
         }
-        let what = format!("`{id}` already exists in `{}`", file.path().display());
+        let what = format!("`{id}` already exists in `{}`", file.path.display());
         Err(CommandFailure::failed(what)
             .next(format!("remove it first: exec-server env remove {id}")))
     }
@@ -174,8 +174,8 @@ impl EnvAddCommand {
         }
         let file = EnvironmentsFile::open(lookup)?;
         Self::check_new(&file, &id)?;
-        let before = ids(file.text());
-        let mut text = appended(file.text(), &self.keys()?);
+        let before = ids(&file.text);
+        let mut text = appended(&file.text, &self.keys()?);
         if self.default {
             text = with_default(&text, id.as_str());
         }
@@ -190,10 +190,10 @@ impl EnvAddCommand {
                 .next("`exec-server env add --help` shows examples")
         })?;
         if ids(&text).len() != before.len() + 1 {
-            let what = format!("cannot append to `{}`", file.path().display());
+            let what = format!("cannot append to `{}`", file.path.display());
             return Err(CommandFailure::failed(what).next("edit it by hand"));
         }
-        let hides = file.base().remotes.iter().any(|other| other.id == id);
+        let hides = file.base.remotes.iter().any(|other| other.id == id);
         file.replace(&text)?;
         if hides {
             print_stderr(&format!(
@@ -274,9 +274,9 @@ impl EnvRemoveCommand {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
         let file = EnvironmentsFile::open(lookup)?;
-        let displayed = file.path().display();
-        let Some(index) = ids(file.text()).iter().position(|id| id == name) else {
-            let mut others = file.base().remotes.iter();
+        let displayed = file.path.display();
+        let Some(index) = ids(&file.text).iter().position(|id| id == name) else {
+            let mut others = file.base.remotes.iter();
             return Err(match others.any(|other| other.id.as_str() == name) {
                 true => {
                     let what = format!("`{name}` comes from the settings of Codex");
@@ -290,7 +290,7 @@ impl EnvRemoveCommand {
                 }
             });
         };
-        let Some(text) = without(file.text(), index) else {
+        let Some(text) = without(&file.text, index) else {
             let what = format!("cannot determine which lines of `{displayed}` define `{name}`");
             return Err(CommandFailure::failed(what).next("remove them by hand"));
         };
@@ -319,7 +319,7 @@ impl EnvDefaultCommand {
     fn run(self) -> Result<ExitCode, CommandFailure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let file = EnvironmentsFile::open(lookup)?;
-        let text = with_default(file.text(), &self.name);
+        let text = with_default(&file.text, &self.name);
         file.parse_text(&text, lookup)
             .map_err(|error| CommandFailure::new(FailureKind::UnknownEnvironment, error))?;
         file.replace(&text)?;

@@ -159,8 +159,6 @@ impl McpCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns additional host names.
-
     fn access(&self) -> WorkspaceAccess {
         match self.sandbox {
             McpSandbox::ReadOnly => WorkspaceAccess::ReadOnly,

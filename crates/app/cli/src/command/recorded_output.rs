@@ -150,7 +150,7 @@ impl RecordedOutput {
         };
         let mut search = LastLinesSearch::new(lines);
         let (mut end, mut range) = (self.cursor.end, *SEARCH_CHUNKS.start());
-        while end > start && !search.is_found() {
+        while end > start && search.found.is_none() {
             let begin = OutputSeq(end.0.saturating_sub(range)).max(start);
             let mut counts = Vec::new();
             let mut after = begin;
@@ -360,14 +360,10 @@ impl LastLinesSearch {
         }
     }
 
-    fn is_found(&self) -> bool {
-        self.found.is_some()
-    }
-
     /// Takes chunks in ascending order that precede those of the previous call.
     fn handle_chunks(&mut self, chunks: &[(OutputSeq, LineCount)]) {
         for (seq, count) in chunks.iter().rev() {
-            if self.is_found() || count.is_empty {
+            if self.found.is_some() || count.is_empty {
                 continue;
             }
             let mut newlines = count.newlines;

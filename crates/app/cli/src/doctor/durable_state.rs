@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::command::{failure::with_causes, ps::bytes as format_bytes};
 
 /// Durable state of a server.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DurableStateStatus {
     /// State directory.
@@ -39,11 +39,7 @@ impl DurableStateStatus {
         let mut status = Self {
             exists: true,
             directory,
-            records: 0,
-            bytes: 0,
-            error: None,
-            keeper_pid: None,
-            keeper_error: None,
+            ..Self::default()
         };
         let reader = match StateDir::open_read_only(&status.directory) {
             Ok(reader) => reader,

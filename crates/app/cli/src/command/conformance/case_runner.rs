@@ -256,7 +256,7 @@ pub(super) async fn handshake(
     if let (Value::Object(params), Value::Object(members)) = (&mut params, members) {
         params.extend(members);
     }
-    let deadline = Instant::now() + connection.wait();
+    let deadline = Instant::now() + connection.wait;
     let mut response = connection.call("initialize", Some(&params)).await?;
     // The server may not know yet that the session has lost its connection.
     while response["error"]["code"] == ErrorCode::SESSION_ATTACHED.0 && Instant::now() < deadline {

@@ -23,7 +23,8 @@ pub(super) struct RawConnection {
     /// Received while waiting for another message.
     kept: VecDeque<Value>,
     last_id: i64,
-    wait: Duration,
+    /// Limit of every wait.
+    pub(super) wait: Duration,
 }
 
 /// Why a connection fails a case.
@@ -65,11 +66,6 @@ impl RawConnection {
             last_id: 0,
             wait,
         })
-    }
-
-    /// Returns the limit of every wait.
-    pub(super) fn wait(&self) -> Duration {
-        self.wait
     }
 
     /// Sends a text message.

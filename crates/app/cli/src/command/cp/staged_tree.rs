@@ -148,7 +148,7 @@ impl JournalKey {
         let mut hash = FnvHash::default();
         hash.add(target.as_str().as_bytes());
         hash.add_identity(source);
-        Self(hash.value())
+        Self(hash.0)
     }
 }
 
@@ -290,10 +290,6 @@ impl FnvHash {
     pub(super) fn add_identity(&mut self, source: FileFingerprint) {
         self.add(&source.size.to_be_bytes());
         self.add(&source.modified_at_ms.to_be_bytes());
-    }
-
-    pub(super) fn value(&self) -> u64 {
-        self.0
     }
 }
 

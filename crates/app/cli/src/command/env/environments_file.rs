@@ -26,10 +26,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The file, locked against other `exec-server` processes while this value lives.
 #[derive(Debug)]
 pub(super) struct EnvironmentsFile {
-    path: PathBuf,
-    text: String,
-    /// Selection from the settings of Codex.
-    base: EnvironmentSelection,
+    /// Path.
+    pub(super) path: PathBuf,
+    /// Text.
+    pub(super) text: String,
+    /// Selection from the settings of Codex, which are not in this file.
+    pub(super) base: EnvironmentSelection,
     _lock: File,
 }
 
@@ -64,21 +66,6 @@ impl EnvironmentsFile {
             base,
             _lock: lock,
         })
-    }
-
-    /// Returns the path.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the text.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns the environments of Codex, which are not in this file.
-    pub(super) fn base(&self) -> &EnvironmentSelection {
-        &self.base
     }
 
     /// Parses a text as if it were the content of this file.

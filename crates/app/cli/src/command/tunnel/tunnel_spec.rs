@@ -101,13 +101,10 @@ impl FromStr for TunnelSpec {
         Ok(Self {
             bind: bind.map(parse_bind).transpose().map_err(wrong)?,
             listen_port: listen.map(number).transpose()?,
-            host: match host {
-                Some(host) => {
-                    let host = TunnelHost::new(host);
-                    Some(host.map_err(|_| wrong(SpecProblem::Host))?)
-                }
-                None => None,
-            },
+            host: host
+                .map(TunnelHost::new)
+                .transpose()
+                .map_err(|_| wrong(SpecProblem::Host))?,
             port,
         })
     }
