@@ -179,25 +179,26 @@ fn name(content: &[u8]) -> Option<String> {
     is_only.then(|| name.to_owned())
 }
 
-fn digest(content: &[u8]) -> String {
-    hex(&Sha256::digest(content))
+pub(crate) fn digest(content: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(content))
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Reads the file without blocking: a checkout may contain a FIFO.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+/// Opens a regular file without blocking: others may have put a FIFO there.
+pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = (flags | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a file")),
     }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
+    let file = open_regular(path, OFlags::empty())?;
     file.take(MAX_BYTES + 1).read_to_end(&mut content)?;
     if content.len() as u64 > MAX_BYTES {
         return Err(io::Error::other("it is larger than 4 KiB"));
@@ -324,14 +325,10 @@ impl ApprovalRecords {
 
 /// Reads a record that only this account can have written.
 fn read_private(path: &Path) -> io::Result<String> {
-    let no_follow = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(no_follow)
-        .open(path)?;
+    let file = open_regular(path, OFlags::NOFOLLOW)?;
     let found = file.metadata()?;
     let is_ours = found.uid() == rustix::process::geteuid().as_raw();
-    if !found.is_file() || !is_ours || found.mode() & 0o077 != 0 {
+    if !is_ours || found.mode() & 0o077 != 0 {
         return Err(io::Error::other("other accounts can change it"));
     }
     let mut bytes = Vec::new();

@@ -20,10 +20,9 @@ use exec_settings::{
     outbound_network::OutboundNetwork,
     settings_source::{self, VariableLookup, config_directory},
 };
-use sha2::{Digest, Sha256};
 
 use crate::command::{
-    directory_env::{hex, replace},
+    directory_env::{digest, replace},
     failure::{CommandFailure, FailureKind, with_causes},
 };
 
@@ -117,7 +116,8 @@ fn token_file(invite: &InviteLine, lookup: VariableLookup<'_>) -> Result<PathBuf
         false => '_',
     };
     let name: String = invite.name.chars().take(MAX_NAME).map(plain).collect();
-    let digest = hex(&Sha256::digest(invite.secret.expose())[..8]);
+    let digest = digest(invite.secret.expose().as_bytes());
+    let digest = &digest[..16];
     Ok(home.join("tokens").join(format!("{name}-{digest}.token")))
 }
 

@@ -4,14 +4,15 @@
 //! values of options, which only `ssh` interprets.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use globset::Glob;
 use rustix::fs::OFlags;
+
+use crate::command::directory_env::open_regular;
 
 /// Maximum number of hosts.
 const MAX_HOSTS: usize = 500;
@@ -82,16 +83,8 @@ impl ConfigReader<'_> {
     }
 
     fn text(&mut self, path: &Path) -> io::Result<String> {
-        // A FIFO would block.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         let mut content = Vec::new();
+        let file = open_regular(path, OFlags::empty())?;
         let count = file.take(self.bytes).read_to_end(&mut content)?;
         self.bytes -= count as u64;
         Ok(String::from_utf8_lossy(&content).into_owned())
