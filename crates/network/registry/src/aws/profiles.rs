@@ -1,9 +1,14 @@
 //! Profiles in the shared files of the AWS tools, and keys from a `credential_process`.
 
-use std::{collections::BTreeMap, io, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, fs, io, process::Stdio, time::Duration};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
-use tokio::{io::AsyncReadExt, process::Command, time::timeout};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, Command},
+    time::timeout,
+};
 
 use super::AwsKeysError;
 use crate::api::{SecretString, sigv4::AwsKeys};
@@ -140,6 +145,8 @@ async fn run_command(command: &str) -> io::Result<Vec<u8>> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
+    // Dropped before the shell, so that the id still names it.
+    let guard = ShellGuard::new(&child);
     let mut printed = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         stdout
@@ -148,10 +155,41 @@ async fn run_command(command: &str) -> io::Result<Vec<u8>> {
             .await?;
     }
     let status = child.wait().await?;
+    guard.release();
     if status.success() {
         Ok(printed)
     } else {
         Err(io::Error::other(status.to_string()))
+    }
+}
+
+/// Kills the children of a running shell when it is dropped. The shell runs a program as one, and
+/// stays in the process group of the terminal, which the program may read.
+struct ShellGuard(Option<Pid>);
+
+impl ShellGuard {
+    fn new(shell: &Child) -> Self {
+        let id = shell.id().and_then(|id| i32::try_from(id).ok());
+        Self(id.and_then(Pid::from_raw))
+    }
+
+    /// Leaves the children alone: the shell has ended.
+    fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ShellGuard {
+    fn drop(&mut self) {
+        let Some(shell) = self.0 else { return };
+        // A stopped shell reaps no child, so the ids below keep naming its children.
+        let _gone = kill_process(shell, Signal::STOP);
+        let list = format!("/proc/{shell}/task/{shell}/children");
+        let children = fs::read_to_string(list).unwrap_or_default();
+        let ids = children.split_whitespace().filter_map(|id| id.parse().ok());
+        for child in ids.filter_map(Pid::from_raw) {
+            let _gone = kill_process(child, Signal::KILL);
+        }
     }
 }
 
@@ -176,6 +214,8 @@ fn parse_output(printed: &[u8]) -> Result<AwsKeys, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use exec_test_support::bounded_wait::wait_until;
+
     use super::*;
 
     #[test]
@@ -253,6 +293,25 @@ mod tests {
             assert_eq!(error.to_string(), expected);
             assert!(!format!("{error:?}").contains("s3cret"));
         }
+    }
+
+    #[tokio::test]
+    async fn cancelled_command_leaves_no_process_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let command = format!("sleep 1000 & echo $! >{}; wait", file.display());
+        let running = tokio::spawn(async move { run_command(&command).await });
+        let mut pid = String::new();
+        wait_until("the command runs", || {
+            pid = fs::read_to_string(&file).unwrap_or_default();
+            pid.ends_with('\n')
+        })
+        .await;
+        running.abort();
+        // A process that has ended, but that nobody has waited for, has no command line.
+        let arguments = format!("/proc/{}/cmdline", pid.trim());
+        let is_running = || fs::read(&arguments).is_ok_and(|line| !line.is_empty());
+        wait_until("the command ends", || !is_running()).await;
     }
 
     #[tokio::test(start_paused = true)]
