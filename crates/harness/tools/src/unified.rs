@@ -38,8 +38,8 @@ pub use self::{
     screen::TerminalScreen,
     settings::{AbandonedCommand, UnifiedExecSettings, WaitWindows},
     tool_policy::{
-        ApprovalDecision, ApprovalRequest, ReadOnlyPolicy, SandboxChoice, SandboxDenial,
-        ToolPolicy, UnrestrictedPolicy, WorkspaceWritePolicy,
+        ApprovalDecision, ApprovalRequest, ReadOnlyPolicy, SandboxDenial, ToolPolicy,
+        UnrestrictedPolicy, WorkspaceWritePolicy,
     },
     write_stdin::WriteStdinError,
 };
@@ -145,17 +145,11 @@ impl UnifiedExec {
                 view: OutputView::Plain,
                 tokens: self.shared_exec.settings.tokens(None),
             }),
-            None => {
-                let buffers = process.shared.lock();
-                ToolOutput {
-                    process_id: process.id().clone(),
-                    wall_time: started_at.elapsed(),
-                    transcript: Transcript::default(),
-                    running: None,
-                    exit: buffers.exit.clone(),
-                    failure: buffers.failure.clone(),
-                }
-            }
+            None => process.output(
+                &process.shared.lock(),
+                started_at.elapsed(),
+                Transcript::default(),
+            ),
         })
     }
 

@@ -16,9 +16,7 @@ use futures_util::future::{self, BoxFuture, FutureExt};
 
 use sha2::{Digest, Sha256};
 
-use crate::unified::{
-    ApprovalDecision, ApprovalRequest, HandleScope, SandboxChoice, SandboxDenial, ToolPolicy,
-};
+use crate::unified::{ApprovalDecision, ApprovalRequest, HandleScope, ToolPolicy};
 
 /// The directories of an agent, with their sandbox policy.
 #[derive(Clone, Debug)]
@@ -327,11 +325,8 @@ impl ToolPolicy for AgentWorkspace {
         future::ready(ApprovalDecision::Approved).boxed()
     }
 
-    fn sandbox(&self, _request: &ApprovalRequest, _attempt: usize) -> SandboxChoice {
-        match Self::sandbox(self) {
-            Some(sandbox) => SandboxChoice::Policy(sandbox),
-            None => SandboxChoice::None,
-        }
+    fn sandbox(&self, _request: &ApprovalRequest, _attempt: usize) -> Option<Box<SandboxPolicy>> {
+        Self::sandbox(self)
     }
 
     fn network(
@@ -345,10 +340,6 @@ impl ToolPolicy for AgentWorkspace {
             proxy: is_proxied.then(NetworkProxy::for_loopback),
             ..exec_env::environment::CommandNetwork::default()
         }
-    }
-
-    fn retry(&self, _request: &ApprovalRequest, _denied: &SandboxDenial) -> BoxFuture<'_, bool> {
-        future::ready(false).boxed()
     }
 }
 

@@ -114,21 +114,12 @@ pub struct WriteStdin {
     pub view: OutputView,
 }
 
-/// The program is empty.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct EmptyProgram;
-
-/// Returns program and arguments for a command.
-pub(super) fn argv(
-    program: &CommandProgram,
-    own: &ShellProgram,
-) -> Result<Vec<String>, EmptyProgram> {
+/// Returns program and arguments for a command. `None`: the program is empty.
+pub(super) fn argv(program: &CommandProgram, own: &ShellProgram) -> Option<Vec<String>> {
     match program {
-        CommandProgram::Argv(argv) if argv.first().is_none_or(String::is_empty) => {
-            Err(EmptyProgram)
-        }
-        CommandProgram::Argv(argv) => Ok(argv.clone()),
-        CommandProgram::Shell { line, .. } if line.trim().is_empty() => Err(EmptyProgram),
+        CommandProgram::Argv(argv) if argv.first().is_none_or(String::is_empty) => None,
+        CommandProgram::Argv(argv) => Some(argv.clone()),
+        CommandProgram::Shell { line, .. } if line.trim().is_empty() => None,
         CommandProgram::Shell { line, shell, login } => {
             let shell = shell.as_ref().unwrap_or(&own.path);
             let flags = shell_flags(
@@ -140,7 +131,7 @@ pub(super) fn argv(
                 },
             );
             let argv = [shell.as_str()].into_iter().chain(flags.iter().copied());
-            Ok(argv.chain([line.as_str()]).map(str::to_owned).collect())
+            Some(argv.chain([line.as_str()]).map(str::to_owned).collect())
         }
     }
 }
@@ -232,7 +223,7 @@ mod tests {
             CommandProgram::Argv(Vec::new()),
             CommandProgram::Argv(vec![String::new()]),
         ] {
-            assert_eq!(argv(&program, &own), Err(EmptyProgram));
+            assert_eq!(argv(&program, &own), None);
         }
     }
 }

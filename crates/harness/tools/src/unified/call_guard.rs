@@ -19,14 +19,8 @@ use super::{
 pub(super) struct CallGuard<'a> {
     shared_exec: &'a UnifiedExecShared,
     process: Arc<UnifiedExecProcess>,
-    number: NumberState,
-}
-
-/// Whether the agent knows the number of a command.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum NumberState {
-    Disclosed,
-    Undisclosed,
+    /// Whether the agent knows the number of the command.
+    is_disclosed: bool,
 }
 
 impl<'a> CallGuard<'a> {
@@ -38,7 +32,7 @@ impl<'a> CallGuard<'a> {
         Ok(Self {
             process: shared_exec.table.check_out(number)?,
             shared_exec,
-            number: NumberState::Disclosed,
+            is_disclosed: true,
         })
     }
 
@@ -53,7 +47,7 @@ impl<'a> CallGuard<'a> {
         Ok(Self {
             shared_exec,
             process,
-            number: NumberState::Undisclosed,
+            is_disclosed: false,
         })
     }
 
@@ -66,16 +60,11 @@ impl<'a> CallGuard<'a> {
     pub(super) fn finish(mut self, request: &OutputRequest) -> ToolOutput {
         let number = self.process.details.number;
         let mut buffers = self.process.shared.lock();
-        let output = ToolOutput {
-            process_id: self.process.id().clone(),
-            wall_time: request.started_at.elapsed(),
-            transcript: buffers.take(request.view, request.tokens),
-            running: (!buffers.end_reported).then_some(number),
-            exit: buffers.exit.clone(),
-            failure: buffers.failure.clone(),
-        };
+        let transcript = buffers.take(request.view, request.tokens);
+        let wall_time = request.started_at.elapsed();
+        let output = self.process.output(&buffers, wall_time, transcript);
         drop(buffers);
-        self.number = NumberState::Disclosed;
+        self.is_disclosed = true;
         if output.running.is_none() {
             self.shared_exec.table.remove(number);
             // A command that is only out of reach must not be ended later.
@@ -89,7 +78,7 @@ impl<'a> CallGuard<'a> {
 
     /// Releases a command and discloses its number, without showing output.
     pub(super) fn disclose(mut self) -> ProcessNumber {
-        self.number = NumberState::Disclosed;
+        self.is_disclosed = true;
         self.process.details.number
     }
 }
@@ -98,7 +87,7 @@ impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let number = self.process.details.number;
         let ends = self.shared_exec.settings.abandoned == AbandonedCommand::Terminate;
-        if self.number == NumberState::Disclosed || !ends {
+        if self.is_disclosed || !ends {
             self.shared_exec.table.check_in(number);
             return;
         }

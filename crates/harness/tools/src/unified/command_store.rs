@@ -87,7 +87,7 @@ impl CommandStore for SessionCommands {
 /// A store, and the ended commands that are being removed from it.
 #[derive(Debug)]
 pub(super) struct StoreAccess {
-    store: Arc<dyn CommandStore>,
+    pub(super) store: Arc<dyn CommandStore>,
     scope: HandleScope,
     /// Commands with a shown exit. They must not be found again.
     releasing: Mutex<BTreeSet<ProcessId>>,
@@ -109,19 +109,6 @@ impl StoreAccess {
     /// Returns whether commands outlive their handles.
     pub(super) fn durability(&self) -> Durability {
         self.store.durability()
-    }
-
-    /// Starts a command.
-    pub(super) async fn start(&self, command: Command) -> Result<StartedProcess, StartError> {
-        self.store.start(command).await
-    }
-
-    /// Attaches to a listed command.
-    pub(super) async fn attach(
-        &self,
-        listed: process::ProcessSummary,
-    ) -> Result<Arc<dyn ExecProcess>, RpcError> {
-        self.store.attach(listed).await
     }
 
     /// Lists the commands of the scope, except those with a shown exit. Includes ended tasks.

@@ -4,7 +4,7 @@
 //! commands is bounded, and a held command is never evicted.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -41,20 +41,15 @@ pub(super) struct CommandTable {
 
 #[derive(Debug, Default)]
 struct TableState {
-    records: BTreeMap<ProcessNumber, CommandRecord>,
+    kept: BTreeMap<ProcessNumber, KeptCommand>,
+    /// Commands that were evicted for others. Remembered for the error message.
+    evicted: BTreeSet<ProcessNumber>,
     last_number: u64,
     use_count: u64,
     is_closed: bool,
 }
 
-#[derive(Debug)]
-enum CommandRecord {
-    /// Its exit was not shown yet.
-    Kept(KeptCommand),
-    /// It was evicted for another command. Remembered for the error message.
-    Evicted,
-}
-
+/// A command whose exit was not shown yet.
 #[derive(Debug)]
 struct KeptCommand {
     process: Arc<UnifiedExecProcess>,
@@ -91,17 +86,14 @@ impl CommandTable {
         process: Arc<UnifiedExecProcess>,
     ) -> Result<Option<Arc<UnifiedExecProcess>>, ExecCommandError> {
         let mut state = self.lock();
-        let evicted = match self.find_slot(&state)? {
-            TableSlot::Free => None,
-            TableSlot::HeldBy(number) => state.evict(number),
-        };
+        let evicted = self.find_slot(&state)?;
+        let evicted = evicted.and_then(|number| state.evict(number));
         let command = KeptCommand {
             busy: true,
             last_used: state.next_use(),
             process,
         };
-        let number = command.process.details.number;
-        state.records.insert(number, CommandRecord::Kept(command));
+        state.kept.insert(command.process.details.number, command);
         Ok(evicted)
     }
 
@@ -110,18 +102,18 @@ impl CommandTable {
         &self,
         number: ProcessNumber,
     ) -> Result<Arc<UnifiedExecProcess>, WriteStdinError> {
-        let mut state = self.lock();
+        let state = &mut *self.lock();
         let last_used = state.next_use();
-        match state.records.get_mut(&number) {
-            None => Err(WriteStdinError::Unknown(number)),
-            Some(CommandRecord::Evicted) => Err(WriteStdinError::Evicted(number, self.capacity)),
-            Some(CommandRecord::Kept(command)) if command.busy => {
-                Err(WriteStdinError::Busy(number))
-            }
-            Some(CommandRecord::Kept(command)) => {
+        match state.kept.get_mut(&number) {
+            Some(command) if command.busy => Err(WriteStdinError::Busy(number)),
+            Some(command) => {
                 (command.busy, command.last_used) = (true, last_used);
                 Ok(Arc::clone(&command.process))
             }
+            None if state.evicted.contains(&number) => {
+                Err(WriteStdinError::Evicted(number, self.capacity))
+            }
+            None => Err(WriteStdinError::Unknown(number)),
         }
     }
 
@@ -129,47 +121,45 @@ impl CommandTable {
     pub(super) fn check_in(&self, number: ProcessNumber) {
         let mut state = self.lock();
         let last_used = state.next_use();
-        if let Some(CommandRecord::Kept(command)) = state.records.get_mut(&number) {
+        if let Some(command) = state.kept.get_mut(&number) {
             (command.busy, command.last_used) = (false, last_used);
         }
     }
 
     /// Removes a command.
     pub(super) fn remove(&self, number: ProcessNumber) {
-        self.lock().records.remove(&number);
+        self.lock().kept.remove(&number);
     }
 
     /// Returns a command, also one that a call holds.
     pub(super) fn get(&self, number: ProcessNumber) -> Option<Arc<UnifiedExecProcess>> {
         let state = self.lock();
-        let command = state.records.get(&number)?.as_kept()?;
-        Some(Arc::clone(&command.process))
+        Some(Arc::clone(&state.kept.get(&number)?.process))
     }
 
     /// Returns the number of a command by its process id.
     pub(super) fn find(&self, id: &ProcessId) -> Option<ProcessNumber> {
         let state = self.lock();
-        let mut kept = state.kept();
-        let command = kept.find(|command| command.process.id() == id)?;
-        Some(command.process.details.number)
+        let mut kept = state.kept.iter();
+        let (number, _) = kept.find(|(_, command)| command.process.id() == id)?;
+        Some(*number)
     }
 
     /// Removes a command unless a call holds it. Returns whether it is gone.
     pub(super) fn remove_idle(&self, number: ProcessNumber) -> bool {
         let mut state = self.lock();
-        match state.records.get(&number) {
-            Some(CommandRecord::Kept(command)) if command.busy => false,
-            _ => {
-                state.records.remove(&number);
-                true
-            }
+        let is_held = state.kept.get(&number).is_some_and(|kept| kept.busy);
+        if !is_held {
+            state.kept.remove(&number);
+            state.evicted.remove(&number);
         }
+        !is_held
     }
 
     /// Returns the latest command that a call started.
     pub(super) fn started_by(&self, call: &CallId) -> Option<Arc<UnifiedExecProcess>> {
         let state = self.lock();
-        let mut latest_first = state.kept().rev();
+        let mut latest_first = state.kept.values().rev();
         let command = latest_first.find(|command| command.process.details.call_id == *call)?;
         Some(Arc::clone(&command.process))
     }
@@ -177,32 +167,33 @@ impl CommandTable {
     /// Returns all commands, by number.
     pub(super) fn all(&self) -> Vec<Arc<UnifiedExecProcess>> {
         let state = self.lock();
-        state
-            .kept()
-            .map(|command| Arc::clone(&command.process))
-            .collect()
+        let kept = state.kept.values();
+        kept.map(|command| Arc::clone(&command.process)).collect()
     }
 
     /// Rejects further commands. Removes and returns all.
     pub(super) fn close(&self) -> Vec<Arc<UnifiedExecProcess>> {
-        let mut state = self.lock();
-        state.is_closed = true;
-        let records = std::mem::take(&mut state.records);
-        let kept = records.into_values().filter_map(CommandRecord::into_kept);
+        let closed = TableState {
+            is_closed: true,
+            ..TableState::default()
+        };
+        let state = std::mem::replace(&mut *self.lock(), closed);
+        let kept = state.kept.into_values();
         kept.map(|command| command.process).collect()
     }
 
-    /// Finds a slot for one more command.
-    fn find_slot(&self, state: &TableState) -> Result<TableSlot, ExecCommandError> {
+    /// Finds a slot for one more command. Returns the command to evict from it, if it is not free.
+    fn find_slot(&self, state: &TableState) -> Result<Option<ProcessNumber>, ExecCommandError> {
         if state.is_closed {
             return Err(ExecCommandError::ShutDown);
         }
-        if state.kept().count() < self.capacity.get() {
-            return Ok(TableSlot::Free);
+        if state.kept.len() < self.capacity.get() {
+            return Ok(None);
         }
         let candidate = state.eviction_candidate(self.protected);
-        let full = ExecCommandError::Full(self.capacity);
-        candidate.map(TableSlot::HeldBy).ok_or(full)
+        candidate
+            .map(Some)
+            .ok_or(ExecCommandError::Full(self.capacity))
     }
 
     fn lock(&self) -> MutexGuard<'_, TableState> {
@@ -210,18 +201,7 @@ impl CommandTable {
     }
 }
 
-/// Place for one more command.
-enum TableSlot {
-    Free,
-    /// The slot of this command, which is evicted.
-    HeldBy(ProcessNumber),
-}
-
 impl TableState {
-    fn kept(&self) -> impl DoubleEndedIterator<Item = &KeptCommand> {
-        self.records.values().filter_map(CommandRecord::as_kept)
-    }
-
     fn next_use(&mut self) -> u64 {
         self.use_count += 1;
         self.use_count
@@ -229,7 +209,7 @@ impl TableState {
 
     /// Returns the least recently used command that is not held or protected, ended ones first.
     fn eviction_candidate(&self, protected: usize) -> Option<ProcessNumber> {
-        let mut by_use: Vec<_> = self.kept().collect();
+        let mut by_use: Vec<_> = self.kept.values().collect();
         by_use.sort_by_key(|command| command.last_used);
         by_use.truncate(by_use.len().saturating_sub(protected));
         let mut idle = by_use.into_iter().filter(|command| !command.busy);
@@ -240,29 +220,10 @@ impl TableState {
 
     /// Evicts a command, and forgets the oldest evictions.
     fn evict(&mut self, number: ProcessNumber) -> Option<Arc<UnifiedExecProcess>> {
-        let record = self.records.insert(number, CommandRecord::Evicted);
-        let is_evicted = |record: &CommandRecord| matches!(record, CommandRecord::Evicted);
-        let evicted = || self.records.iter().filter(|(_, record)| is_evicted(record));
-        if evicted().count() > MAX_REMEMBERED_EVICTIONS {
-            let oldest = evicted().next().map(|(number, _)| *number);
-            oldest.and_then(|number| self.records.remove(&number));
+        self.evicted.insert(number);
+        if self.evicted.len() > MAX_REMEMBERED_EVICTIONS {
+            self.evicted.pop_first();
         }
-        Some(record?.into_kept()?.process)
-    }
-}
-
-impl CommandRecord {
-    fn as_kept(&self) -> Option<&KeptCommand> {
-        match self {
-            Self::Kept(command) => Some(command),
-            Self::Evicted => None,
-        }
-    }
-
-    fn into_kept(self) -> Option<KeptCommand> {
-        match self {
-            Self::Kept(command) => Some(command),
-            Self::Evicted => None,
-        }
+        Some(self.kept.remove(&number)?.process)
     }
 }

@@ -22,9 +22,9 @@ use super::{
     command_table::ProcessNumber,
     handle_scope::HandleKind,
     output_buffers::{MatchScope, OutputBuffers, ToolOutput},
-    process::{CommandDetails, ProcessShared, ProcessWatcher, StdinState, UnifiedExecProcess},
+    process::{CommandDetails, ProcessShared, ProcessWatcher, UnifiedExecProcess},
     settings::WaitPhase,
-    tool_policy::{ApprovalDecision, ApprovalRequest, SandboxChoice, SandboxDenial},
+    tool_policy::{ApprovalDecision, ApprovalRequest, SandboxDenial},
     wait::OutputWait,
 };
 
@@ -118,7 +118,7 @@ impl UnifiedExec {
         let cwd = call.workdir.as_ref().or(info.cwd.as_ref());
         let request = ApprovalRequest {
             call_id: call.call_id.clone(),
-            argv: argv.map_err(|call::EmptyProgram| ExecCommandError::Empty)?,
+            argv: argv.ok_or(ExecCommandError::Empty)?,
             cwd: cwd.ok_or(ExecCommandError::NoDirectory)?.clone(),
             justification: call.justification.clone(),
             denied: None,
@@ -167,16 +167,14 @@ impl UnifiedExec {
         let number = shared_exec.table.allocate()?;
         let id = shared_exec.settings.scope.handle(kind)?;
         let (argv, cwd) = (request.argv.clone(), request.cwd.clone());
+        let stdin = call.stdin.unwrap_or(shared_exec.settings.stdin);
         let details = CommandDetails {
             number,
             call_id: call.call_id.clone(),
             argv: argv.clone(),
             cwd: cwd.clone(),
             tty: call.tty,
-            input: match call.stdin.unwrap_or(shared_exec.settings.stdin) {
-                StdinMode::Null if !call.tty => StdinState::None,
-                StdinMode::Null | StdinMode::Piped => StdinState::Open,
-            },
+            has_stdin: call.tty || stdin == StdinMode::Piped,
             started: SystemTime::now(),
         };
         let (io, terminal) = if call.tty {
@@ -185,22 +183,18 @@ impl UnifiedExec {
                 TerminalMode::Given,
             )
         } else {
-            let stdin = call.stdin.unwrap_or(shared_exec.settings.stdin);
             (ProcessIo::Pipes { stdin }, TerminalMode::None)
         };
         let command = Command {
             env_policy: Some(shared_exec.settings.env_policy.clone()),
             env: call::noninteractive_env(terminal, &call.env),
             io,
-            sandbox: match shared_exec.policy.sandbox(request, attempt) {
-                SandboxChoice::None => None,
-                SandboxChoice::Policy(sandbox) => Some(sandbox),
-            },
+            sandbox: shared_exec.policy.sandbox(request, attempt),
             network: shared_exec.policy.network(request, attempt),
             mode: Some(ExecMode::Prepared),
             ..Command::new(id, argv, cwd)
         };
-        let started = shared_exec.store.start(command).await?;
+        let started = shared_exec.store.store.start(command).await?;
         let handle = Arc::clone(&started.process);
         let watched = shared_exec.watch(details, started.process);
         if watched.is_err() {

@@ -14,7 +14,7 @@ use super::{
     command_table::ProcessNumber,
     exec_command::ExecCommandError,
     handle_scope::HandleKind,
-    process::{CommandDetails, StdinState, UnifiedExecProcess},
+    process::{CommandDetails, UnifiedExecProcess},
 };
 
 /// Why a command was not found.
@@ -56,10 +56,10 @@ impl UnifiedExec {
             cwd: listed.cwd.clone(),
             tty: listed.tty,
             // The list does not say; the store refuses a write to a command without stdin.
-            input: StdinState::Open,
+            has_stdin: true,
             started: UNIX_EPOCH + Duration::from_millis(listed.started_at_ms),
         };
-        let process = shared_exec.store.attach(listed).await;
+        let process = shared_exec.store.store.attach(listed).await;
         let process = process.map_err(FindCommandError::Store)?;
         let guard = shared_exec.watch(details, process)?;
         // Output that was written before must be there when a call looks.

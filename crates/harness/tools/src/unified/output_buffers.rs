@@ -27,6 +27,7 @@ use super::{
     call::OutputView,
     command_table::ProcessNumber,
     plain_text::PlainText,
+    process::WatchedState,
     screen::TerminalScreen,
     wait::{MatchState, PatternMatcher, TextStart},
 };
@@ -60,6 +61,8 @@ pub(super) struct OutputBuffers {
     pub(super) exit: Option<ExitInfo>,
     /// Why the state of the command is unknown.
     pub(super) failure: Option<ProcessError>,
+    /// State of the command. The exit is in it before the output is complete.
+    pub(super) state: WatchedState,
     /// All output was received; the end event follows.
     pub(super) finished: bool,
     /// The end event was sent.
@@ -92,6 +95,7 @@ impl OutputBuffers {
             pattern: None,
             exit: None,
             failure: None,
+            state: WatchedState::default(),
             finished: false,
             end_reported: false,
             ended: None,
@@ -117,30 +121,21 @@ impl OutputBuffers {
     /// Marks the output as complete. Returns all retained output.
     pub(super) fn finish(&mut self) -> HeadTailParts {
         self.finished = true;
-        let mut settled = Vec::new();
-        self.plain.finish(&mut settled);
-        self.push_settled(&settled);
+        self.settle(PlainText::finish);
         self.complete_parts()
     }
 
     /// Returns all retained output, shown or not, within a token budget.
     pub(super) fn whole(&self, view: OutputView, tokens: usize) -> Transcript {
         let parts = self.complete_parts();
-        let shown = match (view, &self.screen) {
-            (OutputView::Raw, _) => parts,
-            (OutputView::Plain, _) => HeadTailParts {
+        let shown = match view {
+            OutputView::Raw => parts,
+            OutputView::Plain => HeadTailParts {
                 head: to_plain(&parts.head),
                 tail: to_plain(&parts.tail),
                 omitted: parts.omitted,
             },
-            (OutputView::Screen, screen) => HeadTailParts {
-                head: screen
-                    .as_ref()
-                    .map(|screen| render_screen(screen, 0))
-                    .unwrap_or_default()
-                    .into_bytes(),
-                ..HeadTailParts::default()
-            },
+            OutputView::Screen => self.render_screen(0),
         };
         Transcript::truncated(shown, tokens)
     }
@@ -178,9 +173,7 @@ impl OutputBuffers {
             }
             MatchScope::Now => {
                 // The current line must not match, so it is settled first.
-                let mut settled = Vec::new();
-                self.plain.settle(&mut settled);
-                self.push_settled(&settled);
+                self.settle(PlainText::settle);
                 PatternMatcher::new(regex, Vec::new(), TextStart::AtStart)
             }
         });
@@ -201,9 +194,7 @@ impl OutputBuffers {
 
     /// Takes the output that no call has shown.
     pub(super) fn take(&mut self, view: OutputView, tokens: usize) -> Transcript {
-        let mut settled = Vec::new();
-        self.plain.settle(&mut settled);
-        self.push_settled(&settled);
+        self.settle(PlainText::settle);
         let (text, mut raw) = (self.text.take(), self.raw.take());
         if !self.end_reported {
             let end = if raw.tail.is_empty() {
@@ -219,19 +210,27 @@ impl OutputBuffers {
             .as_mut()
             .map_or(0, TerminalScreen::take_scrolled);
         self.shown = self.bytes;
-        let shown = match (view, &self.screen) {
-            (OutputView::Plain, _) => text,
-            (OutputView::Raw, _) => raw,
-            (OutputView::Screen, screen) => HeadTailParts {
-                head: screen
-                    .as_ref()
-                    .map(|screen| render_screen(screen, scrolled))
-                    .unwrap_or_default()
-                    .into_bytes(),
-                ..HeadTailParts::default()
-            },
+        let shown = match view {
+            OutputView::Plain => text,
+            OutputView::Raw => raw,
+            OutputView::Screen => self.render_screen(scrolled),
         };
         Transcript::truncated(shown, tokens)
+    }
+
+    /// Renders the screen, if there is one, with a note about scrolled lines.
+    fn render_screen(&self, scrolled: u64) -> HeadTailParts {
+        let screen = self.screen.as_ref().map(TerminalScreen::render);
+        let mut text = screen.unwrap_or_default();
+        if scrolled > 0 {
+            text = format!(
+                "[{scrolled} lines have scrolled off the screen since the last call and are not shown]\n{text}"
+            );
+        }
+        HeadTailParts {
+            head: text.into_bytes(),
+            ..HeadTailParts::default()
+        }
     }
 
     /// Returns the last line that is not blank.
@@ -254,6 +253,13 @@ impl OutputBuffers {
         self.push_settled(&settled);
     }
 
+    /// Adds the text that `settle` settles.
+    fn settle(&mut self, settle: impl FnOnce(&mut PlainText, &mut Vec<u8>)) {
+        let mut settled = Vec::new();
+        settle(&mut self.plain, &mut settled);
+        self.push_settled(&settled);
+    }
+
     fn push_settled(&mut self, text: &[u8]) {
         self.text.push(text);
         if let Some(pattern) = &mut self.pattern {
@@ -268,17 +274,6 @@ fn to_plain(raw: &[u8]) -> Vec<u8> {
     plain.feed(OutputStream::Stdout, raw, &mut text);
     plain.finish(&mut text);
     text
-}
-
-/// Renders a screen with a note about scrolled lines.
-fn render_screen(screen: &TerminalScreen, scrolled: u64) -> String {
-    match scrolled {
-        0 => screen.render(),
-        lines => format!(
-            "[{lines} lines have scrolled off the screen since the last call and are not shown]\n{}",
-            screen.render()
-        ),
-    }
 }
 
 /// Result of a call.

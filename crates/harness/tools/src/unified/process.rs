@@ -56,15 +56,8 @@ pub(super) struct CommandDetails {
     pub(super) argv: Vec<String>,
     pub(super) cwd: PathUri,
     pub(super) tty: bool,
-    pub(super) input: StdinState,
+    pub(super) has_stdin: bool,
     pub(super) started: SystemTime,
-}
-
-/// Stdin of a command.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum StdinState {
-    Open,
-    None,
 }
 
 /// State shared with the watcher. It outlives the handle, so that the end is reported.
@@ -73,7 +66,6 @@ pub(super) struct ProcessShared {
     buffers: Mutex<OutputBuffers>,
     /// Notified on every change. One call waits at a time.
     pub(super) changed: Notify,
-    pub(super) state: watch::Sender<WatchedState>,
     /// Whether the end event was sent.
     pub(super) end_reported: watch::Sender<bool>,
 }
@@ -126,46 +118,22 @@ impl UnifiedExecProcess {
         let buffers = self.shared.lock();
         let until = buffers.ended.unwrap_or_else(SystemTime::now);
         let wall_time = until.duration_since(self.details.started);
-        ToolOutput {
-            process_id: self.id().clone(),
-            wall_time: wall_time.unwrap_or_default(),
-            transcript: buffers.whole(view, tokens),
-            running: (!buffers.end_reported).then_some(self.details.number),
-            exit: buffers.exit.clone(),
-            failure: buffers.failure.clone(),
-        }
-    }
-
-    /// Returns the current state.
-    pub fn state(&self) -> WatchedState {
-        self.shared.state.borrow().clone()
-    }
-
-    /// Returns a receiver of state changes.
-    pub fn states(&self) -> watch::Receiver<WatchedState> {
-        self.shared.state.subscribe()
+        let transcript = buffers.whole(view, tokens);
+        self.output(&buffers, wall_time.unwrap_or_default(), transcript)
     }
 
     /// Returns a summary for a list.
     pub fn summary(&self) -> ProcessSummary {
-        let CommandDetails {
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            input: _,
-            started,
-        } = self.details.clone();
+        let details = self.details.clone();
         ProcessSummary {
             process_id: self.id().clone(),
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            started,
-            state: self.state(),
+            number: details.number,
+            call_id: details.call_id,
+            argv: details.argv,
+            cwd: details.cwd,
+            tty: details.tty,
+            started: details.started,
+            state: self.shared.lock().state.clone(),
         }
     }
 
@@ -183,6 +151,23 @@ impl UnifiedExecProcess {
 }
 
 impl UnifiedExecProcess {
+    /// Returns the result of a call that shows `transcript`.
+    pub(super) fn output(
+        &self,
+        buffers: &OutputBuffers,
+        wall_time: Duration,
+        transcript: Transcript,
+    ) -> ToolOutput {
+        ToolOutput {
+            process_id: self.id().clone(),
+            wall_time,
+            transcript,
+            running: (!buffers.end_reported).then_some(self.details.number),
+            exit: buffers.exit.clone(),
+            failure: buffers.failure.clone(),
+        }
+    }
+
     /// Waits until the watcher has received the output written so far, with a timeout.
     pub(super) async fn catch_up(&self) {
         let next = self.process.status().next_seq;
@@ -207,7 +192,6 @@ impl ProcessShared {
         Self {
             buffers: Mutex::new(buffers),
             changed: Notify::new(),
-            state: watch::Sender::new(WatchedState::default()),
             end_reported: watch::Sender::new(false),
         }
     }
@@ -293,12 +277,14 @@ impl ProcessWatcher {
                     continue;
                 }
                 Some(ExecProcessEvent::Exited(seq, exit)) => {
-                    self.shared.lock().last_seq = seq;
-                    self.shared.state.send_replace(WatchedState {
+                    let mut buffers = self.shared.lock();
+                    buffers.last_seq = seq;
+                    buffers.state = WatchedState {
                         has_exited: true,
                         exit_code: Some(exit.code),
                         failure: None,
-                    });
+                    };
+                    drop(buffers);
                     self.shared.changed.notify_one();
                     let closing = CloseDeadline {
                         soft: Instant::now() + grace,
@@ -307,9 +293,8 @@ impl ProcessWatcher {
                     exited = Some((exit, closing));
                     continue;
                 }
-                Some(ExecProcessEvent::Closed(_)) => ProcessError::missing_close(),
                 Some(ExecProcessEvent::Failed(error)) => error,
-                None => ProcessError::missing_close(),
+                Some(ExecProcessEvent::Closed(_)) | None => ProcessError::missing_close(),
             };
             break match exited {
                 Some((exit, _)) => Ok(exit),
@@ -347,12 +332,12 @@ impl ProcessWatcher {
             Ok(exit) => (Some(exit), None),
             Err(error) => (None, Some(error)),
         };
-        self.shared.state.send_replace(WatchedState {
+        let mut buffers = self.shared.lock();
+        buffers.state = WatchedState {
             has_exited: exit.is_some(),
             exit_code: exit.as_ref().map(|exit| exit.code),
             failure: failure.as_ref().map(ToString::to_string),
-        });
-        let mut buffers = self.shared.lock();
+        };
         (buffers.exit, buffers.failure) = (exit, failure);
         buffers.ended = Some(SystemTime::now());
         buffers.end_reported = true;

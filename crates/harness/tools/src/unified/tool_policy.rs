@@ -20,8 +20,8 @@ pub trait ToolPolicy: fmt::Debug + Send + Sync {
     /// after a sandbox denial.
     fn approve(&self, request: ApprovalRequest) -> BoxFuture<'_, ApprovalDecision>;
 
-    /// Returns the sandbox of an attempt. The first attempt is number 0.
-    fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice;
+    /// Returns the sandbox of an attempt. The first attempt is number 0. `None`: no sandbox.
+    fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> Option<Box<SandboxPolicy>>;
 
     /// Returns the network access of an attempt despite a closed network. Default: none.
     fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> CommandNetwork {
@@ -29,8 +29,10 @@ pub trait ToolPolicy: fmt::Debug + Send + Sync {
     }
 
     /// Returns whether to retry after a sandbox denial. A retry is approved again and gets the
-    /// sandbox of the next attempt. Most policies return false.
-    fn retry(&self, request: &ApprovalRequest, denied: &SandboxDenial) -> BoxFuture<'_, bool>;
+    /// sandbox of the next attempt. Default: no retry.
+    fn retry(&self, _request: &ApprovalRequest, _denied: &SandboxDenial) -> BoxFuture<'_, bool> {
+        ready(false).boxed()
+    }
 }
 
 /// A command to approve.
@@ -55,15 +57,6 @@ pub enum ApprovalDecision {
     Approved,
     /// The command is refused, for this reason, which is shown to the agent.
     Refused(String),
-}
-
-/// Sandbox of a command.
-#[derive(Clone, Debug)]
-pub enum SandboxChoice {
-    /// No sandbox.
-    None,
-    /// A sandbox with this policy.
-    Policy(Box<SandboxPolicy>),
 }
 
 /// A sandbox denial.
@@ -97,17 +90,13 @@ impl ToolPolicy for WorkspaceWritePolicy {
         ready(ApprovalDecision::Approved).boxed()
     }
 
-    fn sandbox(&self, request: &ApprovalRequest, _: usize) -> SandboxChoice {
+    fn sandbox(&self, request: &ApprovalRequest, _: usize) -> Option<Box<SandboxPolicy>> {
         let writable = [
             SpecialPath::ProjectRoots { subpath: None },
             SpecialPath::Tmpdir,
             SpecialPath::SlashTmp,
         ];
-        restricted_attempt(request, &writable, &self.workspace)
-    }
-
-    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
-        ready(false).boxed()
+        Some(restricted_sandbox(request, &writable, &self.workspace))
     }
 }
 
@@ -116,12 +105,8 @@ impl ToolPolicy for ReadOnlyPolicy {
         ready(ApprovalDecision::Approved).boxed()
     }
 
-    fn sandbox(&self, request: &ApprovalRequest, _: usize) -> SandboxChoice {
-        restricted_attempt(request, &[], &[])
-    }
-
-    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
-        ready(false).boxed()
+    fn sandbox(&self, request: &ApprovalRequest, _: usize) -> Option<Box<SandboxPolicy>> {
+        Some(restricted_sandbox(request, &[], &[]))
     }
 }
 
@@ -130,21 +115,17 @@ impl ToolPolicy for UnrestrictedPolicy {
         ready(ApprovalDecision::Approved).boxed()
     }
 
-    fn sandbox(&self, _: &ApprovalRequest, _: usize) -> SandboxChoice {
-        SandboxChoice::None
-    }
-
-    fn retry(&self, _: &ApprovalRequest, _: &SandboxDenial) -> BoxFuture<'_, bool> {
-        ready(false).boxed()
+    fn sandbox(&self, _: &ApprovalRequest, _: usize) -> Option<Box<SandboxPolicy>> {
+        None
     }
 }
 
 /// Builds a sandbox that reads everything and writes the given paths.
-fn restricted_attempt(
+fn restricted_sandbox(
     request: &ApprovalRequest,
     writable: &[SpecialPath],
     workspace: &[PathUri],
-) -> SandboxChoice {
+) -> Box<SandboxPolicy> {
     let writable = writable.iter().map(|path| (path, EntryAccess::Write));
     let entries = [(&SpecialPath::Root, EntryAccess::Read)]
         .into_iter()
@@ -156,7 +137,7 @@ fn restricted_attempt(
             access,
             missing_path_behavior: None,
         });
-    let sandbox = SandboxPolicy {
+    Box::new(SandboxPolicy {
         permissions: SandboxPermissions::Managed {
             file_system: FileSystemPolicy::Restricted {
                 entries: entries.collect(),
@@ -173,6 +154,5 @@ fn restricted_attempt(
         windows_sandbox_proxy_settings_mode: None,
         use_legacy_landlock: false,
         sandbox_override: None,
-    };
-    SandboxChoice::Policy(Box::new(sandbox))
+    })
 }

@@ -63,9 +63,8 @@ impl<'a> OutputWait<'a> {
         loop {
             let changed = shared.changed.notified();
             pin!(changed);
-            let until = match self.check(&mut shared.lock()) {
-                WaitProgress::Done => return,
-                WaitProgress::Pending(until) => until,
+            let Some(until) = self.next_check(&mut shared.lock()) else {
+                return;
             };
             tokio::select! {
                 () = changed => {}
@@ -75,35 +74,32 @@ impl<'a> OutputWait<'a> {
         self.process.catch_up().await;
     }
 
-    fn check(&self, buffers: &mut OutputBuffers) -> WaitProgress {
-        let done = buffers.end_reported
-            || match self.wait {
-                WaitFor::Exit => false,
-                WaitFor::Pattern(_) => match buffers.poll_match() {
-                    MatchState::Found => true,
-                    MatchState::NotFound => false,
-                    MatchState::RetryAt(then) => {
-                        return WaitProgress::Pending(then.min(self.deadline));
-                    }
-                },
-                WaitFor::Bytes(count) => buffers.bytes - self.from >= *count as u64,
-                WaitFor::Idle(pause) => {
-                    let last = buffers.last_output.filter(|_| buffers.bytes > self.from);
-                    // An idle time too long to be represented never elapses.
-                    match last.and_then(|last| last.checked_add(*pause)) {
-                        None => false,
-                        Some(until) if until > Instant::now() => {
-                            return WaitProgress::Pending(until.min(self.deadline));
-                        }
-                        Some(_) => true,
-                    }
-                }
-            };
-        if done {
-            WaitProgress::Done
-        } else {
-            WaitProgress::Pending(self.deadline)
+    /// Returns when to check again, if nothing changes before. `None`: the awaited condition is
+    /// met.
+    fn next_check(&self, buffers: &mut OutputBuffers) -> Option<Instant> {
+        if buffers.end_reported {
+            return None;
         }
+        let until = match self.wait {
+            WaitFor::Exit => self.deadline,
+            WaitFor::Pattern(_) => match buffers.poll_match() {
+                MatchState::Found => return None,
+                MatchState::NotFound => self.deadline,
+                MatchState::RetryAt(then) => then,
+            },
+            WaitFor::Bytes(count) if buffers.bytes - self.from >= *count as u64 => return None,
+            WaitFor::Bytes(_) => self.deadline,
+            WaitFor::Idle(pause) => {
+                let last = buffers.last_output.filter(|_| buffers.bytes > self.from);
+                // An idle time too long to be represented never elapses.
+                let idle_at = last.and_then(|last| last.checked_add(*pause));
+                if idle_at.is_some_and(|idle_at| idle_at <= Instant::now()) {
+                    return None;
+                }
+                idle_at.unwrap_or(self.deadline)
+            }
+        };
+        Some(until.min(self.deadline))
     }
 }
 
@@ -111,13 +107,6 @@ impl Drop for OutputWait<'_> {
     fn drop(&mut self) {
         self.process.shared.lock().stop_matching();
     }
-}
-
-/// Whether the awaited condition is met.
-enum WaitProgress {
-    Done,
-    /// Not yet. Check again at this time, or when something changes.
-    Pending(Instant),
 }
 
 /// Text that is searched again when more follows. A match that starts earlier was found before, or

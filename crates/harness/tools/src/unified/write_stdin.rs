@@ -13,7 +13,7 @@ use super::{
     call_guard::{CallGuard, OutputRequest},
     command_table::ProcessNumber,
     output_buffers::{MatchScope, ToolOutput},
-    process::{StdinState, UnifiedExecProcess},
+    process::UnifiedExecProcess,
     settings::WaitPhase,
     wait::OutputWait,
 };
@@ -128,7 +128,7 @@ impl UnifiedExec {
 /// Returns whether the call needs stdin that the command does not have. A signal needs none.
 fn has_no_stdin(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
     let writes = !call.chars.is_empty() && call.chars != INTERRUPT;
-    process.details.input == StdinState::None && (writes || call.close)
+    !process.details.has_stdin && (writes || call.close)
 }
 
 /// Writes the input, and closes stdin if requested.

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use exec_core::output_log::ExitInfo;
 use exec_env::environment::StartError;
 use exec_test_support::fake_process::{FakeProcess, exit_info};
-use exec_wire::path_uri::PathUri;
+use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::{ExecFixture, command, summary};
 use crate::unified::{
     ApprovalDecision, ApprovalRequest, CommandProgram, ExecCommand, ExecCommandError,
-    SandboxChoice, SandboxDenial, ToolPolicy, UnifiedExecSettings, WorkspaceWritePolicy,
+    SandboxDenial, ToolPolicy, UnifiedExecSettings, WorkspaceWritePolicy,
 };
 
 /// Approves a number of times, sandboxes the first attempt, and retries if configured.
@@ -55,14 +55,14 @@ impl ToolPolicy for ScriptedPolicy {
         ready(approval).boxed()
     }
 
-    fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice {
+    fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> Option<Box<SandboxPolicy>> {
         self.note(format!("sandbox {attempt}"));
         match attempt {
             0 => WorkspaceWritePolicy {
                 workspace: vec![request.cwd.clone()],
             }
             .sandbox(request, 0),
-            _ => SandboxChoice::None,
+            _ => None,
         }
     }
 
