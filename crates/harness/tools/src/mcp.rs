@@ -110,12 +110,13 @@ impl McpTools {
         }
         let (edits, tools) = (EditLock::default(), tool::tools(workspace.access()));
         let workspace = Arc::new(workspace);
-        let stateless = Arc::new(match options.store {
-            Some(store) => {
-                McpSession::stateless(&environment, &workspace, &edits, settings.clone(), store)
-            }
-            None => McpSession::new(&environment, &workspace, &edits, settings.clone()),
-        });
+        let stateless = Arc::new(McpSession::new(
+            &environment,
+            &workspace,
+            &edits,
+            settings.clone(),
+            options.store,
+        ));
         Self {
             shared: Arc::new(McpShared {
                 tools,
@@ -137,16 +138,6 @@ impl McpTools {
             session.exec.shut_down().await;
         }
         self.shared.stateless.exec.detach().await;
-    }
-
-    /// Returns whether the session limit is reached.
-    fn is_full(&self) -> bool {
-        self.shared.registry.is_full()
-    }
-
-    /// Waits for a free session slot.
-    async fn wait_for_slot(&self) {
-        self.shared.registry.wait_for_slot().await;
     }
 
     /// Creates the server for one client, or for one stateless request over HTTP.
@@ -171,7 +162,7 @@ impl McpServer {
     /// Starts the session of a client that initializes one.
     fn open_session(&self) -> Result<Arc<McpSession>, ErrorData> {
         if let Some(slot) = self.slot.get() {
-            return Ok(slot.session().clone());
+            return Ok(slot.session.clone());
         }
         let shared = &self.shared;
         let session = McpSession::new(
@@ -179,18 +170,17 @@ impl McpServer {
             &shared.workspace,
             &shared.edits,
             shared.settings.clone(),
+            None,
         );
         let slot = self.shared.registry.register(session);
         let slot = slot.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-        Ok(self.slot.get_or_init(|| slot).session().clone())
+        Ok(self.slot.get_or_init(|| slot).session.clone())
     }
 
     /// Returns the client's session, or the one that stateless requests share.
     fn session(&self) -> Arc<McpSession> {
-        match self.slot.get() {
-            Some(slot) => slot.session().clone(),
-            None => Arc::clone(&self.shared.stateless),
-        }
+        let slot = self.slot.get();
+        Arc::clone(slot.map_or(&self.shared.stateless, |slot| &slot.session))
     }
 
     /// Returns whether requests are stateless.
@@ -233,7 +223,7 @@ impl McpServer {
 
     fn find_tool(&self, name: &str) -> Option<&RegisteredTool> {
         let mut tools = self.shared.tools.iter();
-        tools.find(|tool| tool.definition().name == name)
+        tools.find(|tool| tool.definition.name == name)
     }
 
     fn instructions(&self) -> String {
@@ -255,12 +245,10 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
         // The extension belongs to the stateless revision.
+        let capabilities = ServerCapabilities::builder().enable_tools();
         let capabilities = match self.is_stateless() {
-            true => ServerCapabilities::builder()
-                .enable_tools()
-                .enable_tasks()
-                .build(),
-            false => ServerCapabilities::builder().enable_tools().build(),
+            true => capabilities.enable_tasks().build(),
+            false => capabilities.build(),
         };
         InitializeResult::new(capabilities)
             .with_server_info(self.implementation())
@@ -284,14 +272,14 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let tools = self.shared.tools.iter();
-        let tools = tools.map(|tool| tool.definition().clone()).collect();
+        let tools = tools.map(|tool| tool.definition.clone()).collect();
         let mut result = ListToolsResult::with_all_items(tools);
         result.meta = self.result_meta();
         Ok(result)
     }
 
     fn get_tool(&self, name: &str) -> Option<Definition> {
-        self.find_tool(name).map(|tool| tool.definition().clone())
+        self.find_tool(name).map(|tool| tool.definition.clone())
     }
 
     async fn call_tool(
@@ -319,7 +307,7 @@ impl ServerHandler for McpServer {
             None => ProgressSupport::Unsupported,
         };
         let ctx = McpContext::new(session.clone(), progress_support);
-        let call = tool.call(request.arguments, &ctx);
+        let call = (tool.call)(request.arguments, &ctx);
         let answered = progress::run_with_progress(call, &ctx, &context).await;
         Ok(self.tool_result(match answered {
             Ok(answer) => answer.into_result(),

@@ -89,7 +89,7 @@ impl McpTool for ExecCommandTool {
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let command = self.into_command(ctx)?;
-        ctx.watch_command(ProgressSource::Call(ctx.call().clone()));
+        ctx.watch_command(ProgressSource::Call(ctx.call.clone()));
         let output = ctx.exec().exec_command(command).await;
         Ok(command_answer(output?, ctx))
     }
@@ -111,7 +111,7 @@ impl ExecCommandTool {
             None => ctx.root().clone(),
         };
         Ok(ExecCommand {
-            call_id: ctx.call().clone(),
+            call_id: ctx.call.clone(),
             program: CommandProgram::Shell {
                 line: self.cmd,
                 shell: self.shell,
@@ -122,7 +122,7 @@ impl ExecCommandTool {
             tty: self.tty,
             stdin: self.open_stdin.then_some(StdinMode::Piped),
             yield_time: wait_limit(ctx, self.yield_time_ms),
-            wait: WaitForArgument::parse(self.wait_for)?,
+            wait: self.wait_for.unwrap_or_default().parse()?,
             max_output_tokens: self.max_output_tokens,
             view: self.view.unwrap_or_default().into(),
             justification: self.justification,
@@ -176,12 +176,12 @@ impl McpTool for WriteStdinTool {
         let number = find_command(ctx, &self.session_id).await?;
         ctx.watch_command(ProgressSource::Number(number));
         let write = WriteStdin {
-            call_id: ctx.call().clone(),
+            call_id: ctx.call.clone(),
             number,
             chars: self.chars,
             close: self.close_stdin,
             yield_time: wait_limit(ctx, self.yield_time_ms),
-            wait: WaitForArgument::parse(self.wait_for)?,
+            wait: self.wait_for.unwrap_or_default().parse()?,
             max_output_tokens: self.max_output_tokens,
             view: self.view.unwrap_or_default().into(),
         };
@@ -242,11 +242,8 @@ struct WaitForArgument {
 
 impl WaitForArgument {
     /// Parses the argument.
-    fn parse(argument: Option<Self>) -> Result<WaitFor, ToolError> {
-        let Some(argument) = argument else {
-            return Ok(WaitFor::Exit);
-        };
-        match (argument.idle_ms, argument.pattern, argument.bytes) {
+    fn parse(self) -> Result<WaitFor, ToolError> {
+        match (self.idle_ms, self.pattern, self.bytes) {
             (None, None, None) => Ok(WaitFor::Exit),
             (Some(idle), None, None) => Ok(WaitFor::Idle(Duration::from_millis(idle))),
             (None, Some(pattern), None) => RegexBuilder::new(&pattern)
@@ -296,7 +293,7 @@ impl From<ViewArgument> for OutputView {
 /// Limits a requested wait if the client does not support progress notifications.
 fn wait_limit(ctx: &McpContext, requested: Option<u64>) -> Option<Duration> {
     let requested = requested.map(Duration::from_millis);
-    requested.map(|requested| ctx.progress_support().limit_wait(requested))
+    requested.map(|requested| ctx.progress_support.limit_wait(requested))
 }
 
 /// Maximum encoded size of the output, which the answer contains twice: as text and structured. The
@@ -397,32 +394,24 @@ fn unknown_command(session_id: &str) -> ToolError {
 
 /// Explains why a command cannot be written to or ended.
 fn control_error(id: &str, error: WriteStdinError) -> ToolError {
+    let command = format!("the command with session_id {id}");
     ToolError(match error {
         WriteStdinError::Unknown(_) => return unknown_command(id),
-        WriteStdinError::Busy(_) => format!(
-            "another call waits for the command with session_id {id}: wait for that one, or cancel it"
-        ),
+        WriteStdinError::Busy(_) => {
+            format!("another call waits for {command}: wait for that one, or cancel it")
+        }
         WriteStdinError::Evicted(_, limit) => {
-            format!(
-                "the command with session_id {id} was evicted: at most {limit} commands are kept"
-            )
+            format!("{command} was evicted: at most {limit} commands are kept")
         }
-        WriteStdinError::NoScreen(_) => format!(
-            "the command with session_id {id} has no terminal, and so no screen: start it with `tty`"
-        ),
-        WriteStdinError::InputClosed(_) => {
-            format!("the input of the command with session_id {id} is closed")
+        WriteStdinError::NoScreen(_) => {
+            format!("{command} has no terminal, and so no screen: start it with `tty`")
         }
+        WriteStdinError::InputClosed(_) => format!("the input of {command} is closed"),
         WriteStdinError::NoInput(_) => format!(
-            "the command with session_id {id} was started without an input: start it with \
-             `open_stdin`, or with `tty` if it prompts"
+            "{command} was started without an input: start it with `open_stdin`, or with `tty` if it prompts"
         ),
-        WriteStdinError::NotReading(_) => {
-            format!("the command with session_id {id} does not read its input")
-        }
-        WriteStdinError::NotEnding(_) => {
-            format!("the command with session_id {id} does not exit")
-        }
+        WriteStdinError::NotReading(_) => format!("{command} does not read its input"),
+        WriteStdinError::NotEnding(_) => format!("{command} does not exit"),
         error @ WriteStdinError::Process(_) => error_chain(&error),
     })
 }
@@ -482,8 +471,7 @@ impl McpTool for ListProcesses {
 
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let now = SystemTime::now();
-        let stored = ctx.exec().stored().await;
-        let stored = stored.map_err(|error| ToolError(error_chain(&error)))?;
+        let stored = ctx.exec().stored().await?;
         let own = ctx.exec().processes();
         let mut listed: Vec<_> = own.iter().map(|one| describe(one, now, ctx)).collect();
         let stored = stored.iter().map(|one| describe_stored(one, now, ctx));

@@ -17,10 +17,7 @@ use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use exec_env::filesystem::{FileError, WatchDepth, WatchPathRequest};
 use exec_wire::{
-    fs::{
-        EntryKind, GetMetadata, PathChangeKind, ReadDirectory, ReadFile, WalkOptions, WalkTree,
-        WriteFile,
-    },
+    fs::{EntryKind, PathChangeKind, ReadDirectory, WalkOptions, WalkTree, WriteFile},
     limits,
     path_uri::PathUri,
 };
@@ -57,13 +54,7 @@ impl McpTool for WriteFileTool {
     async fn call(self, ctx: &McpContext) -> Result<ToolAnswer, ToolError> {
         let path = ctx.file(&self.path)?;
         let edit_guard = ctx.lock_edits().await;
-        let before = ctx.files().metadata(GetMetadata {
-            path: path.clone(),
-            follow_symlinks: None,
-            details: false,
-            sandbox: ctx.sandbox(),
-        });
-        let verb = match before.await {
+        let verb = match ctx.metadata(&path).await {
             Ok(metadata) if metadata.is_directory => {
                 let name = ctx.display_path(&path);
                 return Err(ToolError(format!("`{name}` is a directory")));
@@ -211,22 +202,12 @@ async fn read_content(
     ctx: &McpContext,
     path: &PathUri,
 ) -> Result<(FileContent, FileMode), ToolError> {
-    let metadata = ctx.files().metadata(GetMetadata {
-        path: path.clone(),
-        follow_symlinks: None,
-        details: false,
-        sandbox: ctx.sandbox(),
-    });
-    let metadata = metadata.await?;
+    let metadata = ctx.metadata(path).await?;
     if metadata.is_file && metadata.size > MAX_TEXT_BYTES {
         return Ok((FileContent::TooLarge(metadata.size), metadata.mode));
     }
-    let read = ctx.files().read_file(ReadFile {
-        path: path.clone(),
-        follow_symlinks: None,
-        sandbox: ctx.sandbox(),
-    });
-    Ok((FileContent::Whole(read.await?), metadata.mode))
+    let content = ctx.files().read_file(ctx.read_request(path)).await?;
+    Ok((FileContent::Whole(content), metadata.mode))
 }
 
 /// Reads a complete file as text. Fails if it is too large or not UTF-8.
@@ -375,7 +356,10 @@ async fn list_names(
     let mut listings = listings.buffered(LISTING_CONCURRENCY);
     let mut lines: Vec<String> = names
         .iter()
-        .map(|(name, kind)| mark_kind(name, *kind))
+        .map(|(name, kind)| match kind {
+            EntryKind::Directory => format!("{name}/"),
+            EntryKind::File => name.clone(),
+        })
         .collect();
     while let Some((prefix, listing)) = listings.next().await {
         let listing = match listing {
@@ -417,13 +401,6 @@ fn is_hidden(name: &str) -> bool {
         .is_some_and(|last| last.starts_with('.'))
 }
 
-fn mark_kind(name: &str, kind: EntryKind) -> String {
-    match kind {
-        EntryKind::Directory => format!("{name}/"),
-        EntryKind::File => name.to_owned(),
-    }
-}
-
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long to collect further changes after the first one: an editor or a build makes several.
@@ -463,7 +440,7 @@ impl McpTool for WatchFiles {
             let max = MAX_TIMEOUT.as_millis();
             return Err(ToolError(format!("`timeout_ms` must be at most {max}")));
         }
-        let wait = ctx.progress_support().limit_wait(wait);
+        let wait = ctx.progress_support.limit_wait(wait);
         let watch = WatchPathRequest {
             path: ctx.path(self.path.as_deref().unwrap_or("."))?,
             depth: match self.entries_only {

@@ -156,7 +156,8 @@ impl McpHttpEndpoint {
     /// idle for the longest time: clients often leave without ending their session, and can open a
     /// new one.
     async fn reserve_session(&self) -> bool {
-        if !self.tools.is_full() {
+        let registry = &self.tools.shared.registry;
+        if !registry.is_full() {
             return true;
         }
         let Some(name) = self.http_sessions.take_least_recently_used() else {
@@ -166,9 +167,8 @@ impl McpHttpEndpoint {
         if let Err(error) = self.sessions.close_session(&name.into()).await {
             tracing::warn!(%error, "failed to close an idle session");
         }
-        timeout(EVICTION_TIMEOUT, self.tools.wait_for_slot())
-            .await
-            .is_ok()
+        let freed = timeout(EVICTION_TIMEOUT, registry.wait_for_slot());
+        freed.await.is_ok()
     }
 
     /// Ends every session and its commands.

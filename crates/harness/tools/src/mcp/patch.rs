@@ -8,6 +8,8 @@ mod tests;
 
 pub(super) use self::apply::apply;
 
+use super::tool::shorten_line;
+
 /// Operations of a patch, in order.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) struct Patch {
@@ -81,6 +83,8 @@ const DELETE: &str = "*** Delete File: ";
 const UPDATE: &str = "*** Update File: ";
 const MOVE: &str = "*** Move to: ";
 const END_OF_FILE: &str = "*** End of File";
+/// Maximum number of characters of a line in an error.
+const MAX_QUOTED_CHARS: usize = 80;
 
 impl Patch {
     /// Parses a patch. Ignores surrounding blank lines, code fences and heredocs.
@@ -139,7 +143,7 @@ fn parse_operation(
         ADD.trim_end(),
         UPDATE.trim_end(),
         DELETE.trim_end(),
-        shorten(head)
+        shorten_line(head, MAX_QUOTED_CHARS)
     );
     Err(lines.error(expected))
 }
@@ -219,7 +223,7 @@ fn parse_update(
             Some(_) => {
                 return Err(lines.error(format!(
                     "hunk {number} of `{path}`: a line begins with ` `, `-`, `+` or `@@`, found `{}`",
-                    shorten(line)
+                    shorten_line(line, MAX_QUOTED_CHARS)
                 )));
             }
         });
@@ -299,13 +303,6 @@ fn is_range(text: &str) -> bool {
     numbers(parts.next(), '-')
         && numbers(parts.next(), '+')
         && parts.next().is_none_or(|end| end == "@@")
-}
-
-fn shorten(line: &str) -> String {
-    match line.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
 }
 
 /// The lines of a patch with the current position.

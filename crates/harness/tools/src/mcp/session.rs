@@ -13,13 +13,17 @@ use exec_env::{
     environment::Environment,
     filesystem::{ExecutorFileSystem, FileError},
 };
-use exec_wire::{path_uri::PathUri, sandbox::SandboxPolicy};
+use exec_wire::{
+    fs::{FileMetadata, GetMetadata, ReadFile},
+    path_uri::PathUri,
+    sandbox::SandboxPolicy,
+};
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::{
     progress::ProgressSource,
     tool::ToolError,
-    workspace::{self, AgentWorkspace, TypedPathError},
+    workspace::{AgentWorkspace, TypedPathError},
 };
 use crate::unified::{CallId, CommandStore, NullEventSink, UnifiedExec, UnifiedExecSettings};
 
@@ -38,44 +42,22 @@ pub(super) struct McpSession {
 }
 
 impl McpSession {
-    /// Creates a session without commands. Its commands end with it.
+    /// Creates a session without commands. Its commands end with it, except those in a durable
+    /// store.
     pub(super) fn new(
         environment: &Environment,
         workspace: &Arc<AgentWorkspace>,
         edits: &EditLock,
         settings: UnifiedExecSettings,
+        store: Option<Arc<dyn CommandStore>>,
     ) -> Self {
+        let (env, policy) = (environment.clone(), workspace.clone());
         let events = Arc::new(NullEventSink);
-        let exec = UnifiedExec::new(environment.clone(), settings, workspace.clone(), events);
-        Self::with_exec(exec, environment, workspace, edits)
-    }
-
-    /// Creates the session that stateless requests share. Commands of a durable store outlive it.
-    pub(super) fn stateless(
-        environment: &Environment,
-        workspace: &Arc<AgentWorkspace>,
-        edits: &EditLock,
-        settings: UnifiedExecSettings,
-        store: Arc<dyn CommandStore>,
-    ) -> Self {
-        let exec = UnifiedExec::with_store(
-            environment.clone(),
-            settings,
-            workspace.clone(),
-            Arc::new(NullEventSink),
-            store,
-        );
-        Self::with_exec(exec, environment, workspace, edits)
-    }
-
-    fn with_exec(
-        exec: UnifiedExec,
-        environment: &Environment,
-        workspace: &Arc<AgentWorkspace>,
-        edits: &EditLock,
-    ) -> Self {
         Self {
-            exec,
+            exec: match store {
+                Some(store) => UnifiedExec::with_store(env, settings, policy, events, store),
+                None => UnifiedExec::new(env, settings, policy, events),
+            },
             environment: environment.clone(),
             workspace: workspace.clone(),
             calls: Semaphore::new(MAX_CALLS),
@@ -93,11 +75,6 @@ impl McpSession {
     /// Returns whether no command runs, no call is pending, and every exit was shown.
     pub(super) fn is_idle(&self) -> bool {
         self.calls.available_permits() == MAX_CALLS && self.exec.processes().is_empty()
-    }
-
-    /// Acquires the edit lock.
-    pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
-        self.edits.0.clone().lock_owned().await
     }
 }
 
@@ -186,14 +163,7 @@ impl SessionRegistry {
 pub(super) struct SessionSlot {
     registry: SessionRegistry,
     number: u64,
-    session: Arc<McpSession>,
-}
-
-impl SessionSlot {
-    /// Returns the session.
-    pub(super) fn session(&self) -> &Arc<McpSession> {
-        &self.session
-    }
+    pub(super) session: Arc<McpSession>,
 }
 
 impl Drop for SessionSlot {
@@ -217,8 +187,9 @@ impl Drop for SessionSlot {
 #[derive(Clone, Debug)]
 pub(super) struct McpContext {
     session: Arc<McpSession>,
-    call: CallId,
-    progress_support: ProgressSupport,
+    /// Id of the call.
+    pub(super) call: CallId,
+    pub(super) progress_support: ProgressSupport,
     /// The command that the call waits for.
     watched_command: Arc<OnceLock<ProgressSource>>,
 }
@@ -256,16 +227,6 @@ impl McpContext {
         }
     }
 
-    /// Returns the id of the call.
-    pub(super) fn call(&self) -> &CallId {
-        &self.call
-    }
-
-    /// Returns whether the client receives progress notifications.
-    pub(super) fn progress_support(&self) -> ProgressSupport {
-        self.progress_support
-    }
-
     /// Returns the client's commands.
     pub(super) fn exec(&self) -> &UnifiedExec {
         &self.session.exec
@@ -276,6 +237,26 @@ impl McpContext {
         &*self.session.environment.files
     }
 
+    /// Returns the metadata of a file, or of the target of a link.
+    pub(super) async fn metadata(&self, path: &PathUri) -> Result<FileMetadata, FileError> {
+        let get = GetMetadata {
+            path: path.clone(),
+            follow_symlinks: None,
+            details: false,
+            sandbox: self.sandbox(),
+        };
+        self.files().metadata(get).await
+    }
+
+    /// Returns a request to read a file.
+    pub(super) fn read_request(&self, path: &PathUri) -> ReadFile {
+        ReadFile {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: self.sandbox(),
+        }
+    }
+
     /// Returns the sandbox policy for file operations.
     pub(super) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
         self.session.workspace.sandbox()
@@ -283,7 +264,7 @@ impl McpContext {
 
     /// Acquires the edit lock. Hold it from reading a file to writing it.
     pub(super) async fn lock_edits(&self) -> OwnedMutexGuard<()> {
-        self.session.lock_edits().await
+        self.session.edits.0.clone().lock_owned().await
     }
 
     /// Converts a failed write into an error with the sandbox's reason.
@@ -306,22 +287,17 @@ impl McpContext {
 
     /// Parses a path as typed by an agent.
     pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
-        self.session.workspace.base().path(typed)
+        self.session.workspace.path(typed)
     }
 
     /// Parses the path of a file to write.
     pub(super) fn file(&self, typed: &str) -> Result<PathUri, TypedPathError> {
-        self.session.workspace.base().file(typed)
+        self.session.workspace.file(typed)
     }
 
     /// Formats a path for an agent.
     pub(super) fn display_path(&self, path: &PathUri) -> String {
         self.session.workspace.display_path(path)
-    }
-
-    /// Formats a path in the host's absolute form.
-    pub(super) fn native_path(&self, path: &PathUri) -> String {
-        workspace::native_path(path)
     }
 
     /// Sets the command that the call waits for.

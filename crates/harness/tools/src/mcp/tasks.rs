@@ -9,7 +9,6 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -29,8 +28,7 @@ use super::{
     tool::{self, ToolError, error_chain},
 };
 use crate::unified::{
-    CallId, Durability, HandleKind, HandleScope, OutputView, ToolOutput, UnifiedExecProcess,
-    WaitFor, WriteStdin,
+    CallId, Durability, HandleKind, OutputView, ToolOutput, UnifiedExecProcess, WaitFor, WriteStdin,
 };
 
 /// How long a result is retained after the command has ended.
@@ -96,32 +94,23 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// The text is not a task id.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct InvalidTaskId;
-
-impl FromStr for TaskId {
-    type Err = InvalidTaskId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidTaskId> {
+impl TaskId {
+    /// Parses an id. `None`: the text is not a task id.
+    fn parse(text: &str) -> Option<Self> {
         let (process, deadline) = match text.rsplit_once('.') {
-            Some((process, deadline)) => {
-                let deadline = deadline.parse().map_err(|_| InvalidTaskId)?;
-                (process, Some(deadline))
-            }
+            Some((process, deadline)) => (process, Some(deadline.parse().ok()?)),
             None => (text, None),
         };
-        let process = ProcessId::new(process).map_err(|_| InvalidTaskId)?;
-        Ok(Self { process, deadline })
+        let process = ProcessId::new(process).ok()?;
+        Some(Self { process, deadline })
     }
 }
 
 /// Returns the process id in a task id. Other ids are returned as they are.
 pub(super) fn process_id(id: &str) -> Option<ProcessId> {
-    let task: Result<TaskId, _> = id.parse();
-    match task {
-        Ok(task) => Some(task.process),
-        Err(InvalidTaskId) => ProcessId::new(id).ok(),
+    match TaskId::parse(id) {
+        Some(task) => Some(task.process),
+        None => ProcessId::new(id).ok(),
     }
 }
 
@@ -215,8 +204,8 @@ impl CommandTasks {
 
     /// Finds a task in the table, or in the environment.
     async fn resolve(&self, text: &str) -> Result<ProcessId, TaskError> {
-        let id: TaskId = text.parse().map_err(|_| TaskError::Unknown)?;
-        if self.scope().kind(&id.process) != Some(HandleKind::Task) {
+        let id = TaskId::parse(text).ok_or(TaskError::Unknown)?;
+        if self.session.exec.scope().kind(&id.process) != Some(HandleKind::Task) {
             return Err(TaskError::Unknown);
         }
         self.purge();
@@ -315,10 +304,6 @@ impl CommandTasks {
         McpContext::new(Arc::clone(&self.session), ProgressSupport::Supported)
     }
 
-    fn scope(&self) -> &HandleScope {
-        self.session.exec.scope()
-    }
-
     fn lock(&self) -> MutexGuard<'_, TaskTable> {
         lock(&self.table)
     }
@@ -331,11 +316,8 @@ fn lock(table: &Mutex<TaskTable>) -> MutexGuard<'_, TaskTable> {
 /// Follows a command until its task ends.
 async fn follow(ctx: &McpContext, process: Arc<UnifiedExecProcess>, wait: TaskWait) -> TaskState {
     let exec = ctx.exec();
-    let output = match wait.early {
-        None => {
-            process.wait_for_end().await;
-            process.report(wait.view, exec.output_tokens(wait.tokens))
-        }
+    let shown_early = match wait.early {
+        None => None,
         Some(early) => {
             let poll = WriteStdin {
                 call_id: CallId(process.id().to_string()),
@@ -347,15 +329,18 @@ async fn follow(ctx: &McpContext, process: Arc<UnifiedExecProcess>, wait: TaskWa
                 max_output_tokens: wait.tokens,
                 view: wait.view,
             };
-            match exec.write_stdin(poll).await {
-                Ok(output) => output,
-                // Another call has shown the output, or it waits for the command.
-                Err(error) => {
-                    tracing::debug!(id = %process.id(), %error, "failed to wait for a task");
-                    process.wait_for_end().await;
-                    process.report(wait.view, exec.output_tokens(wait.tokens))
-                }
-            }
+            // On an error, another call has shown the output, or it waits for the command.
+            let output = exec.write_stdin(poll).await.inspect_err(|error| {
+                tracing::debug!(id = %process.id(), %error, "failed to wait for a task");
+            });
+            output.ok()
+        }
+    };
+    let output = match shown_early {
+        Some(output) => output,
+        None => {
+            process.wait_for_end().await;
+            process.report(wait.view, exec.output_tokens(wait.tokens))
         }
     };
     if output.failure.is_some() && exec.durability() == Durability::Durable {
@@ -488,12 +473,12 @@ mod tests {
     #[test]
     fn task_id_is_the_process_id_with_an_optional_deadline() {
         for text in ["mcp-1-tabc", "mcp-1-tabc.1790000000000"] {
-            let id: TaskId = text.parse().unwrap();
+            let id = TaskId::parse(text).unwrap();
             assert_eq!(id.process.as_str(), "mcp-1-tabc");
             assert_eq!(id.to_string(), text);
             assert_eq!(process_id(text), Some(id.process));
         }
-        assert_eq!("mcp-1-tabc.soon".parse::<TaskId>(), Err(InvalidTaskId));
+        assert_eq!(TaskId::parse("mcp-1-tabc.soon"), None);
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl McpFixture {
             &Arc::new(workspace(directory.path())),
             &EditLock::default(),
             settings(),
+            None,
         );
         Self {
             directory,
@@ -78,12 +79,12 @@ impl McpFixture {
     /// Calls a tool as a client does.
     async fn call(&self, name: &str, arguments: Value) -> CallToolResult {
         let tools = tool::tools(WorkspaceAccess::Open);
-        let tool = tools.iter().find(|tool| tool.definition().name == name);
+        let tool = tools.iter().find(|tool| tool.definition.name == name);
         let Value::Object(arguments) = arguments else {
             panic!("arguments are an object");
         };
         let ctx = McpContext::new(Arc::clone(&self.session), ProgressSupport::Unsupported);
-        match tool.unwrap().call(Some(arguments), &ctx).await {
+        match (tool.unwrap().call)(Some(arguments), &ctx).await {
             Ok(answer) => answer.into_result(),
             Err(error) => error.into_result(),
         }

@@ -4,9 +4,8 @@
 //! official Python client rejects events above 1 MiB over HTTP. The limit applies to the JSON
 //! encoding, in which a control character takes six bytes.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, error::Error, sync::Arc};
 
-use exec_env::filesystem::FileError;
 use exec_wire::base64_bytes::encode_append;
 use futures_util::future::{BoxFuture, FutureExt};
 use rmcp::{
@@ -23,11 +22,9 @@ use super::{
         ApplyPatch, EditFile, FindFiles, ListDirectory, ReadFileTool, SearchFiles, WatchFiles,
         WriteFileTool,
     },
-    patch::PatchParseError,
     session::McpContext,
-    workspace::{TypedPathError, WorkspaceAccess},
+    workspace::WorkspaceAccess,
 };
-use crate::unified::{ExecCommandError, FindCommandError};
 
 /// A tool. The type holds its arguments; the doc comments of its fields become descriptions in the
 /// JSON schema.
@@ -81,25 +78,6 @@ impl ToolEffect {
             ))
             .open_world(self == Self::Run)
     }
-}
-
-/// Returns the MCP definition of a tool.
-pub(super) fn definition<T: McpTool>() -> Definition {
-    let definition = Definition::new(T::NAME, T::DESCRIPTION, schema::<T>())
-        .with_title(T::TITLE)
-        .with_annotations(T::EFFECT.annotations(T::TITLE));
-    match T::output_schema() {
-        Some(schema) => definition.with_raw_output_schema(schema),
-        None => definition,
-    }
-}
-
-/// Parses the arguments and calls the tool.
-pub(super) async fn parse_and_call<T: McpTool>(
-    arguments: Option<JsonObject>,
-    ctx: &McpContext,
-) -> Result<ToolAnswer, ToolError> {
-    parse::<T>(arguments)?.call(ctx).await
 }
 
 /// Parses the arguments of a tool.
@@ -177,9 +155,10 @@ fn simplify(value: &mut Value) {
 
 /// A tool in the tool list.
 pub(super) struct RegisteredTool {
-    definition: Definition,
+    pub(super) definition: Definition,
     effect: ToolEffect,
-    call: ToolCallFn,
+    /// Parses the arguments and calls the tool.
+    pub(super) call: ToolCallFn,
 }
 
 type ToolCallFn =
@@ -187,25 +166,17 @@ type ToolCallFn =
 
 impl RegisteredTool {
     fn new<T: McpTool>() -> Self {
+        let definition = Definition::new(T::NAME, T::DESCRIPTION, schema::<T>())
+            .with_title(T::TITLE)
+            .with_annotations(T::EFFECT.annotations(T::TITLE));
         Self {
-            definition: definition::<T>(),
+            definition: match T::output_schema() {
+                Some(schema) => definition.with_raw_output_schema(schema),
+                None => definition,
+            },
             effect: T::EFFECT,
-            call: |arguments, ctx| parse_and_call::<T>(arguments, ctx).boxed(),
+            call: |arguments, ctx| async move { parse::<T>(arguments)?.call(ctx).await }.boxed(),
         }
-    }
-
-    /// Returns the MCP definition.
-    pub(super) fn definition(&self) -> &Definition {
-        &self.definition
-    }
-
-    /// Parses the arguments and calls the tool.
-    pub(super) async fn call(
-        &self,
-        arguments: Option<JsonObject>,
-        ctx: &McpContext,
-    ) -> Result<ToolAnswer, ToolError> {
-        (self.call)(arguments, ctx).await
     }
 }
 
@@ -280,8 +251,7 @@ impl ToolAnswer {
 }
 
 /// Error of a tool, with advice for the agent.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub(super) struct ToolError(pub(super) String);
 
 impl ToolError {
@@ -297,38 +267,14 @@ impl ToolError {
     }
 }
 
-impl From<FileError> for ToolError {
-    fn from(error: FileError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<TypedPathError> for ToolError {
-    fn from(error: TypedPathError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<PatchParseError> for ToolError {
-    fn from(error: PatchParseError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<ExecCommandError> for ToolError {
-    fn from(error: ExecCommandError) -> Self {
-        Self(error_chain(&error))
-    }
-}
-
-impl From<FindCommandError> for ToolError {
-    fn from(error: FindCommandError) -> Self {
+impl<E: Error> From<E> for ToolError {
+    fn from(error: E) -> Self {
         Self(error_chain(&error))
     }
 }
 
 /// Formats an error with its causes on one line.
-pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
+pub(super) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -339,6 +285,14 @@ pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Shortens a line to a number of characters.
+pub(super) fn shorten_line(line: &str, max_chars: usize) -> String {
+    match line.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
 }
 
 /// Maximum encoded size of an answer. The rest of a message is its envelope.

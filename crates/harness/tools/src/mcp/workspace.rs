@@ -108,14 +108,6 @@ impl AgentWorkspace {
         self.access
     }
 
-    /// Returns the base directories for parsing paths.
-    pub(super) fn base(&self) -> PathBase<'_> {
-        PathBase {
-            root: &self.root,
-            home: self.home.as_ref(),
-        }
-    }
-
     /// Formats a path for an agent: relative if it is below the workspace, else absolute.
     pub(super) fn display_path(&self, path: &PathUri) -> String {
         let (native, root) = (native_path(path), native_path(&self.root));
@@ -238,15 +230,13 @@ impl AgentWorkspace {
     /// its own commands.
     pub(super) fn scope(&self) -> HandleScope {
         let policy = serde_json::to_vec(&self.sandbox()).unwrap_or_default();
-        let mut digest = Sha256::new();
         let terms = [
             self.root.as_str().as_bytes(),
             format!("{:?} {:?} {:?}", self.access, self.network, self.git).as_bytes(),
             &policy,
         ]
         .concat();
-        digest.update(terms);
-        let digest = digest.finalize();
+        let digest = Sha256::digest(terms);
         let tag = u64::from_be_bytes(digest.first_chunk().copied().unwrap_or_default());
         HandleScope::new(format!("mcp-{tag:016x}"))
     }
@@ -272,29 +262,22 @@ impl AgentWorkspace {
 
     /// Returns the sandbox policy for commands and file operations.
     pub(super) fn sandbox(&self) -> Option<Box<SandboxPolicy>> {
-        let writable: &[SpecialPath] = match self.access {
+        let mut writable = match self.access {
             WorkspaceAccess::Open => return None,
-            WorkspaceAccess::ReadOnly => &[],
-            WorkspaceAccess::WorkspaceWrite => &[
+            WorkspaceAccess::ReadOnly => vec![],
+            WorkspaceAccess::WorkspaceWrite => vec![
                 SpecialPath::ProjectRoots { subpath: None },
                 SpecialPath::Tmpdir,
                 SpecialPath::SlashTmp,
             ],
         };
-        let mut entries = vec![special_entry(SpecialPath::Root, EntryAccess::Read)];
-        entries.extend(
-            writable
-                .iter()
-                .cloned()
-                .map(|path| special_entry(path, EntryAccess::Write)),
-        );
         if self.access == WorkspaceAccess::WorkspaceWrite && self.git == GitAccess::Writable {
             let subpath = Some(".git".to_owned());
-            entries.push(special_entry(
-                SpecialPath::ProjectRoots { subpath },
-                EntryAccess::Write,
-            ));
+            writable.push(SpecialPath::ProjectRoots { subpath });
         }
+        let mut entries = vec![special_entry(SpecialPath::Root, EntryAccess::Read)];
+        let writable = writable.into_iter();
+        entries.extend(writable.map(|path| special_entry(path, EntryAccess::Write)));
         Some(Box::new(SandboxPolicy {
             permissions: SandboxPermissions::Managed {
                 file_system: FileSystemPolicy::Restricted {
@@ -396,16 +379,7 @@ pub(super) enum TypedPathError {
     Directory(String),
 }
 
-/// Base directories for parsing paths.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PathBase<'a> {
-    /// Base of relative paths.
-    root: &'a PathUri,
-    /// Directory that `~` stands for.
-    home: Option<&'a PathUri>,
-}
-
-impl PathBase<'_> {
+impl AgentWorkspace {
     /// Parses a path.
     pub(super) fn path(&self, typed: &str) -> Result<PathUri, TypedPathError> {
         if let Some((scheme, _)) = typed.split_once("://")
@@ -424,7 +398,7 @@ impl PathBase<'_> {
             let first = typed.split('/').next().unwrap_or(typed);
             return Err(TypedPathError::OtherHome(first.to_owned()));
         }
-        let home = self.home;
+        let home = self.home.as_ref();
         let home = home.ok_or_else(|| TypedPathError::NoHome(typed.to_owned()))?;
         Ok(home.join(suffix.trim_start_matches('/'))?)
     }
@@ -471,7 +445,7 @@ mod tests {
             ("/work/a bc", "file:///work/a%20bc", "/work/a bc"),
             (".", "file:///work/a%20b", "/work/a b"),
         ] {
-            let path = workspace.base().path(typed).unwrap();
+            let path = workspace.path(typed).unwrap();
             assert_eq!(path.as_str(), uri);
             assert_eq!(workspace.display_path(&path), display);
         }
@@ -582,10 +556,10 @@ mod tests {
 
     #[test]
     fn relative_absolute_home_and_uri_paths_resolve() {
-        let (root, home) = (uri("file:///srv"), uri("file:///home/me"));
-        let base = PathBase {
-            root: &root,
-            home: Some(&home),
+        let base = AgentWorkspace {
+            root: uri("file:///srv"),
+            home: Some(uri("file:///home/me")),
+            ..workspace(WorkspaceAccess::Open)
         };
         for (typed, expected) in [
             ("a b", "file:///srv/a%20b"),
@@ -600,7 +574,10 @@ mod tests {
         ] {
             assert_eq!(base.path(typed).unwrap(), uri(expected), "{typed}");
         }
-        let unknown = PathBase { home: None, ..base };
+        let unknown = AgentWorkspace {
+            home: None,
+            ..base.clone()
+        };
         assert_eq!(
             unknown.path("~/x"),
             Err(TypedPathError::NoHome("~/x".to_owned()))

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use exec_env::filesystem::FileError;
 use exec_wire::{
-    fs::{CanonicalizePath, GetMetadata, RemovePath},
+    fs::{CanonicalizePath, RemovePath},
     path_uri::PathUri,
 };
 use schemars::JsonSchema;
@@ -48,7 +48,7 @@ impl McpTool for ApplyPatch {
         for operation in &patch.operations {
             plan.add(ctx, operation).await?;
         }
-        let summary = plan.summary();
+        let summary = plan.summary.join("\n");
         // In a separate task, so that cancelling the call does not leave half of a patch.
         let ctx = ctx.clone();
         let applied = tokio::spawn(async move {
@@ -87,11 +87,6 @@ struct PlannedFile {
 }
 
 impl PatchPlan {
-    /// Returns a summary with one line per file.
-    fn summary(&self) -> String {
-        self.summary.join("\n")
-    }
-
     /// Adds one operation of the patch.
     async fn add(&mut self, ctx: &McpContext, operation: &PatchOperation) -> Result<(), ToolError> {
         match operation {
@@ -99,37 +94,34 @@ impl PatchPlan {
                 let path = ctx.file(path)?;
                 self.expect_absent(ctx, &path, "use `*** Update File:` to change it")
                     .await?;
-                self.set_text(&path, Some(content));
+                let content = Bytes::copy_from_slice(content.as_bytes());
+                self.plan_content(&path, Some(FileContent::Whole(content)));
                 self.summary.push(format!("A {}", ctx.display_path(&path)));
             }
             PatchOperation::Delete { path } => {
                 let path = ctx.file(path)?;
                 let old = self.content(ctx, &path).await?;
-                if let FileContent::TooLarge(_) = old {
-                    self.expect_only_one_too_large(ctx, &path)?;
+                // One such file can be deleted last, when nothing can fail any more.
+                if let FileContent::TooLarge(_) = old
+                    && let Some(other) = self.too_large.replace(path.clone())
+                {
+                    return Err(ToolError(format!(
+                        "`{}` and `{}` are both larger than {MAX_TEXT_BYTES} bytes: one patch can delete one \
+                         such file",
+                        ctx.display_path(&other),
+                        ctx.display_path(&path)
+                    )));
                 }
-                self.remove(&path);
+                self.plan_content(&path, None);
                 self.summary.push(format!("D {}", ctx.display_path(&path)));
             }
             PatchOperation::Update {
                 path,
-                move_to: None,
+                move_to,
                 hunks,
             } => {
                 let path = ctx.file(path)?;
-                let old = self.content(ctx, &path).await?;
-                let name = ctx.display_path(&path);
-                let new = patch::apply(old.text(&name)?, hunks);
-                let new = new.map_err(|error| ToolError(format!("`{name}`: {error}")))?;
-                self.set_text(&path, Some(&new));
-                self.summary.push(format!("M {name}"));
-            }
-            PatchOperation::Update {
-                path,
-                move_to: Some(to),
-                hunks,
-            } => {
-                let (path, to) = (ctx.file(path)?, ctx.file(to)?);
+                let to = move_to.as_ref().map(|to| ctx.file(to)).transpose()?;
                 let name = ctx.display_path(&path);
                 let new = match self.content(ctx, &path).await? {
                     FileContent::TooLarge(size) if hunks.is_empty() => {
@@ -145,12 +137,15 @@ impl PatchPlan {
                         FileContent::Whole(Bytes::from(new))
                     }
                 };
+                let Some(to) = to else {
+                    self.plan_content(&path, Some(new));
+                    self.summary.push(format!("M {name}"));
+                    return Ok(());
+                };
                 self.expect_absent(ctx, &to, "move it elsewhere, or delete that first")
                     .await?;
-                self.remove(&path);
-                if let Some(file) = self.files.get_mut(&to) {
-                    file.new = Some(new);
-                }
+                self.plan_content(&path, None);
+                self.plan_content(&to, Some(new));
                 self.copy_mode(&path, &to);
                 self.summary
                     .push(format!("R {name} -> {}", ctx.display_path(&to)));
@@ -175,31 +170,27 @@ impl PatchPlan {
             return file.new.clone().ok_or_else(already_deleted);
         }
         let (content, old_mode) = read_content(ctx, path).await?;
-        let ResolvedPath {
-            path: name,
-            missing,
-        } = resolve_path(ctx, path).await?;
-        self.expect_one_name(ctx, name, path)?;
         let file = PlannedFile {
             old: Some(content.clone()),
             new: Some(content.clone()),
             old_mode,
             new_mode: None,
-            missing,
+            missing: self.register_name(ctx, path).await?,
         };
         self.files.insert(path.clone(), file);
         Ok(content)
     }
 
     /// Fails if the patch also uses another name of the file: one of two changes would be lost.
-    fn expect_one_name(
+    /// Returns the missing parent directories, the deepest first.
+    async fn register_name(
         &mut self,
         ctx: &McpContext,
-        name: PathUri,
         path: &PathUri,
-    ) -> Result<(), ToolError> {
-        match self.names.insert(name, path.clone()) {
-            None => Ok(()),
+    ) -> Result<Vec<PathUri>, ToolError> {
+        let (canonical, missing) = resolve_path(ctx, path).await?;
+        match self.names.insert(canonical, path.clone()) {
+            None => Ok(missing),
             Some(other) => Err(ToolError(format!(
                 "`{}` and `{}` are the same file: call it by one name",
                 ctx.display_path(&other),
@@ -215,66 +206,33 @@ impl PatchPlan {
         path: &PathUri,
         instead: &str,
     ) -> Result<(), ToolError> {
-        let already_exists = || {
+        let planned = self.files.get(path);
+        let exists = match planned {
+            Some(file) => file.new.is_some(),
+            None => match ctx.metadata(path).await {
+                Ok(_) => true,
+                Err(FileError::NotFound(_)) => false,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if exists {
             let name = ctx.display_path(path);
-            Err(ToolError(format!("`{name}` exists already: {instead}")))
-        };
-        if let Some(file) = self.files.get(path) {
-            return match file.new {
-                Some(_) => already_exists(),
-                None => Ok(()),
+            return Err(ToolError(format!("`{name}` exists already: {instead}")));
+        }
+        if planned.is_none() {
+            let file = PlannedFile {
+                missing: self.register_name(ctx, path).await?,
+                ..PlannedFile::default()
             };
+            self.files.insert(path.clone(), file);
         }
-        let metadata = ctx.files().metadata(GetMetadata {
-            path: path.clone(),
-            follow_symlinks: None,
-            details: false,
-            sandbox: ctx.sandbox(),
-        });
-        match metadata.await {
-            Ok(_) => return already_exists(),
-            Err(FileError::NotFound(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ResolvedPath {
-            path: name,
-            missing,
-        } = resolve_path(ctx, path).await?;
-        self.expect_one_name(ctx, name, path)?;
-        let file = PlannedFile {
-            missing,
-            ..PlannedFile::default()
-        };
-        self.files.insert(path.clone(), file);
         Ok(())
     }
 
-    /// Fails for a second file that could not be restored. One such file can be deleted last, when
-    /// nothing can fail any more.
-    fn expect_only_one_too_large(
-        &mut self,
-        ctx: &McpContext,
-        path: &PathUri,
-    ) -> Result<(), ToolError> {
-        match self.too_large.replace(path.clone()) {
-            None => Ok(()),
-            Some(other) => Err(ToolError(format!(
-                "`{}` and `{}` are both larger than {MAX_TEXT_BYTES} bytes: one patch can delete one such \
-                 file",
-                ctx.display_path(&other),
-                ctx.display_path(path)
-            ))),
-        }
-    }
-
-    fn set_text(&mut self, path: &PathUri, text: Option<&String>) {
+    fn plan_content(&mut self, path: &PathUri, content: Option<FileContent>) {
         if let Some(file) = self.files.get_mut(path) {
-            file.new = text.map(|text| FileContent::Whole(Bytes::copy_from_slice(text.as_bytes())));
+            file.new = content;
         }
-    }
-
-    fn remove(&mut self, path: &PathUri) {
-        self.set_text(path, None);
     }
 
     /// Gives a file the mode of another, so that a move does not change permissions.
@@ -325,11 +283,11 @@ impl PatchPlan {
                 | FileError::Remote(_) => &changed[..count],
                 FileError::Disconnected(_) | _ => &changed[..=count],
             };
-            let rollback = roll_back(ctx, touched).await;
+            let is_restored = roll_back(ctx, touched).await;
             remove_directories(ctx, &changed[..=count]).await;
-            let state = match rollback {
-                RollbackOutcome::Complete => "no file was changed",
-                RollbackOutcome::Incomplete => "some files may have been changed",
+            let state = match is_restored {
+                true => "no file was changed",
+                false => "some files may have been changed",
             };
             let ToolError(why) = ctx.write_error(path, &error);
             return Err(ToolError(format!("{why}; {state}")));
@@ -338,25 +296,15 @@ impl PatchPlan {
     }
 }
 
-/// Whether a rollback restored everything.
-enum RollbackOutcome {
-    Complete,
-    /// Some files differ, or their state is unknown.
-    Incomplete,
-}
-
-/// Restores files that were or may have been changed, in reverse order.
-async fn roll_back(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) -> RollbackOutcome {
-    let mut rollback = RollbackOutcome::Complete;
+/// Restores files that were or may have been changed, in reverse order. Returns whether all are
+/// restored; otherwise some differ, or their state is unknown.
+async fn roll_back(ctx: &McpContext, done: &[(&PathUri, &PlannedFile)]) -> bool {
+    let mut is_complete = true;
     for (path, file) in done.iter().rev() {
-        if set_content(ctx, path, file.old.as_ref(), file.old_mode)
-            .await
-            .is_err()
-        {
-            rollback = RollbackOutcome::Incomplete;
-        }
+        let restored = set_content(ctx, path, file.old.as_ref(), file.old_mode).await;
+        is_complete &= restored.is_ok();
     }
-    rollback
+    is_complete
 }
 
 /// Removes the created directories, unless they contain other files.
@@ -397,16 +345,12 @@ async fn remove(ctx: &McpContext, path: &PathUri) -> Result<(), FileError> {
     ctx.files().remove(remove).await
 }
 
-/// A path with symbolic links resolved as far as it exists.
-#[derive(Clone, Debug)]
-struct ResolvedPath {
-    path: PathUri,
-    /// Missing parent directories, the deepest first.
-    missing: Vec<PathUri>,
-}
-
-/// Resolves the symbolic links of a path up to the first missing component.
-async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, ToolError> {
+/// Resolves the symbolic links of a path up to the first missing component. Returns it with the
+/// missing parent directories, the deepest first.
+async fn resolve_path(
+    ctx: &McpContext,
+    path: &PathUri,
+) -> Result<(PathUri, Vec<PathUri>), ToolError> {
     let (mut at, mut names, mut missing) = (path.clone(), Vec::new(), Vec::new());
     loop {
         let canonical = ctx.files().canonicalize(CanonicalizePath {
@@ -421,7 +365,7 @@ async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, 
                         .join(&name)
                         .map_err(|error| ToolError(format!("path: {error}")))?;
                 }
-                return Ok(ResolvedPath { path, missing });
+                return Ok((path, missing));
             }
             Err(FileError::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
@@ -432,8 +376,7 @@ async fn resolve_path(ctx: &McpContext, path: &PathUri) -> Result<ResolvedPath, 
         let name = at.file_name().and_then(|name| String::from_utf8(name).ok());
         let (Some(name), Some(parent)) = (name, at.parent()) else {
             // No parent exists, or the name is not UTF-8: use the path as written.
-            let path = path.clone();
-            return Ok(ResolvedPath { path, missing });
+            return Ok((path.clone(), missing));
         };
         names.push(name);
         at = parent;

@@ -2,10 +2,7 @@
 
 use bytes::Bytes;
 use exec_env::filesystem::FileStream;
-use exec_wire::{
-    fs::{GetMetadata, ReadFile},
-    path_uri::PathUri,
-};
+use exec_wire::path_uri::PathUri;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -58,13 +55,7 @@ impl McpTool for ReadFileTool {
         }
         let path = ctx.path(&self.path)?;
         let name = ctx.display_path(&path);
-        let metadata = ctx.files().metadata(GetMetadata {
-            path: path.clone(),
-            follow_symlinks: None,
-            details: false,
-            sandbox: ctx.sandbox(),
-        });
-        let metadata = metadata.await?;
+        let metadata = ctx.metadata(&path).await?;
         if metadata.is_directory {
             let text = format!("`{name}` is a directory: use list_directory");
             return Err(ToolError(text));
@@ -72,7 +63,7 @@ impl McpTool for ReadFileTool {
         if !metadata.is_file {
             return Err(ToolError(format!("`{name}` is not a regular file")));
         }
-        let mut blocks = blocks(ctx, path, metadata.size).await?;
+        let mut blocks = blocks(ctx, &path, metadata.size).await?;
         let start = blocks.try_next().await?.unwrap_or_default();
         if let Some(kind) = image_type(&start) {
             let size = metadata.size;
@@ -90,13 +81,14 @@ impl McpTool for ReadFileTool {
                 "[binary file of {size} bytes: {name}]"
             )));
         }
-        let numbers = match self.line_numbers {
-            true => LineNumbers::Shown,
-            false => LineNumbers::Hidden,
+        let mut window = LineWindow {
+            first,
+            limit,
+            is_numbered: self.line_numbers,
+            ..LineWindow::default()
         };
-        let mut window = LineWindow::new(first, limit, numbers);
         window.push_block(&start);
-        while !window.is_full() {
+        while !window.is_full {
             match blocks.try_next().await? {
                 Some(block) => window.push_block(&block),
                 None => break,
@@ -107,12 +99,8 @@ impl McpTool for ReadFileTool {
 }
 
 /// Returns the content in one or more blocks.
-async fn blocks(ctx: &McpContext, path: PathUri, size: u64) -> Result<FileStream, ToolError> {
-    let read = ReadFile {
-        path,
-        follow_symlinks: None,
-        sandbox: ctx.sandbox(),
-    };
+async fn blocks(ctx: &McpContext, path: &PathUri, size: u64) -> Result<FileStream, ToolError> {
+    let read = ctx.read_request(path);
     if size > WHOLE_BYTES {
         return Ok(ctx.files().read_file_stream(read).await?);
     }
@@ -148,54 +136,33 @@ const MAX_BYTES: usize = 128 << 10;
 /// Maximum length of a line. A line of a generated file would hide all others.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// Whether lines are prefixed with their numbers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum LineNumbers {
-    /// With numbers.
-    Shown,
-    /// Without numbers.
-    Hidden,
-}
-
 /// A range of lines of a file that is read in blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LineWindow {
+    /// Number of the first line, counted from 1.
     first: usize,
     limit: usize,
-    numbers: LineNumbers,
-    /// Number of the next line, counted from 1.
-    next: usize,
+    /// Whether lines are prefixed with their numbers.
+    is_numbered: bool,
+    /// Number of complete lines so far.
+    lines: usize,
     /// The truncated start of an incomplete line, and its full length so far.
     line: Vec<u8>,
     length: usize,
     text: String,
     shown: usize,
-    full: bool,
+    /// Whether further lines will not be shown.
+    is_full: bool,
 }
 
 impl LineWindow {
-    /// Shows lines from `first`.
-    fn new(first: usize, limit: usize, numbers: LineNumbers) -> Self {
-        Self {
-            first,
-            limit,
-            numbers,
-            next: 1,
-            line: Vec::new(),
-            length: 0,
-            text: String::new(),
-            shown: 0,
-            full: false,
-        }
-    }
-
     /// Adds the next block.
     fn push_block(&mut self, block: &[u8]) {
         for part in block.split_inclusive(|byte| *byte == b'\n') {
-            if self.full {
+            if self.is_full {
                 return;
             }
-            if self.next >= self.first {
+            if self.lines + 1 >= self.first {
                 let capacity = MAX_LINE_BYTES.saturating_sub(self.line.len());
                 self.line
                     .extend_from_slice(&part[..part.len().min(capacity)]);
@@ -207,24 +174,18 @@ impl LineWindow {
         }
     }
 
-    /// Returns whether further lines will not be shown.
-    fn is_full(&self) -> bool {
-        self.full
-    }
-
     /// Returns the shown text and the next offset, or why nothing is shown.
     fn into_text(mut self) -> Result<String, String> {
-        if self.length > 0 && !self.full {
+        if self.length > 0 && !self.is_full {
             self.end_line();
         }
-        let lines = self.next - 1;
-        if lines == 0 && !self.full {
+        if self.lines == 0 && !self.is_full {
             return Ok("[the file is empty]".to_owned());
         }
-        if self.shown == 0 && !self.full {
-            return Err(format!("the file has only {lines} lines"));
+        if self.shown == 0 && !self.is_full {
+            return Err(format!("the file has only {} lines", self.lines));
         }
-        if self.full {
+        if self.is_full {
             let (first, next) = (self.first, self.first + self.shown);
             let last = next - 1;
             self.text.push_str(&format!(
@@ -235,18 +196,18 @@ impl LineWindow {
     }
 
     fn end_line(&mut self) {
-        let (line, length) = (std::mem::take(&mut self.line), self.length);
-        (self.length, self.next) = (0, self.next + 1);
-        let number = self.next - 1;
-        if number < self.first {
+        let line = std::mem::take(&mut self.line);
+        let length = std::mem::take(&mut self.length);
+        self.lines += 1;
+        if self.lines < self.first {
             return;
         }
         if self.shown == self.limit || self.text.len() + line.len() > MAX_BYTES {
-            self.full = true;
+            self.is_full = true;
             return;
         }
-        if self.numbers == LineNumbers::Shown {
-            self.text.push_str(&format!("{number:>6}\t"));
+        if self.is_numbered {
+            self.text.push_str(&format!("{:>6}\t", self.lines));
         }
         self.text.push_str(&String::from_utf8_lossy(&line));
         if length > line.len() {

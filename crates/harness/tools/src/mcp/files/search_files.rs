@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use exec_wire::{
-    fs::{FindPaths, GetMetadata, ReadFile, SearchMatch, SearchResult, SearchText},
+    fs::{FindPaths, SearchMatch, SearchResult, SearchText},
     limits,
     path_uri::PathUri,
 };
@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use crate::mcp::{
     session::McpContext,
-    tool::{McpTool, ToolAnswer, ToolEffect, ToolError},
+    tool::{McpTool, ToolAnswer, ToolEffect, ToolError, shorten_line},
+    workspace::native_path,
 };
 
 const DEFAULT_MATCHES: usize = 100;
@@ -71,7 +72,7 @@ impl McpTool for SearchFiles {
             return Err(ToolError(format!("`context_lines` must be at most {max}")));
         }
         let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
-        let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
+        let glob = self.glob.map(|typed| parse_glob(&path, &typed));
         let search = SearchText {
             path: path.clone(),
             pattern: self.pattern,
@@ -129,25 +130,11 @@ async fn empty_result(
 /// Returns whether the path is a file with a NUL byte in its first blocks, where a search would
 /// have stopped.
 async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolError> {
-    let metadata = ctx.files().metadata(GetMetadata {
-        path: path.clone(),
-        follow_symlinks: None,
-        details: false,
-        sandbox: ctx.sandbox(),
-    });
-    if !metadata.await?.is_file {
+    if !ctx.metadata(path).await?.is_file {
         return Ok(false);
     }
-    let read = ReadFile {
-        path: path.clone(),
-        follow_symlinks: None,
-        sandbox: ctx.sandbox(),
-    };
-    let mut blocks = ctx
-        .files()
-        .read_file_stream(read)
-        .await?
-        .take(PROBED_BLOCKS);
+    let blocks = ctx.files().read_file_stream(ctx.read_request(path));
+    let mut blocks = blocks.await?.take(PROBED_BLOCKS);
     while let Some(block) = blocks.try_next().await? {
         if block.contains(&0) {
             return Ok(true);
@@ -158,22 +145,16 @@ async fn is_binary_file(ctx: &McpContext, path: &PathUri) -> Result<bool, ToolEr
 
 /// Appends a match with its context in the format of grep. Writing to a string cannot fail.
 fn append_match(text: &mut String, path: &str, found: &SearchMatch) {
+    let shorten = |line: &str| shorten_line(line, MAX_LINE_CHARS);
     let mut number = found.line.saturating_sub(found.before.len() as u64);
     for line in &found.before {
-        let _ = writeln!(text, "{path}-{number}-{}", shorten_line(line));
+        let _ = writeln!(text, "{path}-{number}-{}", shorten(line));
         number += 1;
     }
-    let _ = writeln!(text, "{path}:{number}:{}", shorten_line(&found.text));
+    let _ = writeln!(text, "{path}:{number}:{}", shorten(&found.text));
     for line in &found.after {
         number += 1;
-        let _ = writeln!(text, "{path}-{number}-{}", shorten_line(line));
-    }
-}
-
-fn shorten_line(line: &str) -> String {
-    match line.char_indices().nth(MAX_LINE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+        let _ = writeln!(text, "{path}-{number}-{}", shorten(line));
     }
 }
 
@@ -218,7 +199,7 @@ impl McpTool for FindFiles {
             )));
         }
         let path = ctx.path(self.path.as_deref().unwrap_or("."))?;
-        let glob = self.glob.map(|typed| parse_glob(ctx, &path, &typed));
+        let glob = self.glob.map(|typed| parse_glob(&path, &typed));
         let find = FindPaths {
             path,
             glob: glob.transpose()?,
@@ -249,12 +230,8 @@ impl McpTool for FindFiles {
 }
 
 /// Converts a glob to one relative to a directory. `./x` and absolute globs are anchored there.
-pub(super) fn parse_glob(
-    ctx: &McpContext,
-    directory: &PathUri,
-    typed: &str,
-) -> Result<String, ToolError> {
-    relative_glob(&ctx.native_path(directory), typed)
+fn parse_glob(directory: &PathUri, typed: &str) -> Result<String, ToolError> {
+    relative_glob(&native_path(directory), typed)
 }
 
 fn relative_glob(directory: &str, typed: &str) -> Result<String, ToolError> {

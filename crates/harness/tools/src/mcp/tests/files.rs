@@ -265,7 +265,7 @@ fn writing_tools_are_hidden_in_a_read_only_workspace() {
         let tools = tool::tools(access);
         tools
             .iter()
-            .map(|tool| tool.definition().name.to_string())
+            .map(|tool| tool.definition.name.to_string())
             .collect()
     };
     let all = names(WorkspaceAccess::WorkspaceWrite);
@@ -280,7 +280,7 @@ fn writing_tools_are_hidden_in_a_read_only_workspace() {
 #[test]
 fn schemas_use_only_widely_supported_keywords() {
     for tool in tool::tools(WorkspaceAccess::Open) {
-        let definition = tool.definition();
+        let definition = &tool.definition;
         let schema = serde_json::to_string(&definition.input_schema).unwrap();
         assert_eq!(definition.input_schema["type"], "object", "{schema}");
         for word in ["\"null\"", "$ref", "anyOf", "format", "default\""] {
