@@ -31,12 +31,10 @@ const MAX_LOGGED_BYTES: usize = 200;
 /// Reads the output of one server.
 #[derive(Debug)]
 pub(crate) struct ServerReader {
-    server: String,
-    lines: LineSplitter,
-    max_line_bytes: usize,
-    stderr: Arc<StderrTail>,
-    pending: Arc<PendingRequests>,
-    messages: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
+    pub(crate) lines: LineSplitter,
+    pub(crate) stderr: Arc<StderrTail>,
+    pub(crate) pending: Arc<PendingRequests>,
+    pub(crate) messages: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
 }
 
 /// The part of an invalid message that identifies its request.
@@ -47,27 +45,10 @@ struct ResponseEnvelope {
 }
 
 impl ServerReader {
-    pub(crate) fn new(
-        server: String,
-        max_line_bytes: usize,
-        stderr: Arc<StderrTail>,
-        pending: Arc<PendingRequests>,
-        messages: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
-    ) -> Self {
-        Self {
-            server,
-            lines: LineSplitter::new(max_line_bytes),
-            max_line_bytes,
-            stderr,
-            pending,
-            messages,
-        }
-    }
-
     /// Reads until the server ends, then fails all pending requests.
     pub(crate) async fn run(mut self, mut events: EventStream) {
         let end = self.read(&mut events).await;
-        tracing::debug!(server = self.server, %end, "mcp server ended");
+        tracing::debug!(server = self.stderr.server, %end, "mcp server ended");
         self.pending.end(end);
         drop(self.messages);
         // Keep reading, so that a full pipe does not block the exit of the process.
@@ -102,11 +83,11 @@ impl ServerReader {
                 Some(ExecProcessEvent::Exited(_, exit)) => {
                     exited = Some((exit, Instant::now() + OUTPUT_AFTER_EXIT_TIMEOUT));
                 }
-                Some(ExecProcessEvent::Failed(error)) => return self.lost(error),
+                Some(ExecProcessEvent::Failed(error)) => return self.stderr.lost(error),
                 Some(ExecProcessEvent::Closed(_)) | None => {
                     return match exited {
                         Some((exit, _)) => self.exited(exit),
-                        None => self.lost(early_end_error()),
+                        None => self.stderr.lost(ProcessError::missing_close()),
                     };
                 }
             }
@@ -133,8 +114,8 @@ impl ServerReader {
             }
         }
         pushed.map_err(|_| McpTransportError::LineTooLong {
-            server: self.server.clone(),
-            limit: self.max_line_bytes,
+            server: self.stderr.server.clone(),
+            limit: self.lines.limit,
         })
     }
 
@@ -149,10 +130,11 @@ impl ServerReader {
             Err(error) => error,
         };
         let excerpt = String::from_utf8_lossy(&line[..line.len().min(MAX_LOGGED_BYTES)]);
-        tracing::warn!(server = self.server, %error, "skipped an invalid message of an mcp server: {excerpt}");
+        let server = &self.stderr.server;
+        tracing::warn!(server, %error, "skipped an invalid message of an mcp server: {excerpt}");
         if let Ok(ResponseEnvelope { id, method: None }) = serde_json::from_slice(line) {
             let malformed = McpTransportError::Malformed {
-                server: self.server.clone(),
+                server: server.clone(),
                 reason: error.to_string(),
             };
             self.pending.finish(&id, Err(malformed));
@@ -162,25 +144,11 @@ impl ServerReader {
 
     fn exited(&self, exit: ExitInfo) -> McpTransportError {
         McpTransportError::Exited {
-            server: self.server.clone(),
+            server: self.stderr.server.clone(),
             exit: Box::new(exit),
             stderr: self.stderr.last_stderr(),
         }
     }
-
-    fn lost(&self, error: ProcessError) -> McpTransportError {
-        McpTransportError::Lost {
-            server: self.server.clone(),
-            error,
-            stderr: self.stderr.last_stderr(),
-        }
-    }
-}
-
-/// Returns the error for an event stream that ended before the process.
-fn early_end_error() -> ProcessError {
-    let reason = "process events ended before the close event".to_owned();
-    exec_env::environment::DisconnectReason::Protocol(reason).into()
 }
 
 /// Splits chunks into lines.
@@ -241,7 +209,8 @@ const MAX_RETAINED_LINE_BYTES: usize = 1 << 10;
 /// Logs the stderr of a server and keeps its last lines for errors.
 #[derive(Debug)]
 pub(crate) struct StderrTail {
-    server: String,
+    /// Name of the server.
+    pub(crate) server: String,
     state: Mutex<State>,
 }
 
@@ -283,6 +252,15 @@ impl StderrTail {
         let lines = state.lines.iter().map(String::as_str);
         let lines: Vec<&str> = lines.chain([partial.trim_end()]).collect();
         lines.join("\n").trim_end().to_owned()
+    }
+
+    /// Returns the error for a server with an unknown state.
+    pub(crate) fn lost(&self, error: ProcessError) -> McpTransportError {
+        McpTransportError::Lost {
+            server: self.server.clone(),
+            error,
+            stderr: self.last_stderr(),
+        }
     }
 
     fn push_line(&self, state: &mut State, line: &[u8]) {

@@ -28,8 +28,8 @@ use tokio::{
 
 use crate::{
     config::McpServerConfig,
-    reader::{ServerReader, StderrTail},
-    writer::{OutgoingLine, ServerWriter, ShutdownTimeouts},
+    reader::{LineSplitter, ServerReader, StderrTail},
+    writer::{OutgoingLine, ServerWriter},
 };
 
 /// Capacity for received messages. When full, the server is blocked.
@@ -44,7 +44,6 @@ const END_DELAY: Duration = Duration::from_millis(20);
 /// terminates the server gracefully, then kills it.
 #[derive(Debug)]
 pub struct McpTransport {
-    server: String,
     pending: Arc<PendingRequests>,
     stderr: Arc<StderrTail>,
     incoming: mpsc::Receiver<RxJsonRpcMessage<RoleClient>>,
@@ -57,11 +56,8 @@ pub struct McpTransport {
 impl McpTransport {
     /// Takes over a process with a piped stdin. Nothing else may write to it.
     pub fn new(process: Arc<dyn ExecProcess>, config: &McpServerConfig) -> Self {
-        let server = config.name.clone();
-        let (pending, stderr) = (
-            Arc::new(PendingRequests::new()),
-            Arc::new(StderrTail::new(&server)),
-        );
+        let pending = Arc::<PendingRequests>::default();
+        let stderr = Arc::new(StderrTail::new(&config.name));
         let (messages, incoming) = mpsc::channel(INCOMING_CAPACITY);
         let (outgoing, lines) = mpsc::channel(OUTGOING_CAPACITY);
         let (closing, closed) = oneshot::channel();
@@ -69,27 +65,22 @@ impl McpTransport {
             start: FollowStart::After(OutputSeq(0)),
             backpressure: BackpressureMode::Pause,
         });
-        let reader = ServerReader::new(
-            server.clone(),
-            config.max_line_bytes,
-            Arc::clone(&stderr),
-            Arc::clone(&pending),
+        let reader = ServerReader {
+            lines: LineSplitter::new(config.max_line_bytes),
+            stderr: Arc::clone(&stderr),
+            pending: Arc::clone(&pending),
             messages,
-        );
+        };
         // The task ends with the events of the process.
         drop(tokio::spawn(reader.run(events)));
         let writer = ServerWriter {
-            server: server.clone(),
             process,
             pending: Arc::clone(&pending),
             stderr: Arc::clone(&stderr),
-            shutdown: ShutdownTimeouts {
-                exit: config.exit_timeout,
-                terminate: config.terminate_timeout,
-            },
+            exit_timeout: config.exit_timeout,
+            terminate_timeout: config.terminate_timeout,
         };
         Self {
-            server,
             pending,
             stderr,
             incoming,
@@ -148,7 +139,7 @@ impl Transport<RoleClient> for McpTransport {
     ) -> impl Future<Output = SendResult> + Send + 'static {
         let response = self.register(&message);
         let (line, outgoing) = (encode(&message), self.outgoing.clone());
-        let (pending, server) = (Arc::clone(&self.pending), self.server.clone());
+        let (pending, server) = (Arc::clone(&self.pending), self.stderr.server.clone());
         async move {
             let (response, line) = (response?, line?);
             let closed = || pending.ended().unwrap_or(McpTransportError::Closed(server));
@@ -325,20 +316,13 @@ enum ReleaseOn {
 }
 
 /// Pending requests of one transport.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PendingRequests {
     requests: Mutex<HashMap<RequestId, (ReleaseOn, oneshot::Sender<SendResult>)>>,
     end: watch::Sender<Option<McpTransportError>>,
 }
 
 impl PendingRequests {
-    fn new() -> Self {
-        Self {
-            requests: Mutex::default(),
-            end: watch::Sender::new(None),
-        }
-    }
-
     /// Registers a request. Fails after the end of the transport.
     fn register(
         &self,
@@ -416,7 +400,7 @@ mod tests {
 
     #[test]
     fn request_completes_with_its_response() {
-        let pending = PendingRequests::new();
+        let pending = PendingRequests::default();
         let [one, two] = [1, 2].map(RequestId::Number);
         let mut first = pending.register(one.clone(), ReleaseOn::Response).unwrap();
         let mut second = pending.register(two, ReleaseOn::Response).unwrap();
@@ -431,7 +415,7 @@ mod tests {
 
     #[test]
     fn first_end_reason_counts_and_later_requests_fail() {
-        let pending = PendingRequests::new();
+        let pending = PendingRequests::default();
         pending.end(closed());
         pending.end(McpTransportError::Encode("late".to_owned()));
         let refused = pending.register(RequestId::Number(1), ReleaseOn::Response);
@@ -440,7 +424,7 @@ mod tests {
 
     #[test]
     fn handshake_completes_with_the_first_message() {
-        let pending = PendingRequests::new();
+        let pending = PendingRequests::default();
         let id = RequestId::Number(0);
         let mut sent = pending.register(id, ReleaseOn::FirstMessage).unwrap();
         assert_eq!(sent.try_recv(), Err(oneshot::error::TryRecvError::Empty));

@@ -39,11 +39,13 @@ pub(crate) struct OutgoingLine {
 /// Writes to one server, owns its process, and stops it.
 #[derive(Debug)]
 pub(crate) struct ServerWriter {
-    pub(crate) server: String,
     pub(crate) process: Arc<dyn ExecProcess>,
     pub(crate) pending: Arc<PendingRequests>,
     pub(crate) stderr: Arc<StderrTail>,
-    pub(crate) shutdown: ShutdownTimeouts,
+    /// Timeout for exiting after its stdin was closed.
+    pub(crate) exit_timeout: Duration,
+    /// Timeout for exiting after SIGTERM.
+    pub(crate) terminate_timeout: Duration,
 }
 
 impl ServerWriter {
@@ -60,8 +62,8 @@ impl ServerWriter {
         }
         drop(lines);
         self.pending
-            .end(McpTransportError::Closed(self.server.clone()));
-        self.shutdown.run(&self.process).await;
+            .end(McpTransportError::Closed(self.stderr.server.clone()));
+        self.stop().await;
     }
 
     async fn write_all(&self, lines: &mut mpsc::Receiver<OutgoingLine>) {
@@ -116,38 +118,17 @@ impl ServerWriter {
         // If the exit event arrives meanwhile, this future is dropped.
         time::sleep(EXIT_EVENT_TIMEOUT).await;
         Err(match failure {
-            Some(error) => self.lost(error),
+            Some(error) => self.stderr.lost(error),
             None => McpTransportError::StdinClosed {
-                server: self.server.clone(),
+                server: self.stderr.server.clone(),
                 stderr: self.stderr.last_stderr(),
             },
         })
     }
 
-    fn lost(&self, error: ProcessError) -> McpTransportError {
-        McpTransportError::Lost {
-            server: self.server.clone(),
-            error,
-            stderr: self.stderr.last_stderr(),
-        }
-    }
-}
-
-/// Timeout of a call to the environment, because its connection may be lost.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Timeouts for stopping a server.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct ShutdownTimeouts {
-    /// After closing its stdin.
-    pub(crate) exit: Duration,
-    /// After SIGTERM.
-    pub(crate) terminate: Duration,
-}
-
-impl ShutdownTimeouts {
-    /// Stops a server in bounded time. Dropping the handle kills the remaining processes.
-    pub(crate) async fn run(self, process: &Arc<dyn ExecProcess>) {
+    /// Stops the server in bounded time. Dropping the handle kills the remaining processes.
+    async fn stop(&self) {
+        let process = &self.process;
         if process.status().exit.is_some() {
             return;
         }
@@ -155,19 +136,22 @@ impl ShutdownTimeouts {
         time::timeout(CALL_TIMEOUT, process.close_stdin(None))
             .await
             .ok();
-        if exits(process, self.exit).await {
+        if exits(process, self.exit_timeout).await {
             return;
         }
-        let timeout_ms = u64::try_from(self.terminate.as_millis()).unwrap_or(u64::MAX);
+        let timeout_ms = u64::try_from(self.terminate_timeout.as_millis()).unwrap_or(u64::MAX);
         let graceful = process.terminate(TerminateMode::Graceful { timeout_ms });
         time::timeout(CALL_TIMEOUT, graceful).await.ok();
-        if exits(process, self.terminate.saturating_add(CALL_TIMEOUT)).await {
+        if exits(process, self.terminate_timeout.saturating_add(CALL_TIMEOUT)).await {
             return;
         }
         let force = process.terminate(TerminateMode::Force);
         time::timeout(CALL_TIMEOUT, force).await.ok();
     }
 }
+
+/// Timeout of a call to the environment, because its connection may be lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns whether the process exits within `limit`, or its state is unknown.
 async fn exits(process: &Arc<dyn ExecProcess>, limit: Duration) -> bool {
