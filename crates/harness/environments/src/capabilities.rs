@@ -20,7 +20,7 @@ use std::{
 
 use exec_env::{environment::Environment, filesystem::FileError};
 use exec_wire::{
-    discovery::{DiscoverRoots, DiscoveredRoot, DiscoveredRoots, DiscoveryRoot},
+    discovery::{DiscoverRoots, DiscoveredRoot, DiscoveryRoot},
     limits,
     path_uri::PathUri,
 };
@@ -240,7 +240,8 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
     let roots = keys.iter().map(root).collect();
     let request = environment.catalog.discover_roots(DiscoverRoots { roots });
     let answer = match timeout(DISCOVERY_TIMEOUT, request).await {
-        Ok(Ok(answer)) => check_response(answer, keys.len()),
+        Ok(Ok(answer)) if answer.roots.len() == keys.len() => Ok(answer.roots),
+        Ok(Ok(_)) => Err(DiscoverError::Answer("expected one result per root")),
         Ok(Err(error)) => Err(DiscoverError::Catalog(error)),
         Err(_elapsed) => Err(DiscoverError::TimedOut),
     };
@@ -257,18 +258,6 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
             .into_iter()
             .map(|key| (key, Err(error.clone())))
             .collect(),
-    }
-}
-
-/// Checks that the response has one result per root.
-fn check_response(
-    answer: DiscoveredRoots,
-    requested: usize,
-) -> Result<Vec<DiscoveredRoot>, DiscoverError> {
-    if answer.roots.len() == requested {
-        Ok(answer.roots)
-    } else {
-        Err(DiscoverError::Answer("expected one result per root"))
     }
 }
 

@@ -56,12 +56,7 @@ impl EnvironmentManager {
         source: Arc<dyn EnvironmentSource>,
         start: StartMode,
     ) -> Result<(), InsertError> {
-        let previous = self
-            .shared
-            .insert_entry(&id, source, EnvironmentTable::check_free)?;
-        abort_starts(previous);
-        self.start_if_eager(&id, start);
-        Ok(())
+        self.put(id, source, start, EnvironmentTable::check_free)
     }
 
     /// Adds an environment, or replaces the source of an existing one. The id continues to name the
@@ -73,12 +68,7 @@ impl EnvironmentManager {
         source: Arc<dyn EnvironmentSource>,
         start: StartMode,
     ) -> Result<(), InsertError> {
-        let previous = self
-            .shared
-            .insert_entry(&id, source, EnvironmentTable::check_capacity)?;
-        abort_starts(previous);
-        self.start_if_eager(&id, start);
-        Ok(())
+        self.put(id, source, start, EnvironmentTable::check_capacity)
     }
 
     /// Removes an environment and returns whether it existed. Captured handles stay valid; waiters
@@ -182,13 +172,26 @@ impl EnvironmentManager {
         self.shared.table().snapshot(ids)
     }
 
-    /// Starts the environment if its mode is eager.
-    fn start_if_eager(&self, id: &EnvironmentId, start: StartMode) {
-        match start {
+    /// Adds or replaces an environment if `check` accepts the id.
+    fn put(
+        &self,
+        id: EnvironmentId,
+        source: Arc<dyn EnvironmentSource>,
+        start: StartMode,
+        check: impl FnOnce(&EnvironmentTable, &EnvironmentId) -> Result<(), InsertError>,
+    ) -> Result<(), InsertError> {
+        // Declared before the guard, so that it is dropped after the lock is released.
+        let entry = EnvironmentEntry::new(source);
+        let mut table = self.shared.table();
+        check(&table, &id)?;
+        let previous = table.insert_entry(id.clone(), entry);
+        drop(table);
+        abort_starts(previous);
+        if start == StartMode::Eager {
             // Callers that wait for the environment get the error.
-            StartMode::Eager => drop(self.shared.find(id, Requester::Caller)),
-            StartMode::Lazy => {}
+            drop(self.shared.find(&id, Requester::Caller));
         }
+        Ok(())
     }
 }
 
@@ -205,34 +208,14 @@ impl ManagerShared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Inserts a source if `check` accepts the id. Returns the replaced entry.
-    fn insert_entry(
-        &self,
-        id: &EnvironmentId,
-        source: Arc<dyn EnvironmentSource>,
-        check: impl FnOnce(&EnvironmentTable, &EnvironmentId) -> Result<(), InsertError>,
-    ) -> Result<Option<EnvironmentEntry>, InsertError> {
-        // Declared before the guard, so that it is dropped after the lock is released.
-        let entry = EnvironmentEntry::new(source);
-        let mut table = self.table();
-        check(&table, id)?;
-        Ok(table.insert_entry(id.clone(), entry))
-    }
-
     /// Looks up an environment, and spawns its start if one is needed.
     fn find(self: &Arc<Self>, id: &EnvironmentId, requester: Requester) -> EnvironmentLookup {
         let found = self.table().find(id, requester);
-        match found {
-            EnvironmentLookup::NeedsStart(pending, outcome) => {
-                self.spawn(pending);
-                EnvironmentLookup::Starting(outcome)
-            }
-            EnvironmentLookup::Missing
-            | EnvironmentLookup::ShutDown
-            | EnvironmentLookup::Ready(_)
-            | EnvironmentLookup::Starting(_)
-            | EnvironmentLookup::Failed(_) => found,
-        }
+        let EnvironmentLookup::NeedsStart(pending, outcome) = found else {
+            return found;
+        };
+        self.spawn(pending);
+        EnvironmentLookup::Starting(outcome)
     }
 
     /// Spawns a start without holding the lock: a runtime that has shut down drops the task
@@ -320,7 +303,7 @@ impl EnvironmentError {
 /// before its first poll, marks the environment as failed unless it was replaced.
 fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Output = ()> + Send {
     let source = Arc::clone(&pending.source);
-    let guard = StartGuard {
+    let mut guard = StartGuard {
         manager,
         pending: Some(pending),
     };
@@ -331,7 +314,7 @@ fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Outpu
             Ok(Err(error)) => Err(Arc::new(error)),
             Err(_panic) => Err(Arc::new(EnvironmentOpenError::Panicked)),
         };
-        guard.finish(outcome);
+        guard.record(outcome);
     }
 }
 
@@ -343,10 +326,6 @@ struct StartGuard {
 }
 
 impl StartGuard {
-    fn finish(mut self, outcome: StartOutcome) {
-        self.record(outcome);
-    }
-
     fn record(&mut self, outcome: StartOutcome) {
         let (Some(pending), Some(manager)) = (self.pending.take(), self.manager.upgrade()) else {
             return;
@@ -379,21 +358,6 @@ pub struct EnvironmentSnapshot {
 }
 
 impl EnvironmentSnapshot {
-    /// Adds a ready environment.
-    fn record_ready(&mut self, id: EnvironmentId, handle: Arc<Environment>) {
-        self.environments.insert(id, Some(handle));
-    }
-
-    /// Adds a starting environment.
-    fn record_starting(&mut self, id: EnvironmentId) {
-        self.environments.insert(id, None);
-    }
-
-    /// Adds a failed environment.
-    fn record_failed(&mut self, id: EnvironmentId, error: Arc<EnvironmentOpenError>) {
-        self.failed.insert(id, error);
-    }
-
     /// Returns the captured environments sorted by id: `Some(handle)` if ready, `None` if starting.
     pub fn environments(
         &self,

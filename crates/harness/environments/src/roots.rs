@@ -304,12 +304,21 @@ impl<'de> Deserialize<'de> for RootLocation {
 }
 
 /// Removes and deserializes a required member.
-fn take_member<T: DeserializeOwned, E: de::Error>(
+pub(crate) fn take_member<T: DeserializeOwned, E: de::Error>(
     members: &mut Map<String, Value>,
     name: &'static str,
 ) -> Result<T, E> {
     let value = members.remove(name).ok_or(E::missing_field(name))?;
     serde_json::from_value(value).map_err(|error| E::custom(format_args!("`{name}`: {error}")))
+}
+
+/// Removes and deserializes a member that may be absent or null.
+pub(crate) fn take_optional_member<T: DeserializeOwned, E: de::Error>(
+    members: &mut Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<T>, E> {
+    members.entry(name).or_insert(Value::Null);
+    take_member(members, name)
 }
 
 /// Adds a serialized member.

@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::roots::SelectedRoots;
+use crate::roots::{SelectedRoots, take_member, take_optional_member};
 
 /// The metadata of a thread, stored in the first line of its rollout.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,8 +45,7 @@ impl SessionMeta {
         Self {
             id,
             forked_from_id: Some(self.id.clone()),
-            selected_capability_roots: self.selected_capability_roots.clone(),
-            others: self.others.clone(),
+            ..self.clone()
         }
     }
 }
@@ -72,34 +71,14 @@ impl Serialize for SessionMeta {
 impl<'de> Deserialize<'de> for SessionMeta {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut others = Map::deserialize(deserializer)?;
-        let id = others.remove(ID).ok_or(de::Error::missing_field(ID))?;
         Ok(Self {
-            id: parse_member(ID, id)?,
-            forked_from_id: take_optional(&mut others, FORKED_FROM)?,
-            selected_capability_roots: take_optional(&mut others, SELECTED)?.unwrap_or_default(),
+            id: take_member(&mut others, ID)?,
+            forked_from_id: take_optional_member(&mut others, FORKED_FROM)?,
+            selected_capability_roots: take_optional_member(&mut others, SELECTED)?
+                .unwrap_or_default(),
             others,
         })
     }
-}
-
-/// Removes and deserializes a member that may be absent or null.
-fn take_optional<T, E>(members: &mut Map<String, Value>, name: &str) -> Result<Option<T>, E>
-where
-    T: for<'de> Deserialize<'de>,
-    E: de::Error,
-{
-    match members.remove(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => parse_member(name, value).map(Some),
-    }
-}
-
-fn parse_member<T, E>(name: &str, value: Value) -> Result<T, E>
-where
-    T: for<'de> Deserialize<'de>,
-    E: de::Error,
-{
-    serde_json::from_value(value).map_err(|error| E::custom(format_args!("`{name}`: {error}")))
 }
 
 const ID: &str = "id";
@@ -204,14 +183,9 @@ impl Rollout {
 
     /// Writes the rollout, one item per line.
     pub fn write(&self) -> Result<String, serde_json::Error> {
-        let line = MetaLine {
-            kind: SESSION_META,
-            payload: &self.meta,
-        };
         let mut head = self.head.clone();
-        if let Value::Object(members) = serde_json::to_value(line)? {
-            head.extend(members);
-        }
+        head.insert("type".to_owned(), SESSION_META.into());
+        head.insert("payload".to_owned(), serde_json::to_value(&self.meta)?);
         let mut text = serde_json::to_string(&head)?;
         for item in &self.items {
             // Writing to a string cannot fail.
@@ -314,14 +288,6 @@ pub enum RolloutError {
     /// Host: the rollout does not start with metadata.
     #[error("the rollout has no metadata: {0}")]
     Head(InvalidLine),
-}
-
-/// The first line of a rollout.
-#[derive(Serialize)]
-struct MetaLine<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    payload: &'a SessionMeta,
 }
 
 /// The type of the first line.

@@ -269,9 +269,15 @@ impl EnvironmentTable {
         let mut snapshot = EnvironmentSnapshot::default();
         for id in ids {
             match self.state(id) {
-                Some(EnvironmentState::Ready(handle)) => snapshot.record_ready(id.clone(), handle),
-                Some(EnvironmentState::Starting) => snapshot.record_starting(id.clone()),
-                Some(EnvironmentState::Failed(error)) => snapshot.record_failed(id.clone(), error),
+                Some(EnvironmentState::Ready(handle)) => {
+                    snapshot.environments.insert(id.clone(), Some(handle));
+                }
+                Some(EnvironmentState::Starting) => {
+                    snapshot.environments.insert(id.clone(), None);
+                }
+                Some(EnvironmentState::Failed(error)) => {
+                    snapshot.failed.insert(id.clone(), error);
+                }
                 Some(EnvironmentState::NotStarted) | None => {}
             }
         }
