@@ -21,23 +21,23 @@ pub struct HostPolicy {
     allowed: HostPatterns,
     denied: HostPatterns,
     reviewed: HostPatterns,
-    local: LocalAccess,
+    allows_local_binding: bool,
 }
 
 impl HostPolicy {
     /// Reads `domains`, `reviewDomains` and `allowLocalBinding` of `settings`.
     pub fn new(settings: &ProxySettings) -> Result<Self, HostPolicyError> {
-        let mut policy = Self::default();
-        if settings.allow_local_binding {
-            policy.local = LocalAccess::Allowed;
-        }
+        let mut policy = Self {
+            allows_local_binding: settings.allow_local_binding,
+            ..Self::default()
+        };
         for (text, rule) in settings.domains.iter().flatten() {
             let invalid = |fault| HostPolicyError::new("domains", text, fault);
             match rule {
                 DomainRule::Allow => policy.allowed.add(text).map_err(invalid)?,
                 DomainRule::Deny => {
                     policy.denied.add(text).map_err(invalid)?;
-                    if policy.denied.matches_all() {
+                    if policy.denied.any {
                         return Err(invalid(PatternError::DenyAll));
                     }
                 }
@@ -57,14 +57,10 @@ impl HostPolicy {
         if self.denies(host) {
             return HostVerdict::Deny(DenyReason::Denied);
         }
-        let local = host.is_localhost() || host.address().is_some_and(target_host::is_local);
-        if local && !self.allows_local(host) {
-            return HostVerdict::Deny(DenyReason::NotAllowedLocal);
-        }
-        if host
-            .address()
-            .is_some_and(|address| self.is_protected(address))
-        {
+        let address = host.address();
+        let is_local = host.is_localhost() || address.is_some_and(target_host::is_local);
+        let is_protected = address.is_some_and(|address| self.is_protected(address));
+        if is_protected || is_local && !self.allows_local(host) {
             return HostVerdict::Deny(DenyReason::NotAllowedLocal);
         }
         if !self.allowed.matches(host) {
@@ -88,10 +84,10 @@ impl HostPolicy {
         }
         let named =
             host.address() == Some(address) || (host.is_localhost() && address.is_loopback());
-        if !target_host::is_local(address) || self.local == LocalAccess::Allowed {
-            return Ok(());
-        }
-        if named && self.allowed.has_exact(host) {
+        if !target_host::is_local(address)
+            || self.allows_local_binding
+            || named && self.allowed.has_exact(host)
+        {
             return Ok(());
         }
         Err(DenyReason::NotAllowedLocal)
@@ -115,7 +111,7 @@ impl HostPolicy {
     }
 
     fn allows_local(&self, host: &TargetHost) -> bool {
-        self.local == LocalAccess::Allowed || self.allowed.has_exact(host)
+        self.allows_local_binding || self.allowed.has_exact(host)
     }
 }
 
@@ -178,13 +174,6 @@ impl HostPolicyError {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum LocalAccess {
-    #[default]
-    Denied,
-    Allowed,
-}
-
 /// Maximum length of a pattern in an error message.
 const MAX_QUOTED: usize = 256;
 
@@ -211,11 +200,6 @@ impl HostPatterns {
             self.exact.insert(parse_host(text)?.as_str().to_owned());
         }
         Ok(())
-    }
-
-    /// Returns whether the set contains `*`.
-    pub(crate) fn matches_all(&self) -> bool {
-        self.any
     }
 
     /// Returns whether the set contains exactly this host.

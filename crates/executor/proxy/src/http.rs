@@ -8,7 +8,7 @@ pub(crate) mod exchange;
 pub(crate) mod message;
 pub(crate) mod message_head;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{borrow::Cow, io, net::SocketAddr};
 
 use exec_wire::network::{NetworkProtocol, ProxyMode};
 use tokio::{
@@ -19,7 +19,7 @@ use tokio::{
 
 use self::{
     exchange::{ExchangeOutcome, exchange},
-    message::{ProxyRequest, RequestKind},
+    message::{HttpRequestError, ProxyRequest, RequestKind},
     message_head::{HeadBuffer, HeadError},
 };
 use crate::{
@@ -34,25 +34,13 @@ pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: Socket
     let mut buffer = HeadBuffer::default();
     let (head, buffered) = match timeout(limits.handshake_timeout, buffer.read(&mut client)).await {
         Ok(Ok(read)) => read,
-        Ok(Err(HeadError::TooLarge)) => {
-            return ErrorResponse::too_large()
-                .send(client, limits.close_timeout)
-                .await;
-        }
+        Ok(Err(HeadError::TooLarge)) => return TOO_LARGE.send(client, limits).await,
         Ok(Err(HeadError::Closed | HeadError::Truncated | HeadError::Read(_))) => return,
-        Err(Elapsed { .. }) => {
-            return ErrorResponse::request_timeout()
-                .send(client, limits.close_timeout)
-                .await;
-        }
+        Err(Elapsed { .. }) => return REQUEST_TIMEOUT.send(client, limits).await,
     };
     let request = match ProxyRequest::parse(&head) {
         Ok(request) => request,
-        Err(error) => {
-            return ErrorResponse::bad_request(error)
-                .send(client, limits.close_timeout)
-                .await;
-        }
+        Err(error) => return ErrorResponse::from(error).send(client, limits).await,
     };
     let client = TunnelEnd {
         stream: client,
@@ -66,9 +54,7 @@ pub(crate) async fn serve(gate: &PolicyGate, mut client: TcpStream, peer: Socket
 
 /// Rejects a connection above the limit.
 pub(crate) async fn reject(client: TcpStream, limits: &ProxyLimits) {
-    ErrorResponse::unavailable()
-        .send(client, limits.close_timeout)
-        .await;
+    UNAVAILABLE.send(client, limits).await;
 }
 
 async fn open_tunnel(
@@ -78,20 +64,15 @@ async fn open_tunnel(
     peer: SocketAddr,
 ) {
     let connect_request = connect_request(request, NetworkProtocol::HttpsConnect, peer);
-    let server = match gate.mode {
-        ProxyMode::Limited => Err(gate.deny_by_mode(&connect_request)),
-        ProxyMode::Full => gate.connect(&connect_request).await,
-    };
-    match server {
+    match gate.connect_tunnel(&connect_request).await {
         Ok(server) => {
             if client.stream.write_all(ESTABLISHED).await.is_ok() {
                 tunnel::copy_both(client, server.into(), gate.limits.idle_timeout).await;
             }
         }
         Err(error) => {
-            ErrorResponse::from(error)
-                .send(client.stream, gate.limits.close_timeout)
-                .await
+            let response = ErrorResponse::from(error);
+            response.send(client.stream, &gate.limits).await;
         }
     }
 }
@@ -105,22 +86,17 @@ async fn forward_plain(
     let limits = &gate.limits;
     let connect_request = connect_request(&request, NetworkProtocol::Http, peer);
     let is_safe_method = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+    if gate.mode == ProxyMode::Limited {
+        // A websocket would be a tunnel, which this mode does not allow.
+        request.drop_upgrade();
+    }
     let server = match gate.mode {
         ProxyMode::Limited if !is_safe_method => Err(gate.deny_by_mode(&connect_request)),
-        ProxyMode::Limited => {
-            // A websocket would be a tunnel, which this mode does not allow.
-            request.drop_upgrade();
-            gate.connect(&connect_request).await
-        }
-        ProxyMode::Full => gate.connect(&connect_request).await,
+        ProxyMode::Limited | ProxyMode::Full => gate.connect(&connect_request).await,
     };
     let mut server = match server {
         Ok(server) => server,
-        Err(error) => {
-            return ErrorResponse::from(error)
-                .send(client.stream, limits.close_timeout)
-                .await;
-        }
+        Err(error) => return ErrorResponse::from(error).send(client.stream, limits).await,
     };
     let exchange = exchange(
         &request,
@@ -132,14 +108,9 @@ async fn forward_plain(
     match exchange.await {
         ExchangeOutcome::Complete => {
             drop(server);
+            let closing = tunnel::close_gracefully(&mut client.stream);
             // Errors are ignored: the client has received the response.
-            drop(
-                timeout(
-                    limits.close_timeout,
-                    tunnel::close_gracefully(&mut client.stream),
-                )
-                .await,
-            );
+            drop(timeout(limits.close_timeout, closing).await);
         }
         ExchangeOutcome::Upgraded(buffered) => {
             let server = TunnelEnd {
@@ -148,11 +119,7 @@ async fn forward_plain(
             };
             tunnel::copy_both(client, server, limits.idle_timeout).await;
         }
-        ExchangeOutcome::NoResponse => {
-            ErrorResponse::bad_gateway()
-                .send(client.stream, limits.close_timeout)
-                .await
-        }
+        ExchangeOutcome::NoResponse => BAD_GATEWAY.send(client.stream, limits).await,
         ExchangeOutcome::Aborted => {
             // A reset shows both peers that the message is incomplete, even if its framing is until
             // close. If it fails, the length still shows this in most cases.
@@ -183,53 +150,33 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 struct ErrorResponse {
     status: &'static str,
     error: &'static str,
-    text: String,
+    text: Cow<'static, str>,
 }
 
+const REQUEST_TIMEOUT: ErrorResponse = ErrorResponse {
+    status: "408 Request Timeout",
+    error: "timeout",
+    text: Cow::Borrowed("the request timed out"),
+};
+const TOO_LARGE: ErrorResponse = ErrorResponse {
+    status: "431 Request Header Fields Too Large",
+    error: "bad-request",
+    text: Cow::Borrowed("the request head is too large"),
+};
+const BAD_GATEWAY: ErrorResponse = ErrorResponse {
+    status: "502 Bad Gateway",
+    error: "bad-gateway",
+    text: Cow::Borrowed("the server sent no valid response"),
+};
+const UNAVAILABLE: ErrorResponse = ErrorResponse {
+    status: "503 Service Unavailable",
+    error: "busy",
+    text: Cow::Borrowed("too many connections"),
+};
+
 impl ErrorResponse {
-    /// The request is invalid.
-    fn bad_request(text: impl ToString) -> Self {
-        Self::new("400 Bad Request", "bad-request", text.to_string())
-    }
-
-    /// The request head did not arrive in time.
-    fn request_timeout() -> Self {
-        Self::new(
-            "408 Request Timeout",
-            "timeout",
-            "the request timed out".into(),
-        )
-    }
-
-    /// The request head is too large.
-    fn too_large() -> Self {
-        Self::new(
-            "431 Request Header Fields Too Large",
-            "bad-request",
-            "the request head is too large".into(),
-        )
-    }
-
-    /// The server sent no valid response.
-    fn bad_gateway() -> Self {
-        Self::new(
-            "502 Bad Gateway",
-            "bad-gateway",
-            "the server sent no valid response".into(),
-        )
-    }
-
-    /// Too many connections.
-    fn unavailable() -> Self {
-        Self::new(
-            "503 Service Unavailable",
-            "busy",
-            "too many connections".into(),
-        )
-    }
-
     /// Sends the response and closes the connection gracefully, so that the client can read it.
-    async fn send(self, mut stream: TcpStream, limit: Duration) {
+    async fn send(self, mut stream: TcpStream, limits: &ProxyLimits) {
         let Self {
             status,
             error,
@@ -245,41 +192,48 @@ impl ErrorResponse {
             tunnel::close_gracefully(&mut stream).await
         };
         // Errors are ignored: the client is gone or does not read.
-        drop(timeout(limit, write).await);
+        drop(timeout(limits.close_timeout, write).await);
     }
+}
 
-    fn new(status: &'static str, error: &'static str, text: String) -> Self {
+impl From<HttpRequestError> for ErrorResponse {
+    fn from(error: HttpRequestError) -> Self {
         Self {
-            status,
-            error,
-            text,
+            status: "400 Bad Request",
+            error: "bad-request",
+            text: error.to_string().into(),
         }
     }
 }
 
 impl From<ConnectError> for ErrorResponse {
     fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Blocked(reason) => Self::new(
+        let (status, error, text) = match error {
+            ConnectError::Blocked(reason) => (
                 "403 Forbidden",
                 "blocked-by-allowlist",
-                format!("blocked by the network policy: {reason}"),
+                format!("blocked by the network policy: {reason}").into(),
             ),
-            ConnectError::UnknownHost => Self::new(
+            ConnectError::UnknownHost => (
                 "502 Bad Gateway",
                 "unknown-host",
                 "the host name cannot be resolved".into(),
             ),
-            ConnectError::Unreachable(io::ErrorKind::TimedOut) => Self::new(
+            ConnectError::Unreachable(io::ErrorKind::TimedOut) => (
                 "504 Gateway Timeout",
                 "timeout",
                 "connecting to the host timed out".into(),
             ),
-            ConnectError::Unreachable(kind) => Self::new(
+            ConnectError::Unreachable(kind) => (
                 "502 Bad Gateway",
                 "unreachable",
-                format!("cannot connect to the host: {kind}"),
+                format!("cannot connect to the host: {kind}").into(),
             ),
+        };
+        Self {
+            status,
+            error,
+            text,
         }
     }
 }

@@ -69,6 +69,17 @@ impl PolicyGate {
         Err(failure)
     }
 
+    /// Connects a tunnel, which the limited mode does not allow.
+    pub(crate) async fn connect_tunnel(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<TcpStream, ConnectError> {
+        match self.mode {
+            ProxyMode::Limited => Err(self.deny_by_mode(request)),
+            ProxyMode::Full => self.connect(request).await,
+        }
+    }
+
     /// Authorizes `request` and returns the addresses to connect to.
     pub(crate) async fn authorize(
         &self,
@@ -244,10 +255,7 @@ impl TunnelGate {
             method: None,
             client: None,
         };
-        let connected = match gate.mode {
-            ProxyMode::Limited => Err(gate.deny_by_mode(&request)),
-            ProxyMode::Full => gate.connect(&request).await,
-        };
+        let connected = gate.connect_tunnel(&request).await;
         connected.map_err(|error| match error {
             ConnectError::Blocked(reason) => TunnelGateError::Denied(reason),
             ConnectError::UnknownHost => TunnelGateError::UnknownHost,

@@ -36,7 +36,7 @@ pub(crate) async fn serve(
     let handshake = timeout(limits.handshake_timeout, handshake(&mut stream)).await;
     let (request, buffered) = match handshake {
         Ok(Ok(read)) => read,
-        Ok(Err(error)) => return reply_and_close(stream, error.code(), limits).await,
+        Ok(Err(HandshakeFailure(code))) => return reply_and_close(stream, code, limits).await,
         Err(_) => return,
     };
     let connect_request = ConnectRequest {
@@ -76,11 +76,7 @@ pub(crate) async fn reject(mut stream: TcpStream, limits: &ProxyLimits) {
 }
 
 async fn connect(gate: &PolicyGate, request: &ConnectRequest, mut client: TunnelEnd) {
-    let server = match gate.mode {
-        ProxyMode::Limited => Err(gate.deny_by_mode(request)),
-        ProxyMode::Full => gate.connect(request).await,
-    };
-    match server {
+    match gate.connect_tunnel(request).await {
         Ok(server) => {
             let reply = encode_reply(ReplyCode::Succeeded, UNSPECIFIED_ADDRESS);
             if client.stream.write_all(&reply).await.is_ok() {
@@ -106,12 +102,12 @@ async fn associate(datagrams: &DatagramRelay, mut stream: TcpStream, limits: &Pr
     while let Ok(Ok(1..)) = timeout(limits.idle_timeout, stream.read(&mut discarded)).await {}
 }
 
-async fn handshake(stream: &mut TcpStream) -> Result<(SocksRequest, Vec<u8>), SocksHandshakeError> {
+async fn handshake(stream: &mut TcpStream) -> Result<(SocksRequest, Vec<u8>), HandshakeFailure> {
     let mut buffer = Vec::new();
     let greeting = read_message(stream, &mut buffer, parse_greeting).await?;
     if !greeting {
         stream.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
-        return Err(SocksHandshakeError::Method);
+        return Err(HandshakeFailure(None));
     }
     stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
     let request = read_message(stream, &mut buffer, parse_request).await?;
@@ -123,7 +119,7 @@ async fn read_message<T>(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
     parse: impl Fn(&[u8]) -> ParseResult<T>,
-) -> Result<T, SocksHandshakeError> {
+) -> Result<T, HandshakeFailure> {
     loop {
         if let Some((message, length)) = parse(buffer)? {
             buffer.drain(..length);
@@ -132,7 +128,7 @@ async fn read_message<T>(
         // Longer than any message, so the buffer stays small.
         let mut chunk = [0; 512];
         match stream.read(&mut chunk).await? {
-            0 => return Err(SocksHandshakeError::Closed),
+            0 => return Err(HandshakeFailure(None)),
             count => buffer.extend_from_slice(&chunk[..count]),
         }
     }
@@ -152,36 +148,23 @@ async fn reply_and_close(mut stream: TcpStream, code: Option<ReplyCode>, limits:
     drop(timeout(limits.close_timeout, close).await);
 }
 
-/// Why a handshake failed.
-#[derive(Debug, thiserror::Error)]
-enum SocksHandshakeError {
-    /// Peer: it closed the connection.
-    #[error("the connection was closed")]
-    Closed,
-    /// Peer: it requires authentication.
-    #[error("authentication is not supported")]
-    Method,
-    /// Peer: invalid SOCKS5 message.
-    #[error(transparent)]
-    Message(#[from] SocksMessageError),
-    /// Peer: reading or writing failed.
-    #[error("the connection failed")]
-    Stream(#[from] io::Error),
+/// Peer: the handshake failed. Holds the reply code for the client, if there is one.
+#[derive(Debug)]
+struct HandshakeFailure(Option<ReplyCode>);
+
+impl From<io::Error> for HandshakeFailure {
+    fn from(_: io::Error) -> Self {
+        Self(None)
+    }
 }
 
-impl SocksHandshakeError {
-    /// Returns the reply code for the client, if any.
-    fn code(&self) -> Option<ReplyCode> {
-        match self {
-            Self::Message(SocksMessageError::AddressKind) => Some(ReplyCode::UnknownAddress),
-            Self::Message(SocksMessageError::Host | SocksMessageError::Malformed) => {
-                Some(ReplyCode::Failed)
-            }
-            Self::Message(SocksMessageError::Version)
-            | Self::Closed
-            | Self::Method
-            | Self::Stream(_) => None,
-        }
+impl From<SocksMessageError> for HandshakeFailure {
+    fn from(error: SocksMessageError) -> Self {
+        Self(match error {
+            SocksMessageError::AddressKind => Some(ReplyCode::UnknownAddress),
+            SocksMessageError::Host | SocksMessageError::Malformed => Some(ReplyCode::Failed),
+            SocksMessageError::Version => None,
+        })
     }
 }
 

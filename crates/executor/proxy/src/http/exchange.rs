@@ -3,8 +3,6 @@
 //! Invariant: only strictly well-formed chunks pass, so that every parser finds the same end of a
 //! chunked body. Chunks are forwarded as received, not decoded.
 
-use std::io;
-
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -44,10 +42,8 @@ pub(super) async fn exchange(
     let (mut server_reader, mut server_writer) = server.split();
     let send = async {
         let head = request.write_head();
-        server_writer
-            .write_all(&head)
-            .await
-            .map_err(BodyRelayError::Write)?;
+        let written = server_writer.write_all(&head).await;
+        written.map_err(|_| BodyRelayError::Destination)?;
         match &request.kind {
             RequestKind::Plain {
                 framing,
@@ -70,10 +66,8 @@ pub(super) async fn exchange(
     let request_failed = async {
         match send.await {
             // A server that stops reading may still answer.
-            Ok(()) | Err(BodyRelayError::Write(_)) => std::future::pending().await,
-            Err(
-                BodyRelayError::Read(_) | BodyRelayError::Truncated | BodyRelayError::Malformed(_),
-            ) => {}
+            Ok(()) | Err(BodyRelayError::Destination) => std::future::pending().await,
+            Err(BodyRelayError::Source) => {}
         }
     };
     let receive = receive(request, &mut server_reader, &mut client_writer, &idle_timer);
@@ -148,50 +142,46 @@ pub(super) async fn relay_body(
     writer: &mut (impl AsyncWrite + Unpin),
     idle_timer: &IdleTimer,
 ) -> Result<(), BodyRelayError> {
+    let source = |_| BodyRelayError::Source;
+    let destination = |_| BodyRelayError::Destination;
     let mut body = BodyTracker::new(framing);
     let count = body.advance(buffered)?;
-    writer
-        .write_all(&buffered[..count])
-        .await
-        .map_err(BodyRelayError::Write)?;
+    let written = writer.write_all(&buffered[..count]).await;
+    written.map_err(destination)?;
     if body.is_done() {
         return Ok(());
     }
     let mut buffer = vec![0; limits::BUFFER_BYTES];
     while !body.is_done() {
-        let read = reader
-            .read(&mut buffer)
-            .await
-            .map_err(BodyRelayError::Read)?;
+        let read = reader.read(&mut buffer).await.map_err(source)?;
         if read == 0 {
-            return body.handle_close();
+            return match body {
+                BodyTracker::UntilClose => Ok(()),
+                BodyTracker::Length(_) | BodyTracker::Chunked(_) => Err(BodyRelayError::Source),
+            };
         }
         idle_timer.reset();
         let count = body.advance(&buffer[..read])?;
-        writer
-            .write_all(&buffer[..count])
-            .await
-            .map_err(BodyRelayError::Write)?;
+        let written = writer.write_all(&buffer[..count]).await;
+        written.map_err(destination)?;
         idle_timer.reset();
     }
     Ok(())
 }
 
 /// Why a body was not forwarded completely.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(super) enum BodyRelayError {
-    /// Peer: reading failed.
-    #[error("cannot read the body")]
-    Read(#[source] io::Error),
-    /// Peer: it closed the connection too early.
-    #[error("the body is incomplete")]
-    Truncated,
-    /// Peer: invalid chunks.
-    #[error("the body is malformed")]
-    Malformed(#[from] ChunkError),
-    /// Other peer: writing failed.
-    #[error("cannot write the body")]
-    Write(#[source] io::Error),
+    /// Its sender failed, closed the connection too early, or sent invalid chunks.
+    Source,
+    /// Its receiver failed.
+    Destination,
+}
+
+impl From<ChunkError> for BodyRelayError {
+    fn from(_: ChunkError) -> Self {
+        Self::Source
+    }
 }
 
 #[derive(Debug)]
@@ -229,13 +219,6 @@ impl BodyTracker {
             Self::Length(remaining) => *remaining == 0,
             Self::Chunked(chunks) => chunks.is_done(),
             Self::UntilClose => false,
-        }
-    }
-
-    fn handle_close(&self) -> Result<(), BodyRelayError> {
-        match self {
-            Self::UntilClose => Ok(()),
-            Self::Length(_) | Self::Chunked(_) => Err(BodyRelayError::Truncated),
         }
     }
 }

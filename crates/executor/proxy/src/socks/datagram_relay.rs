@@ -16,7 +16,7 @@ use tokio::{
     net::UdpSocket,
     sync::{mpsc, watch},
     task::{Id, JoinSet},
-    time::{Instant, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{parse_datagram, write_datagram};
@@ -165,28 +165,18 @@ impl DatagramFlow {
     pub(super) async fn run(mut self, mut input: mpsc::Receiver<Vec<u8>>) {
         let (mut v4, mut v6) = (vec![0; MAX_DATAGRAM], vec![0; MAX_DATAGRAM]);
         loop {
-            let next = async {
-                tokio::select! {
-                    datagram = input.recv() => datagram.map(FlowEvent::Out),
-                    received = receive(self.outbound.v4.as_ref(), &mut v4) => {
-                        Some(FlowEvent::V4(received))
-                    }
-                    received = receive(self.outbound.v6.as_ref(), &mut v6) => {
-                        Some(FlowEvent::V6(received))
-                    }
+            tokio::select! {
+                datagram = input.recv() => match datagram {
+                    Some(datagram) => self.send(&datagram).await,
+                    None => return,
+                },
+                received = receive(self.outbound.v4.as_ref(), &mut v4) => {
+                    self.send_to_client(received, &v4).await;
                 }
-            };
-            match timeout(FLOW_IDLE_TIMEOUT, next).await {
-                Ok(Some(FlowEvent::Out(datagram))) => self.send(&datagram).await,
-                Ok(Some(FlowEvent::V4(Some((length, source))))) => {
-                    self.send_to_client(source, &v4[..length]).await;
+                received = receive(self.outbound.v6.as_ref(), &mut v6) => {
+                    self.send_to_client(received, &v6).await;
                 }
-                Ok(Some(FlowEvent::V6(Some((length, source))))) => {
-                    self.send_to_client(source, &v6[..length]).await;
-                }
-                // An error refers to a single undelivered datagram.
-                Ok(Some(FlowEvent::V4(None) | FlowEvent::V6(None))) => {}
-                Ok(None) | Err(_) => return,
+                () = sleep(FLOW_IDLE_TIMEOUT) => return,
             }
         }
     }
@@ -232,7 +222,12 @@ impl DatagramFlow {
         address
     }
 
-    async fn send_to_client(&self, source: SocketAddr, data: &[u8]) {
+    /// Sends the client a datagram that was received into `buffer`.
+    async fn send_to_client(&self, received: Option<(usize, SocketAddr)>, buffer: &[u8]) {
+        // An error refers to a single undelivered datagram.
+        let Some((length, source)) = received else {
+            return;
+        };
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
         let is_source = |state: &DestinationState| match state {
             DestinationState::Allowed(address) => *address == source,
@@ -242,7 +237,7 @@ impl DatagramFlow {
             return;
         }
         let mut out = Vec::new();
-        write_datagram(source, data, &mut out);
+        write_datagram(source, &buffer[..length], &mut out);
         // Datagrams may be lost.
         drop(self.client_socket.send_to(&out, self.client).await);
     }
@@ -266,13 +261,6 @@ impl OutboundSockets {
             None => Ok(slot.insert(UdpSocket::bind(unspecified).await?)),
         }
     }
-}
-
-#[derive(Debug)]
-enum FlowEvent {
-    Out(Vec<u8>),
-    V4(Option<(usize, SocketAddr)>),
-    V6(Option<(usize, SocketAddr)>),
 }
 
 #[derive(Debug)]
