@@ -18,7 +18,6 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::mpsc,
-    time::Instant,
 };
 
 use exec_env::filesystem::{FileError, MissingPathsRequest, MissingPathsWatch};
@@ -74,21 +73,13 @@ pub fn watch_missing(paths: &MissingPathsRequest) -> Result<Option<MissingPathsW
 
 /// Returns the paths on this host. `None`: one is invalid.
 fn expected(paths: &MissingPathsRequest) -> Option<Vec<PathExpectation>> {
-    let missing = paths
-        .missing
-        .iter()
-        .map(|path| (path, PathExpectation::Missing as MakeExpectation));
-    let present = paths
-        .present
-        .iter()
-        .map(|path| (path, PathExpectation::Present as MakeExpectation));
-    missing
-        .chain(present)
-        .map(|(path, make)| native_path(path).ok().map(make))
-        .collect()
+    let native = |path| native_path(path).ok();
+    let missing = paths.missing.iter().map(native);
+    let present = paths.present.iter().map(native);
+    let missing = missing.map(|path| path.map(PathExpectation::Missing));
+    let present = present.map(|path| path.map(PathExpectation::Present));
+    missing.chain(present).collect()
 }
-
-type MakeExpectation = fn(PathBuf) -> PathExpectation;
 
 /// A path and its expected state.
 #[derive(Debug)]
@@ -189,18 +180,6 @@ impl WatchTask for AncestorWatch {
 
     fn handle_overflow(&mut self) {
         self.notify_changed();
-    }
-
-    fn handle_timeout(&mut self, _watches: &mut TaskWatches<'_>, _now: Instant) {}
-
-    fn work(&mut self, _watches: &mut TaskWatches<'_>) {}
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn has_work(&self) -> bool {
-        false
     }
 
     fn has_ended(&self) -> bool {

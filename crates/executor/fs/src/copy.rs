@@ -55,24 +55,15 @@ pub fn copy(copy: &CopyPath, stop: &CancelFlag) -> Result<(), FileError> {
         path: &destination,
     };
     let named = statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
-    let outcome = match FileType::from_raw_mode(named.st_mode) {
-        FileType::RegularFile => copy_file(&from, &to, stop)?,
-        FileType::Symlink => copy_link(&from, &to)?,
-        FileType::Directory if !copy.recursive => {
+    let kind = FileType::from_raw_mode(named.st_mode);
+    if kind.is_dir() {
+        if !copy.recursive {
             return Err(FileError::Invalid(NEEDS_RECURSIVE.to_owned()));
         }
-        FileType::Directory => {
-            let directory = resolve::directory_at(from.directory, from.name).map_err(host_error)?;
-            copy_directory(directory, &source, &destination, stop)?;
-            CopyOutcome::Copied
-        }
-        FileType::Fifo
-        | FileType::Socket
-        | FileType::CharacterDevice
-        | FileType::BlockDevice
-        | FileType::Unknown => CopyOutcome::Special,
-    };
-    match outcome {
+        let directory = resolve::directory_at(from.directory, from.name).map_err(host_error)?;
+        return copy_directory(directory, &source, &destination, stop);
+    }
+    match copy_entry(kind, &from, &to, stop)? {
         CopyOutcome::Copied => Ok(()),
         CopyOutcome::Gone => Err(host_error(Errno::NOENT)),
         CopyOutcome::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
@@ -119,8 +110,7 @@ fn open_nearest_ancestor(path: &Path) -> rustix::io::Result<OwnedFd> {
 fn is_at_or_below(mut directory: OwnedFd, other: InodeId) -> rustix::io::Result<bool> {
     let mut identity = InodeId::of(&directory)?;
     while identity != other {
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        directory = resolve::open_at(&directory, "..", flags, Mode::empty())?;
+        directory = resolve::open_at(&directory, "..", resolve::BASE_FLAGS, Mode::empty())?;
         let above = InodeId::of(&directory)?;
         if above == identity {
             // Only the root is its own parent.
@@ -140,15 +130,7 @@ fn open_or_create_directory(path: &Path, mode: Mode) -> rustix::io::Result<Owned
     if let Some(above) = path.parent() {
         resolve::open_or_create_directory(above, LinkPolicy::Follow)?;
     }
-    match (
-        mkdirat(CWD, path, mode),
-        resolve::directory(path, LinkPolicy::Follow),
-    ) {
-        // A dangling link.
-        (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
-        (Ok(()) | Err(Errno::EXIST), opened) => opened,
-        (Err(error), _) => Err(error),
-    }
+    resolve::create_directory_at(CWD, path, resolve::BASE_FLAGS, mode)
 }
 
 /// Source or destination of a copy.
@@ -171,6 +153,22 @@ enum CopyOutcome {
     Special,
 }
 
+/// Copies a regular file or a link.
+fn copy_entry(
+    kind: FileType,
+    from: &CopyEndpoint<'_>,
+    to: &CopyEndpoint<'_>,
+    stop: &CancelFlag,
+) -> Result<CopyOutcome, FileError> {
+    if kind.is_file() {
+        copy_file(from, to, stop)
+    } else if kind.is_symlink() {
+        copy_link(from, to)
+    } else {
+        Ok(CopyOutcome::Special)
+    }
+}
+
 /// Copies a regular file. Follows a link at the end of `to`, but not at the end of `from`.
 fn copy_file(
     from: &CopyEndpoint<'_>,
@@ -186,15 +184,12 @@ fn copy_file(
         Err(error) => return Err(copy(error)),
     };
     let stat = fstat(&source).map_err(copy)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {}
-        FileType::Directory => return Err(copy(Errno::ISDIR)),
-        FileType::Symlink
-        | FileType::Fifo
-        | FileType::Socket
-        | FileType::CharacterDevice
-        | FileType::BlockDevice
-        | FileType::Unknown => return Ok(CopyOutcome::Special),
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind.is_dir() {
+        return Err(copy(Errno::ISDIR));
+    }
+    if !kind.is_file() {
+        return Ok(CopyOutcome::Special);
     }
 
     let bits = Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o777);
@@ -279,7 +274,7 @@ impl<'a> TreeCopy<'a> {
         while let Some(directories) = levels.last_mut() {
             self.stop.check()?;
             if let Some(name) = directories.pop() {
-                if self.enter(&name)? == EnterOutcome::Both {
+                if self.enter(&name)? {
                     levels.push(self.copy_files()?);
                 }
                 continue;
@@ -330,23 +325,15 @@ impl<'a> TreeCopy<'a> {
             name,
             path: &destination,
         };
-        match kind {
-            FileType::RegularFile => copy_file(&from, &to, self.stop).map(drop),
-            FileType::Symlink => copy_link(&from, &to).map(drop),
-            FileType::Directory
-            | FileType::Fifo
-            | FileType::Socket
-            | FileType::CharacterDevice
-            | FileType::BlockDevice
-            | FileType::Unknown => Ok(()),
-        }
+        copy_entry(kind, &from, &to, self.stop).map(drop)
     }
 
-    fn enter(&mut self, name: &OsStr) -> Result<EnterOutcome, FileError> {
+    /// Enters a directory on both sides. Returns false if the source directory is gone.
+    fn enter(&mut self, name: &OsStr) -> Result<bool, FileError> {
         let path = self.source.path.join(name);
         let source = match resolve::directory_at(self.source.current(), name) {
             Ok(source) => source,
-            Err(Errno::NOENT) => return Ok(EnterOutcome::Neither),
+            Err(Errno::NOENT) => return Ok(false),
             Err(error) => return Err(host_error("copy", &path, error)),
         };
         let stat = fstat(&source).map_err(|error| host_error("copy", &path, error))?;
@@ -356,7 +343,7 @@ impl<'a> TreeCopy<'a> {
         let destination = self.destination_directory(name, directory_mode(&stat))?;
         self.source.enter(source, name)?;
         self.destination.enter(destination, name)?;
-        Ok(EnterOutcome::Both)
+        Ok(true)
     }
 
     /// Creates a directory, or opens an existing one. A link to a directory does not count.
@@ -368,13 +355,6 @@ impl<'a> TreeCopy<'a> {
         }
         .map_err(|error| host_error("create directory", &self.destination.path.join(name), error))
     }
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum EnterOutcome {
-    Both,
-    /// The source directory is gone.
-    Neither,
 }
 
 /// One of the two trees, at the current directory.

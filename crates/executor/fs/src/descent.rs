@@ -22,9 +22,9 @@ use rustix::{
 
 use crate::{
     cancel_flag::CancelFlag,
-    directory::InodeId,
+    directory::{self, InodeId},
     regular_file::READ_FLAGS,
-    resolve::{LinkPolicy, directory_at, open_at},
+    resolve::{self, LinkPolicy, directory_at, open_at},
 };
 
 /// A root directory, below which others are opened.
@@ -39,7 +39,7 @@ impl DescentRoot {
     /// itself, and no link below it is followed.
     pub(crate) fn open(path: &Path, links: LinkPolicy) -> Result<Self> {
         let directory = match links {
-            LinkPolicy::Follow => open_at(CWD, path, BASE_FLAGS, Mode::empty()),
+            LinkPolicy::Follow => resolve::directory(path, links),
             LinkPolicy::Refuse => directory_at(CWD, path),
         };
         directory.map(|directory| Self { directory, links })
@@ -106,8 +106,6 @@ pub(super) fn open_by_name(
     Err(Errno::NOENT)
 }
 
-/// Flags to open a directory as a base only, which needs no permission on it.
-const BASE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Flags to open a directory for listing.
 const LIST_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -241,15 +239,10 @@ fn name_kind(
     file_type: FileType,
     search_permission: Result<()>,
 ) -> Option<NameKind> {
-    let file_type = if file_type == FileType::Unknown {
-        // Some file systems do not report the type.
-        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => FileType::from_raw_mode(found.st_mode),
-            Err(Errno::NOENT) => return None,
-            Err(errno) => return Some(NameKind::Unreadable(errno)),
-        }
-    } else {
-        file_type
+    let file_type = match directory::kind(directory, name, file_type) {
+        Ok(file_type) => file_type,
+        Err(Errno::NOENT) => return None,
+        Err(errno) => return Some(NameKind::Unreadable(errno)),
     };
     if file_type.is_symlink() {
         let target = statat(directory, name, AtFlags::empty()).ok()?;

@@ -23,6 +23,7 @@ use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, readlinkat, statat},
     io::{self, Errno, fcntl_dupfd_cloexec},
+    path::Arg,
 };
 
 use crate::{
@@ -48,8 +49,7 @@ pub fn create_directory(create: &CreateDirectory) -> Result<(), FileError> {
 
 fn create_one(path: &Path, links: LinkPolicy) -> io::Result<()> {
     let location = EntryLocation::open_parent(path, links)?;
-    let mode = Mode::from_raw_mode(NEW_DIRECTORY_MODE);
-    mkdirat(location.directory(), location.name(), mode)
+    mkdirat(location.directory(), location.name(), NEW_DIRECTORY_MODE)
 }
 
 /// Lists a directory: all of it, unsorted and without dangling links, or one page.
@@ -241,7 +241,7 @@ impl Iterator for DirectoryNames {
 }
 
 /// Returns the type of an entry itself, even if the directory does not report it.
-pub(crate) fn kind(directory: impl AsFd, name: &OsStr, listed: FileType) -> io::Result<FileType> {
+pub(crate) fn kind(directory: impl AsFd, name: impl Arg, listed: FileType) -> io::Result<FileType> {
     if listed != FileType::Unknown {
         return Ok(listed);
     }
@@ -286,7 +286,7 @@ impl DirectoryStack {
             None => return Ok(()),
             Some(StackLevel::Open(directory)) => directory,
             Some(StackLevel::Closed(identity)) => {
-                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let flags = resolve::BASE_FLAGS;
                 let directory = resolve::open_at(&self.current, "..", flags, Mode::empty())?;
                 if InodeId::of(&directory)? != identity {
                     return Err(std::io::Error::other("directory was moved meanwhile"));

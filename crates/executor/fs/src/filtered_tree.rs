@@ -351,11 +351,9 @@ impl DirectoryRules {
     /// Reads the existing ignore files; `may_exist` rules out missing ones.
     fn read(&mut self, directory: BorrowedFd<'_>, may_exist: impl Fn(&[u8]) -> bool) {
         for source in IGNORE_SOURCES {
-            let is_possible = match source {
-                IgnoreSource::Exclude => self.is_repository,
-                IgnoreSource::Ripgrep | IgnoreSource::Any | IgnoreSource::Git => {
-                    may_exist(source.path())
-                }
+            let is_possible = match source == IgnoreSource::Exclude {
+                true => self.is_repository,
+                false => may_exist(source.path()),
             };
             if is_possible
                 && let Some(file) = parse_ignore_file(directory, source.path())

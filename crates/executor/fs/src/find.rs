@@ -240,10 +240,7 @@ impl PathGlob {
 
 /// Returns the last component of a path.
 pub(crate) fn file_name(below: &[u8]) -> &[u8] {
-    let slash = below.iter().rposition(|&byte| byte == b'/');
-    below
-        .get(slash.map_or(0, |slash| slash + 1)..)
-        .unwrap_or_default()
+    below.rsplit(|&byte| byte == b'/').next().unwrap_or(below)
 }
 
 /// Rejects patterns that are too long.

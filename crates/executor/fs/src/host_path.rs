@@ -50,6 +50,11 @@ pub(crate) fn invalid_request(what: &str, path: &Path, reason: impl Display) -> 
     FileError::Invalid(format!("cannot {what} `{}`: {reason}", path.display()))
 }
 
+/// Rejects a path that must not contain a link.
+pub(crate) fn link_refused(what: &str, path: &Path) -> FileError {
+    invalid_request(what, path, "path contains a symbolic link")
+}
+
 /// Rejects a path that is not a regular file.
 pub(crate) fn not_a_file(path: &Path) -> FileError {
     FileError::Invalid(format!("path `{}` is not a file", path.display()))

@@ -89,10 +89,6 @@ struct WatchThreadHandle {
 }
 
 impl WatchThreadHandle {
-    fn new(commands: Sender<WatchCommand>, wakeup: Arc<OwnedFd>) -> Self {
-        Self { commands, wakeup }
-    }
-
     fn send(&self, command: WatchCommand) -> Result<(), WatchCommand> {
         self.commands.send(command).map_err(|refused| refused.0)?;
         // Fails only if the counter is full, and then a wake-up is pending.
@@ -127,17 +123,21 @@ impl WatchThread {
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wakeup = Arc::new(wakeup);
         let (sender, commands) = mpsc::channel();
+        let handle = WatchThreadHandle {
+            commands: sender,
+            wakeup: Arc::clone(&wakeup),
+        };
         let thread = Self {
             instance: InotifyInstance::new()?,
             tasks: BTreeMap::new(),
             commands,
-            wakeup: Arc::clone(&wakeup),
+            wakeup,
             buffer: buffer(),
         };
         thread::Builder::new()
             .name("exec-watch".to_owned())
             .spawn(move || thread.run())?;
-        Ok(WatchThreadHandle::new(sender, wakeup))
+        Ok(handle)
     }
 
     fn run(mut self) {
@@ -171,7 +171,8 @@ impl WatchThread {
 
     /// Waits for events, commands or the next deadline.
     fn wait(&self) {
-        let busy = self.instance.has_unwatched() || self.tasks.values().any(|task| task.has_work());
+        let has_unwatched = !self.instance.unwatched.is_empty();
+        let busy = has_unwatched || self.tasks.values().any(|task| task.has_work());
         let deadline = self.tasks.values().filter_map(|task| task.poll_timeout());
         let timeout = match (busy, deadline.min()) {
             (true, _) => Some(Timespec::default()),
@@ -225,7 +226,8 @@ impl WatchThread {
                 }
             }
             if event.mask.contains(ReadFlags::IGNORED) {
-                self.instance.forget(event.directory);
+                // The kernel has stopped watching it.
+                self.instance.watchers.remove(&event.directory);
             }
         });
     }
@@ -244,16 +246,20 @@ pub(crate) trait WatchTask: Send {
     fn handle_overflow(&mut self);
 
     /// Called after the time of `poll_timeout` may have passed.
-    fn handle_timeout(&mut self, watches: &mut TaskWatches<'_>, now: Instant);
+    fn handle_timeout(&mut self, _watches: &mut TaskWatches<'_>, _now: Instant) {}
 
     /// Does a small part of the remaining work. Events are read in between.
-    fn work(&mut self, watches: &mut TaskWatches<'_>);
+    fn work(&mut self, _watches: &mut TaskWatches<'_>) {}
 
     /// Returns the task's next deadline.
-    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
 
     /// Returns whether work is left.
-    fn has_work(&self) -> bool;
+    fn has_work(&self) -> bool {
+        false
+    }
 
     /// Returns whether the task has ended by itself.
     fn has_ended(&self) -> bool;
@@ -298,11 +304,6 @@ impl InotifyInstance {
         });
     }
 
-    /// Drops a directory that the kernel has stopped watching.
-    pub(crate) fn forget(&mut self, directory: WatchDescriptor) {
-        self.watchers.remove(&directory);
-    }
-
     /// Removes some of the watches that no task needs. The kernel confirms each with an event, so
     /// removing all at once would overflow its queue.
     pub(crate) fn remove_unwatched(&mut self) {
@@ -319,11 +320,6 @@ impl InotifyInstance {
     /// Returns the descriptor to read events from.
     pub(crate) fn queue(&self) -> &Arc<OwnedFd> {
         &self.queue
-    }
-
-    /// Returns whether there are watches to remove.
-    pub(crate) fn has_unwatched(&self) -> bool {
-        !self.unwatched.is_empty()
     }
 
     /// Returns the tasks that watch a directory.

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use crate::{
-    host_path::{host_error, invalid_request, native_path, uri},
+    host_path::{host_error, invalid_request, link_refused, native_path, uri},
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
@@ -53,7 +53,7 @@ pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
         LinkPolicy::Refuse => {
             let named = statx_without_links(&path).map_err(host_error)?;
             if kind(&named) == FileType::Symlink {
-                return Err(invalid_request("look at", &path, LINK_REFUSED));
+                return Err(link_refused("look at", &path));
             }
             Ok(from_statx(&named, false))
         }
@@ -100,8 +100,6 @@ fn milliseconds(time: &StatxTimestamp) -> i64 {
 
 /// The permission bits of a mode.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
-/// Why a link at the end of a path is refused.
-const LINK_REFUSED: &str = "path contains a symbolic link";
 
 /// Fields requested from the kernel.
 const STATX_FIELDS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
@@ -124,7 +122,7 @@ pub fn set_metadata(set: &SetMetadata) -> Result<(), FileError> {
             let location = EntryLocation::open_parent(&path, LinkPolicy::Refuse)
                 .map_err(|error| host_error("change", &path, error))?;
             match apply_without_links(&location, mode, set.modified_at_ms) {
-                Err(Errno::LOOP) => return Err(invalid_request("change", &path, LINK_REFUSED)),
+                Err(Errno::LOOP) => return Err(link_refused("change", &path)),
                 changed => changed,
             }
         }

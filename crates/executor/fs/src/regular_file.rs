@@ -63,11 +63,6 @@ impl RegularFile {
         Self::checked(opened, path)
     }
 
-    /// Checks a file that another process opened.
-    pub(crate) fn received(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
-        Self::checked(opened, path)
-    }
-
     fn checked(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
         let stat = fstat(&opened).map_err(|error| host_error("look at", path, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -138,7 +133,7 @@ impl WholeFile {
     /// Fails if it is not a regular file, or is too large.
     pub fn from_file(file: OwnedFd, read: &ReadFile) -> Result<Self, FileError> {
         let path = native_path(&read.path)?;
-        let opened = RegularFile::received(file, &path)?;
+        let opened = RegularFile::checked(file, &path)?;
         Self::opened(opened, path)
     }
 
@@ -173,7 +168,7 @@ impl WholeFile {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(host_error("read", &self.path, error)),
                 }
-            } else if self.read_past_capacity(&mut content)? == FileEnd::Reached {
+            } else if !self.read_past_capacity(&mut content)? {
                 return Ok(content);
             }
             if content.len() as u64 > limits::MAX_READ_FILE_BYTES {
@@ -190,8 +185,8 @@ impl WholeFile {
         let read = thread::scope(|scope| {
             let readers: Vec<_> = content
                 .chunks_mut(part)
-                .zip((0..).step_by(part))
-                .map(|(buffer, offset)| scope.spawn(move || self.read_part(buffer, offset)))
+                .zip((0_u64..).step_by(part))
+                .map(|(buffer, offset)| scope.spawn(move || read_at(&self.file, offset, buffer)))
                 .collect();
             let mut read = 0;
             let mut contiguous = true;
@@ -208,36 +203,23 @@ impl WholeFile {
         Ok(content)
     }
 
-    fn read_part(&self, buffer: &mut [u8], offset: usize) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match pread(&self.file, &mut buffer[filled..], (offset + filled) as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(filled)
-    }
-
     /// Returns the size at the time of opening. Generated files, such as those in procfs, report 0.
     pub fn size(&self) -> u64 {
         self.size
     }
 
     /// Reads more than the buffer holds. Most files end here, so the buffer grows only for those
-    /// that do not.
-    fn read_past_capacity(&self, content: &mut Vec<u8>) -> Result<FileEnd, FileError> {
+    /// that do not. Returns false at the end of the file.
+    fn read_past_capacity(&self, content: &mut Vec<u8>) -> Result<bool, FileError> {
         let mut more = [0; END_PROBE_BYTES];
         let length = retry_on_intr(|| read(&self.file, &mut more))
             .map_err(|error| host_error("read", &self.path, error))?;
         if length == 0 {
-            return Ok(FileEnd::Reached);
+            return Ok(false);
         }
         self.reserve(content, GROWTH_BYTES.max(content.len() as u64))?;
         content.extend_from_slice(&more[..length]);
-        Ok(FileEnd::Ahead)
+        Ok(true)
     }
 
     /// Grows the buffer, up to one byte more than the limit.
@@ -251,10 +233,18 @@ impl WholeFile {
     }
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum FileEnd {
-    Reached,
-    Ahead,
+/// Reads from `offset` until `buffer` is full or the file ends.
+fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 fn too_large() -> FileError {
@@ -309,7 +299,7 @@ impl BlockFile {
     /// Fails if it is not a regular file.
     pub fn from_file(file: OwnedFd, path: &PathUri) -> Result<Self, FileError> {
         let path = native_path(path)?;
-        let file = RegularFile::received(file, &path)?.file;
+        let file = RegularFile::checked(file, &path)?.file;
         Ok(Self { file, path })
     }
 
@@ -333,17 +323,7 @@ impl BlockFile {
     /// Fails if [`Self::check_read`] rejects the arguments, or if reading fails.
     pub fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         Self::check_read(offset, buffer.len() as u64)?;
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let at = offset + filled as u64;
-            match pread(&self.file, &mut buffer[filled..], at) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(host_error("read", &self.path, error)),
-            }
-        }
-        Ok(filled)
+        read_at(&self.file, offset, buffer).map_err(|error| host_error("read", &self.path, error))
     }
 
     /// Writes all data at `offset`.

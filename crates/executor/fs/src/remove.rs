@@ -20,7 +20,7 @@ use rustix::{
 use crate::{
     CancelFlag,
     directory::{DirectoryNames, DirectoryStack},
-    host_path::{host_error, invalid_request, native_path},
+    host_path::{host_error, invalid_request, link_refused, native_path},
     resolve::{self, EntryLocation, LinkPolicy},
 };
 
@@ -46,7 +46,10 @@ pub fn remove(remove: &RemovePath, stop: &CancelFlag) -> Result<(), FileError> {
             let (above, name) = location.into_parts();
             TreeRemoval::new(&path, above, stop).remove(name)
         }
-        Ok(UnlinkOutcome::IsDirectory(location)) => remove_empty(&path, &location),
+        Ok(UnlinkOutcome::IsDirectory(location)) => {
+            unlinkat(location.directory(), location.name(), AtFlags::REMOVEDIR)
+                .map_err(|error| host_error("remove", &path, error))
+        }
         Err(error) => Err(error),
     };
     if remove.force.unwrap_or(true) && matches!(removed, Err(FileError::NotFound(_))) {
@@ -68,11 +71,7 @@ fn remove_one(path: &Path, links: LinkPolicy) -> Result<UnlinkOutcome, FileError
     if links == LinkPolicy::Refuse {
         let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(host_error)?;
         if FileType::from_raw_mode(named.st_mode) == FileType::Symlink {
-            return Err(invalid_request(
-                "remove",
-                path,
-                "path contains a symbolic link",
-            ));
+            return Err(link_refused("remove", path));
         }
     }
     match unlinkat(directory, name, AtFlags::empty()) {
@@ -80,11 +79,6 @@ fn remove_one(path: &Path, links: LinkPolicy) -> Result<UnlinkOutcome, FileError
         Err(Errno::ISDIR) => Ok(UnlinkOutcome::IsDirectory(location)),
         Err(error) => Err(host_error(error)),
     }
-}
-
-fn remove_empty(path: &Path, location: &EntryLocation) -> Result<(), FileError> {
-    unlinkat(location.directory(), location.name(), AtFlags::REMOVEDIR)
-        .map_err(|error| host_error("remove", path, error))
 }
 
 /// A removal in progress, from the leaves upwards.

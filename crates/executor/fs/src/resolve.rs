@@ -168,7 +168,7 @@ fn open_by_component(
         };
         directory = match open_at(&directory, name, flags, Mode::empty()) {
             Err(Errno::NOENT) if missing == MissingDirectory::Make => {
-                create_one(&directory, name, flags)?
+                create_directory_at(&directory, name, flags, NEW_DIRECTORY_MODE)?
             }
             opened => opened?,
         };
@@ -176,9 +176,15 @@ fn open_by_component(
     Ok(directory)
 }
 
-fn create_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
-    let made = mkdirat(above, name, Mode::from_raw_mode(NEW_DIRECTORY_MODE));
-    match (made, open_at(above, name, flags, Mode::empty())) {
+/// Creates a directory, and opens it with `flags`.
+pub(crate) fn create_directory_at(
+    above: impl AsFd,
+    name: impl Arg + Copy,
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let made = mkdirat(&above, name, mode);
+    match (made, open_at(&above, name, flags, Mode::empty())) {
         // The name exists but not its target: a dangling link.
         (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
         // It was created here, or concurrently by another process.
@@ -188,9 +194,9 @@ fn create_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedF
 }
 
 /// Flags to open a directory as a base only, which needs no permission on it.
-const BASE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+pub(crate) const BASE_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Permission bits of a new directory, before the umask.
-pub(crate) const NEW_DIRECTORY_MODE: u32 = 0o777;
+pub(crate) const NEW_DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o777);
 
 #[cfg(test)]
 mod tests {

@@ -71,18 +71,14 @@ pub fn search(search: &SearchText, stop: &CancelFlag) -> Result<SearchResult, Fi
     let glob = search.glob.as_deref().map(PathGlob::new).transpose()?;
     let path = native_path(&search.path)?;
     let metadata = stat(&path).map_err(|errno| host_error("search", &path, errno))?;
-    let result = match FileType::from_raw_mode(metadata.st_mode) {
-        FileType::Directory => job.search_tree(&path, glob.as_ref()),
-        FileType::RegularFile => job.search_file(&path, glob.as_ref()),
-        FileType::Symlink
-        | FileType::Fifo
-        | FileType::Socket
-        | FileType::CharacterDevice
-        | FileType::BlockDevice
-        | FileType::Unknown => {
-            let reason = "it is neither a file nor a directory";
-            Err(invalid_request("search", &path, reason))
-        }
+    let kind = FileType::from_raw_mode(metadata.st_mode);
+    let result = if kind.is_dir() {
+        job.search_tree(&path, glob.as_ref())
+    } else if kind.is_file() {
+        job.search_file(&path, glob.as_ref())
+    } else {
+        let reason = "it is neither a file nor a directory";
+        Err(invalid_request("search", &path, reason))
     };
     stop.check()?;
     result

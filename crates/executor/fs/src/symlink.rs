@@ -10,7 +10,7 @@ use rustix::{
 use crate::{
     host_path::{host_error, native_path},
     resolve::{EntryLocation, LinkPolicy},
-    write_file::{MAX_NAMES, temporary_name},
+    write_file::with_temporary_name,
 };
 
 /// Creates a symbolic link. With `overwrite`, it replaces a file or a link atomically.
@@ -38,15 +38,7 @@ pub fn create_symlink(create: &CreateSymlink) -> Result<(), FileError> {
 
 fn replace(location: &EntryLocation, target: &[u8]) -> io::Result<()> {
     let directory = location.directory();
-    let mut attempts = 0;
-    let name = loop {
-        let name = temporary_name();
-        match symlinkat(target, directory, &name) {
-            Ok(()) => break name,
-            Err(Errno::EXIST) if attempts < MAX_NAMES => attempts += 1,
-            Err(error) => return Err(error),
-        }
-    };
+    let (name, ()) = with_temporary_name(|name| symlinkat(target, directory, name))?;
     let renamed = renameat(directory, &name, directory, location.name());
     if renamed.is_err() {
         unlinkat(directory, &name, AtFlags::empty())?;

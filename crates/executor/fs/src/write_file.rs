@@ -45,11 +45,7 @@ pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
     let mode = permissions("write", &path, write.mode)?;
     let target = WriteTarget {
         links: LinkPolicy::from_request(write.follow_symlinks),
-        parents: if write.create_parents {
-            ParentPolicy::Make
-        } else {
-            ParentPolicy::Expect
-        },
+        create_parents: write.create_parents,
         mode,
         path,
     };
@@ -65,7 +61,7 @@ pub fn write_file(write: &WriteFile, data: &[u8]) -> Result<(), FileError> {
 pub(crate) struct WriteTarget {
     pub(crate) path: PathBuf,
     pub(crate) links: LinkPolicy,
-    pub(crate) parents: ParentPolicy,
+    pub(crate) create_parents: bool,
     pub(crate) mode: Option<Mode>,
 }
 
@@ -76,7 +72,7 @@ impl WriteTarget {
         open: impl Fn() -> io::Result<T>,
     ) -> Result<io::Result<T>, FileError> {
         match (open(), self.path.parent()) {
-            (Err(Errno::NOENT), Some(above)) if self.parents == ParentPolicy::Make => {
+            (Err(Errno::NOENT), Some(above)) if self.create_parents => {
                 resolve::open_or_create_directory(above, self.links)
                     .map_err(|error| host_error("create directory", above, error))?;
                 Ok(open())
@@ -90,15 +86,6 @@ impl WriteTarget {
         let mode = self.mode.unwrap_or(NEW_FILE_MODE) & Mode::from_raw_mode(0o777);
         resolve::open(&self.path, self.links, WRITE_FLAGS, mode)
     }
-}
-
-/// What to do if parent directories are missing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ParentPolicy {
-    /// Create them.
-    Make,
-    /// Fail.
-    Expect,
 }
 
 fn overwrite(target: &WriteTarget, data: &[u8]) -> Result<(), FileError> {
@@ -181,7 +168,7 @@ fn follow_link(location: &EntryLocation, target: &OsStr) -> io::Result<EntryLoca
         Some(above) if !above.as_os_str().is_empty() => above,
         _ => Path::new("."),
     };
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let flags = resolve::BASE_FLAGS;
     let directory = resolve::open_at(location.directory(), above, flags, Mode::empty())?;
     Ok(EntryLocation::new(directory, name))
 }
@@ -194,15 +181,15 @@ fn check_replaceable(location: &EntryLocation, path: &Path) -> Result<Option<Sta
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(host_error("write", path, error)),
     };
-    match FileType::from_raw_mode(old.st_mode) {
-        FileType::RegularFile => {}
-        FileType::Directory => return Err(host_error("write", path, Errno::ISDIR)),
-        FileType::Symlink => return Err(host_error("write", path, Errno::LOOP)),
-        FileType::Fifo
-        | FileType::Socket
-        | FileType::CharacterDevice
-        | FileType::BlockDevice
-        | FileType::Unknown => return Err(not_a_file(path)),
+    let kind = FileType::from_raw_mode(old.st_mode);
+    if kind.is_dir() {
+        return Err(host_error("write", path, Errno::ISDIR));
+    }
+    if kind.is_symlink() {
+        return Err(host_error("write", path, Errno::LOOP));
+    }
+    if !kind.is_file() {
+        return Err(not_a_file(path));
     }
     // Renaming needs write permission on the directory only; also require it on the file.
     accessat(directory, name, Access::WRITE_OK, AtFlags::empty())
@@ -221,21 +208,13 @@ struct TemporaryFile<'a> {
 impl<'a> TemporaryFile<'a> {
     fn create(location: &'a EntryLocation, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let mut attempts = 0;
-        loop {
-            let name = temporary_name();
-            match resolve::open_at(location.directory(), name.as_os_str(), flags, mode) {
-                Ok(file) => {
-                    return Ok(Self {
-                        location,
-                        file: File::from(file),
-                        name: Some(name),
-                    });
-                }
-                Err(Errno::EXIST) if attempts < MAX_NAMES => attempts += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let open = |name: &OsStr| resolve::open_at(location.directory(), name, flags, mode);
+        let (name, file) = with_temporary_name(open)?;
+        Ok(Self {
+            location,
+            file: File::from(file),
+            name: Some(name),
+        })
     }
 
     /// Applies the mode and owner of the old file, or the requested mode, and syncs.
@@ -292,8 +271,23 @@ impl Drop for TemporaryFile<'_> {
     }
 }
 
+/// Creates an entry with an unused name, and returns the name.
+pub(crate) fn with_temporary_name<T>(
+    create: impl Fn(&OsStr) -> io::Result<T>,
+) -> io::Result<(OsString, T)> {
+    let mut attempts = 0;
+    loop {
+        let name = temporary_name();
+        match create(&name) {
+            Ok(created) => return Ok((name, created)),
+            Err(Errno::EXIST) if attempts < MAX_NAMES => attempts += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Returns an unused name. It is short because the file's own name may have the maximum length.
-pub(crate) fn temporary_name() -> OsString {
+fn temporary_name() -> OsString {
     // Each state has random keys.
     let random = RandomState::new().build_hasher().finish();
     OsString::from(format!(".exec-fs-{random:016x}.tmp"))
@@ -302,4 +296,4 @@ pub(crate) fn temporary_name() -> OsString {
 /// Most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Most names that are tried for a temporary file.
-pub(crate) const MAX_NAMES: usize = 16;
+const MAX_NAMES: usize = 16;

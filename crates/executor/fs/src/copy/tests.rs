@@ -355,7 +355,7 @@ fn entries_that_disappear_are_skipped() {
     for kind in [FileType::RegularFile, FileType::Symlink, FileType::Fifo] {
         assert_eq!(tree.copy_entry(gone, kind), Ok(()));
     }
-    assert_eq!(tree.enter(gone), Ok(EnterOutcome::Neither));
+    assert_eq!(tree.enter(gone), Ok(false));
     fs::remove_dir(scratch.path("from")).unwrap();
     assert_eq!(tree.copy_files(), Ok(Vec::new()));
     assert!(names(&scratch.path("to")).is_empty());

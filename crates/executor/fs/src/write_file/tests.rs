@@ -301,7 +301,7 @@ fn target(path: &Path) -> WriteTarget {
     WriteTarget {
         path: path.to_owned(),
         links: LinkPolicy::Follow,
-        parents: ParentPolicy::Expect,
+        create_parents: false,
         mode: None,
     }
 }
