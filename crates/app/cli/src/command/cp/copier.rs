@@ -197,7 +197,7 @@ impl<'a> Copier<'a> {
             };
             let to = second.as_ref().unwrap_or(self.to);
             for part in &parts {
-                drop(to.remove(part).await);
+                to.remove_part(part).await;
             }
         };
         let cleaned = future::join(journaled, removed);
@@ -213,7 +213,7 @@ impl<'a> Copier<'a> {
         self.unresumable.borrow_mut().insert(part.clone());
         let copied = copy.await;
         if copied.is_err() {
-            self.remove(part).await;
+            self.to.remove_part(part).await;
         }
         self.unresumable.borrow_mut().remove(part);
         copied
@@ -240,7 +240,7 @@ impl<'a> Copier<'a> {
             retry_disconnected(|| write_with_mode(&*self.to.files, &write, &data)).await;
         if let (Err(FileError::Invalid(_)), Some(_)) = (&written, write.mode) {
             // Before a disconnect it may have received a mode without write permission.
-            self.remove(part).await;
+            self.to.remove_part(part).await;
             written = retry_disconnected(|| write_with_mode(&*self.to.files, &write, &data)).await;
         }
         written?;
@@ -384,11 +384,11 @@ impl<'a> Copier<'a> {
             }
             CopyError::Target(error) => {
                 // A block after the failed one may have been written.
-                self.remove(part).await;
+                self.to.remove_part(part).await;
                 CommandFailure::from(error)
             }
             CopyError::Shorter => {
-                self.remove(part).await;
+                self.to.remove_part(part).await;
                 let source = self.from.display(&job.source);
                 let what = format!("`{source}` changed while it was copied");
                 CommandFailure::failed(what).next("copy it again when nothing writes to it")
@@ -413,16 +413,11 @@ impl<'a> Copier<'a> {
         let is_source = |found: &FileMetadata| found.size == job.found.size;
         if let Err(error) = self.to.rename(rename, is_source).await {
             if !matches!(error, FileError::Disconnected(_)) {
-                self.remove(part).await;
+                self.to.remove_part(part).await;
             }
             return Err(CommandFailure::from(error));
         }
         Ok(())
-    }
-
-    /// Removes a partial file. Errors are ignored: nothing can be done about them.
-    async fn remove(&self, part: &PathUri) {
-        drop(self.to.remove(part).await);
     }
 }
 

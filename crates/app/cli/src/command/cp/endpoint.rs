@@ -78,7 +78,7 @@ impl CopyEndpoint {
                     sandbox: None,
                 };
                 match retry_disconnected(|| self.files.copy(copy.clone())).await {
-                    Ok(()) => self.remove(&rename.source_path).await,
+                    Ok(()) => self.remove_tree(&rename.source_path).await,
                     Err(error) => Err(error),
                 }
             }
@@ -94,14 +94,22 @@ impl CopyEndpoint {
         }
     }
 
-    /// Removes remains of an earlier run, or of a failed copy.
-    pub(super) async fn remove(&self, path: &PathUri) -> Result<(), FileError> {
+    /// Removes a file. A directory with entries in its place stays.
+    pub(super) async fn remove_file(&self, path: &PathUri) -> Result<(), FileError> {
+        let remove = removal(path);
+        retry_disconnected(|| self.files.remove(remove.clone())).await
+    }
+
+    /// Removes a partial file, in one attempt. Errors are ignored: nothing can be done about them.
+    pub(super) async fn remove_part(&self, path: &PathUri) {
+        drop(self.files.remove(removal(path)).await);
+    }
+
+    /// Removes remains of an earlier run, or what has been copied instead of renamed.
+    pub(super) async fn remove_tree(&self, path: &PathUri) -> Result<(), FileError> {
         let remove = RemovePath {
-            path: path.clone(),
             recursive: Some(true),
-            force: Some(true),
-            follow_symlinks: None,
-            sandbox: None,
+            ..removal(path)
         };
         retry_disconnected(|| self.files.remove(remove.clone())).await
     }
@@ -172,6 +180,17 @@ impl CopyEndpoint {
             Some(env) => format!("{}:{}", env.name, display_path(path)),
             None => display_path(path),
         }
+    }
+}
+
+/// Returns the request that removes a file or an empty directory, if it exists.
+fn removal(path: &PathUri) -> RemovePath {
+    RemovePath {
+        path: path.clone(),
+        recursive: Some(false),
+        force: Some(true),
+        follow_symlinks: None,
+        sandbox: None,
     }
 }
 

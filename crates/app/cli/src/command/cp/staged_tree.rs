@@ -66,7 +66,7 @@ impl StagedTree {
         };
         if resume == ResumeMode::Nothing {
             for remains in [&part, &journal] {
-                to.remove(remains).await?;
+                to.remove_tree(remains).await?;
             }
         }
         let is_begun = to.metadata(&part).await?.is_some();
@@ -77,7 +77,7 @@ impl StagedTree {
             }
             false => {
                 // A journal without its tree is useless.
-                to.remove(&journal).await?;
+                to.remove_tree(&journal).await?;
                 (CopyJournal::new(to, journal), TargetState::New)
             }
         };
@@ -212,7 +212,7 @@ impl CopyJournal {
 
     /// Removes the journal after everything is copied.
     pub(super) async fn remove(&self) {
-        drop(self.endpoint.remove(&self.path).await);
+        drop(self.endpoint.remove_file(&self.path).await);
     }
 }
 

@@ -371,7 +371,7 @@ impl<'a> TreeScan<'a> {
                     return Ok(TargetState::Existing);
                 }
                 (TargetState::Resumed, Some(_)) if is_link => {
-                    self.to.remove(&level.target).await?;
+                    self.to.remove_tree(&level.target).await?;
                 }
                 (TargetState::Existing | TargetState::Resumed | TargetState::New, _) => {}
             }
@@ -413,7 +413,7 @@ impl<'a> TreeScan<'a> {
             let is_part = entry.kind == ListedEntryKind::File && parts.contains(&entry.name);
             let is_expected = is_part || names.get(&entry.name) == Some(&entry.kind);
             if !is_expected {
-                self.to.remove(&entry.path).await?;
+                self.to.remove_tree(&entry.path).await?;
             }
         }
         Ok(())
