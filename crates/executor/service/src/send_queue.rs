@@ -197,7 +197,7 @@ impl SendQueue {
     pub(crate) async fn flushed(&self) {
         let (notifier, flushed) = oneshot::channel();
         drop(self.items.send(SendItem::NotifyFlushed(notifier)));
-        // Both ends look the same: nobody sends a value.
+        // The sender is dropped without a value in both cases.
         drop::<Result<(), _>>(flushed.await);
     }
 
