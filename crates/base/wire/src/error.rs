@@ -23,12 +23,15 @@ impl ErrorCode {
     pub const SESSION_ATTACHED: Self = Self(-32010);
 }
 
-/// Formats an error and its causes on one line.
+/// Formats an error and its causes on one line. Leaves out a cause that the text ends with.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text = format!("{text}: {cause}");
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
         source = cause.source();
     }
     text

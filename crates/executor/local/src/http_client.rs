@@ -9,7 +9,6 @@ mod connection_pool;
 
 use std::{
     collections::BTreeMap,
-    error::Error,
     ffi::{OsStr, OsString},
     fmt,
     os::unix::ffi::OsStrExt,
@@ -26,6 +25,7 @@ use exec_env::{
     http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse},
 };
 use exec_wire::{
+    error::error_chain,
     http::{HttpHeader, HttpResponseHeader, RedirectPolicy},
     limits,
 };
@@ -183,15 +183,8 @@ fn timeout_message(limit: Duration) -> String {
 /// Converts a transport error. The text includes all causes but not the URL, which may hold a
 /// secret.
 pub(crate) fn request_error(error: reqwest::Error) -> HttpError {
-    let error = error.without_url();
-    let mut text = format!("http/request failed: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    HttpError::Host(text)
+    let text = error_chain(&error.without_url());
+    HttpError::Host(format!("http/request failed: {text}"))
 }
 
 /// A request that passed validation.

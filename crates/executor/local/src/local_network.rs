@@ -12,7 +12,6 @@ mod port_listener;
 mod socket_owners;
 
 use std::{
-    error::Error,
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -30,6 +29,7 @@ use exec_proxy::{
 };
 use exec_sandbox::SandboxFactory;
 use exec_wire::{
+    error::error_chain,
     id::ProcessId,
     sandbox::SandboxPolicy,
     tunnel::{ListeningPort, TunnelHost},
@@ -382,8 +382,7 @@ impl NetworkPlace {
             // As if the call had been made here.
             SocketRequestError::Create(source) => source,
             SocketRequestError::Join(_) | SocketRequestError::Spawner(_) | _ => {
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                io::Error::other(format!("{error}{}", cause.unwrap_or_default()))
+                io::Error::other(error_chain(&error))
             }
         })?;
         Ok(TcpSocket::from_std_stream(socket.into()))

@@ -13,7 +13,7 @@ use exec_transport::{
     link::Link,
     websocket::{LinkOptions, TextFraming},
 };
-use exec_wire::limits;
+use exec_wire::{error::error_chain, limits};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, header};
 use tokio::{
@@ -32,7 +32,7 @@ use crate::{
     credentials::{CredentialError, Credentials, OutgoingRequest, SecretScope},
     executor::DialOptions,
     http::BaseUrl,
-    registry::{RegistryClient, RegistryError, error_chain},
+    registry::{RegistryClient, RegistryError},
 };
 
 /// Configuration of a direct executor.

@@ -7,10 +7,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::{error::Error, iter, sync::Arc};
+use std::sync::Arc;
 
 use exec_relay::identity::NoisePublicKey;
 use exec_transport::trace::TraceSource;
+use exec_wire::error::error_chain;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::sleep;
@@ -313,13 +314,6 @@ where
             outcome => return outcome,
         }
     }
-}
-
-/// Joins an error with its sources.
-pub(crate) fn error_chain(error: &dyn Error) -> String {
-    let sources = iter::successors(Some(error), |error| (*error).source());
-    let texts: Vec<String> = sources.map(ToString::to_string).collect();
-    texts.join(": ")
 }
 
 /// Maximum length of a response body in an error, in characters.

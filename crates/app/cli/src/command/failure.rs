@@ -158,14 +158,3 @@ impl From<TunnelError> for CommandFailure {
         }
     }
 }
-
-/// Returns the text of an error with those of its causes.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
-}

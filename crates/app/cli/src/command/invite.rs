@@ -20,10 +20,11 @@ use exec_settings::{
     outbound_network::OutboundNetwork,
     settings_source::{self, VariableLookup, config_directory},
 };
+use exec_wire::error::error_chain;
 
 use crate::command::{
     directory_env::{digest, replace},
-    failure::{CommandFailure, FailureKind, with_causes},
+    failure::{CommandFailure, FailureKind},
 };
 
 /// A redeemed invite.
@@ -198,7 +199,7 @@ fn failure(hub: &BaseUrl, error: &RedeemInviteError) -> CommandFailure {
         .next("start it, or check the network; the invite stays valid until it expires"),
         E::Refused { .. } | E::Exchange(_) | _ => CommandFailure::new(
             FailureKind::Unreachable,
-            format!("cannot redeem the invite at `{hub}`: {}", with_causes(error)),
+            format!("cannot redeem the invite at `{hub}`: {}", error_chain(error)),
         )
         .next("give the same line again; SSL_CERT_FILE names certificates to trust"),
     }

@@ -25,6 +25,7 @@ use exec_transport::{
     auth::{AuthPolicy, AuthRejection, TokenDigest, UnixSeconds},
     listener::accept_tcp,
 };
+use exec_wire::error::error_chain;
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -178,12 +179,7 @@ impl McpCommand {
 
 /// Explains the problem to a user who started this on a terminal.
 fn stdio_failure(error: exec_tools::mcp::McpStdioError) -> CommandFailure {
-    use std::error::Error;
-    let what = match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    };
-    CommandFailure::failed(what)
+    CommandFailure::failed(error_chain(&error))
         .next("this command is meant to be started by an MCP client; --http serves several")
 }
 

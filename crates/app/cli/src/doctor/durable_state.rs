@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use exec_journal::{StateDir, StateDirError};
 use exec_spawn::keeper::KeeperClient;
+use exec_wire::error::error_chain;
 use serde::Serialize;
 
-use crate::command::{failure::with_causes, ps::bytes as format_bytes};
+use crate::command::ps::bytes as format_bytes;
 
 /// Durable state of a server.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -48,7 +49,7 @@ impl DurableStateStatus {
                 return status;
             }
             Err(error) => {
-                status.error = Some(with_causes(&error));
+                status.error = Some(error_chain(&error));
                 return status;
             }
         };
@@ -58,7 +59,7 @@ impl DurableStateStatus {
         }
         match KeeperClient::connect(&reader.keeper_socket()) {
             Ok(keeper) => status.keeper_pid = keeper.map(|keeper| keeper.pid()),
-            Err(error) => status.keeper_error = Some(with_causes(&error)),
+            Err(error) => status.keeper_error = Some(error_chain(&error)),
         }
         status
     }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use exec_settings::settings_source;
+use exec_wire::error::error_chain;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::{ConfigError, ServerSettings, SettingError, SettingOrigin};
@@ -100,7 +101,10 @@ impl ConfigFile {
             }
             (Err(error), Strictness::Lenient) => Ok(Self {
                 settings: ServerSettings::default(),
-                warnings: vec![format!("ignoring configuration file: {}", chain(&error))],
+                warnings: vec![format!(
+                    "ignoring configuration file: {}",
+                    error_chain(&error)
+                )],
             }),
             (result, _) => result,
         }
@@ -123,18 +127,6 @@ fn line_at(text: &str, offset: usize) -> usize {
         .filter(|byte| *byte == b'\n')
         .count()
         + 1
-}
-
-/// Formats an error with its sources as one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        source = error.source();
-    }
-    line
 }
 
 /// One `-c key=value`.

@@ -28,7 +28,7 @@ use exec_env::filesystem::{FileError, MissingPathsRequest, WatchDepth, WatchPath
 use exec_fs::{BlockFile, CancelFlag, WholeFile};
 use exec_process::spawner::{CommandSpec, CommandStdio, InheritedFd, Spawner, SupervisedChild};
 use exec_spawn::sandbox_setup::{self, SandboxSetup};
-use exec_wire::path_uri::PathUri;
+use exec_wire::{error::error_chain, path_uri::PathUri};
 use futures_util::StreamExt;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -256,14 +256,6 @@ fn receive_frame(socket: &OwnedFd, reader: &mut FrameReader) -> Option<WorkerFra
             Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
             Err(_) => return None,
         }
-    }
-}
-
-/// Formats an error with its cause.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
 

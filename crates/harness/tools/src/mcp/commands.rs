@@ -8,7 +8,7 @@ use std::{
 };
 
 use exec_env::environment::StdinMode;
-use exec_wire::process;
+use exec_wire::{error::error_chain, process};
 use regex::{Error, bytes::RegexBuilder};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -18,10 +18,7 @@ use super::{
     progress::ProgressSource,
     session::McpContext,
     tasks,
-    tool::{
-        self, MAX_ANSWER_BYTES, McpTool, ToolAnswer, ToolEffect, ToolError, error_chain,
-        truncate_json,
-    },
+    tool::{self, MAX_ANSWER_BYTES, McpTool, ToolAnswer, ToolEffect, ToolError, truncate_json},
 };
 use crate::unified::{
     CommandProgram, ExecCommand, OutputView, ProcessNumber, ProcessSummary, ToolOutput, WaitFor,

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use exec_wire::{id::ProcessId, process::ExitCause};
+use exec_wire::{error::error_chain, id::ProcessId, process::ExitCause};
 use rmcp::{
     ErrorData,
     model::{DetailedTask, JsonObject, Task, TaskPayload, TaskStatus},
@@ -25,7 +25,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     commands::{ExecCommandTool, command_answer},
     session::{McpContext, McpSession, ProgressSupport},
-    tool::{self, ToolError, error_chain},
+    tool::{self, ToolError},
 };
 use crate::unified::{
     CallId, Durability, HandleKind, OutputView, ToolOutput, UnifiedExecProcess, WaitFor, WriteStdin,

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, error::Error, sync::Arc};
 
-use exec_wire::base64_bytes::encode_append;
+use exec_wire::{base64_bytes::encode_append, error::error_chain};
 use futures_util::future::{BoxFuture, FutureExt};
 use rmcp::{
     handler::server::common::schema_for_type,
@@ -271,20 +271,6 @@ impl<E: Error> From<E> for ToolError {
     fn from(error: E) -> Self {
         Self(error_chain(&error))
     }
-}
-
-/// Formats an error with its causes on one line.
-pub(super) fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Shortens a line to a number of characters.
