@@ -245,6 +245,8 @@ def run_script(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests may ignore it, and Python then has no KeyboardInterrupt.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     watchdog = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
