@@ -295,15 +295,20 @@ async fn shutdown_releases_output_held_for_absent_clients() {
 /// More messages than a memory link holds.
 const UNREAD_MESSAGES: usize = 100;
 
+/// Runs a process to its end, with more events than fit into the link. Returns the last number.
+async fn end_with_unread_events(server: &mut Server, client: &mut Client) -> u64 {
+    let process = start(server, client, &params("p")).await;
+    for _ in 0..UNREAD_MESSAGES {
+        process.print("x").unwrap();
+    }
+    end(&process)
+}
+
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_until_a_reading_client_has_the_last_events() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
-    let process = start(&mut server, &mut client, &params("p")).await;
-    for _ in 0..UNREAD_MESSAGES {
-        process.print("x").unwrap();
-    }
-    let closed = end(&process);
+    let closed = end_with_unread_events(&mut server, &mut client).await;
     let service = server.service.clone();
     let stopped = tokio::spawn(async move { service.shut_down(HOUR).await });
     sleep(Duration::from_millis(100)).await;
@@ -316,11 +321,7 @@ async fn shutdown_waits_until_a_reading_client_has_the_last_events() {
 async fn shutdown_does_not_wait_long_for_a_client_that_does_not_read() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
-    let process = start(&mut server, &mut client, &params("p")).await;
-    for _ in 0..UNREAD_MESSAGES {
-        process.print("x").unwrap();
-    }
-    end(&process);
+    end_with_unread_events(&mut server, &mut client).await;
     let begin = Instant::now();
     server.service.shut_down(HOUR).await;
     assert!(begin.elapsed() < Duration::from_secs(5));
