@@ -20,9 +20,12 @@ Object.assign(globalThis, {
       offers: new Set(["sandbox", "proxy", "durable", "tunnels"]),
       connect: () => connect(`${url}/?tag=${tag}`, { onState }),
       cut: async () => {
-        const seen = new Promise<void>((resolve) => (noticed = resolve));
-        await cut(tag);
-        await seen;
+        const seen = new Promise<boolean>((resolve) => (noticed = () => resolve(true)));
+        // A cut during the recovery from the one before changes no state: cut again.
+        const later = () => new Promise<boolean>((resolve) => setTimeout(resolve, 1_000, false));
+        do {
+          await cut(tag);
+        } while (!(await Promise.race([seen, later()])));
       },
     });
   },
